@@ -1,10 +1,10 @@
 #!/usr/bin/python3
-"""The accuracy that the book's job has after equally many epochs, by Python's PyTorch and by Paceline, several seeds.
+"""The accuracy of the book's job after equally many epochs, with Python's PyTorch and with Paceline, over several seeds.
 
     /usr/bin/python3 benchmarks/accuracy_beside_python.py build/release --data-dir DIR        DIR has CIFAR-10 in its binary layout
 
-python_ddp.py and train_image, 2 ranks x 1 thread, the same flags, initial weights and batches for each seed. Bar: the means of the seeds are within
-0.3 points. What differs is rounding (memory formats, fused optimizer), which training amplifies: single seeds may be further apart.
+python_ddp.py and train_image run with 2 ranks x 1 thread, and for each seed with the same flags, initial weights and batches. Bar: the means over
+the seeds are within 0.3 points. The two differ in rounding (memory formats, fused optimizer), which training amplifies: single seeds may differ more.
 """
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""How benchmarks/book shows its sections: as text, and as one HTML page without anything from elsewhere."""
+"""Shows the sections of benchmarks/book: as text, and as one HTML page that needs no other files."""
 from html import escape
 
 STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222}
@@ -29,7 +29,7 @@ def section_html(section):
 
 
 def chart(lines, width=640, height=320, margin=44):
-    """`lines`: name -> [(replicas, per cent)]; replicas in equal steps."""
+    """`lines`: name -> [(replicas, per cent)]; the numbers of replicas are drawn in equal steps."""
     places = sorted({x for line in lines.values() for x, _ in line})
     values = [y for line in lines.values() for _, y in line]
     low, high = min(values) - 1, max(values) + 1

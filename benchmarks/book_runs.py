@@ -1,4 +1,4 @@
-"""The runs behind benchmarks/book. A part gives a section: a title, a table, what it says, and perhaps lines to draw."""
+"""The runs of benchmarks/book. Each part gives a section: a title, a table, notes, and perhaps lines to draw."""
 import math
 import os
 import re
@@ -12,20 +12,20 @@ from side_by_side import program, read_metrics, start, wait_all
 LIMIT_S = 6 * 3600
 CORES = len(os.sched_getaffinity(0))
 BATCH, RATE = 32, 1e-5
-HOST_BATCH = 128  # of chapter 11
+HOST_BATCH = 128  # the batch in chapter 11
 LAMB_RATE = 1e-3
-NOISE = 10  # ranks whose batch together is the gradients' noise scale: 320 images
+NOISE = 10  # ranks whose batches together have the gradients' noise scale: 320 images
 WITHIN_POINTS = 0.3
 CIFAR_RECORD = 3073
 
-# The book's seconds, on 16 cores; its accuracies in per cent.
+# The book's seconds, on 16 cores, and its accuracies in per cent.
 BOOK_THREADS = {1: 311, 2: 189, 4: 119, 8: 93, 12: 73, 16: 73}
 BOOK_LAYOUTS = {1: ("1 x 16", 73, 45.34), 2: ("2 x 8", 58, 44.01), 4: ("4 x 4", 45, 40.11), 8: ("8 x 2", 37, 38.63)}
 BOOK_HOSTS_S = (109, 64)
 
 
 def count_images(folder):
-    """For training."""
+    """The number of training images."""
     inner = os.path.join(folder, "cifar-10-batches-bin")
     files = [os.path.join(inner if os.path.isdir(inner) else folder, f"data_batch_{i}.bin") for i in range(1, 6)]
     missing = [file for file in files if not os.path.isfile(file)]
@@ -35,7 +35,7 @@ def count_images(folder):
 
 
 class Runner:
-    """Runs train_image, the same run once only."""
+    """Runs train_image, each different run only once."""
 
     def __init__(self, options, folder):
         self.options, self.folder = options, folder
@@ -43,7 +43,7 @@ class Runner:
         self.records, self.number, self.known = [], 0, {}
 
     def steps(self, batch):
-        """Of a whole run."""
+        """The number of steps of a whole run."""
         all_steps = self.options.epochs * -(-self.images // batch)
         return min(all_steps, 8) if self.options.quick else all_steps
 
@@ -59,7 +59,7 @@ class Runner:
         return os.path.join(self.folder, f"{self.number}.jsonl")
 
     def train(self, ranks, threads, seed, *flags):
-        """The closing record: seconds, accuracy, samples_per_second, ..."""
+        """The last record of a run: seconds, accuracy, samples_per_second, ..."""
         key = (ranks, threads, seed, *map(str, flags))
         if key not in self.known:
             metrics = self.metrics_file()
@@ -88,15 +88,16 @@ def threads_of(ranks):
 
 
 def kept_batch(runner, ranks, rate=RATE, *more):
-    """The book's flags: the batch of each rank is kept, so that of the step grows."""
+    """The book's flags: each rank keeps its batch size, so the batch of a step grows with the ranks."""
     return ["--lr", rate, "--weight-decay", 0.005, "--batch-size", BATCH, "--max-steps", runner.steps(BATCH * ranks),
             "--epochs", runner.options.epochs, *more]
 
 
 def growth(ranks):
-    """Of the rate, so that fewer steps of larger batches come as far. Adam and LAMB divide a gradient by its root mean square, in which the
-    squares of signal and noise are as 1 to NOISE / ranks. So a step goes forward by rate x sqrt(ranks / (ranks + NOISE)), and there are
-    1 / ranks as many. This is sqrt(ranks) while noise decides, and ranks when it no longer does."""
+    """The factor for the rate with which fewer steps of larger batches make the same progress. Adam and LAMB divide a gradient by its root
+    mean square, in which the squares of signal and noise are as 1 to NOISE / ranks. So a step makes the progress rate x sqrt(ranks /
+    (ranks + NOISE)), and there are 1 / ranks as many steps. The factor is sqrt(ranks) while noise dominates, and ranks when it no
+    longer does."""
     return math.sqrt(ranks * (ranks + NOISE) / (1 + NOISE))
 
 
@@ -104,7 +105,7 @@ def warmed_up(runner, ranks):
     return ["--lr-schedule", "cosine", "--warmup", max(1, runner.steps(BATCH * ranks) // 20)]
 
 
-# Name: flags for a number of ranks.
+# The name of a setting, and its flags for a number of ranks.
 CURES = {
     "batch of each rank kept (the book)": kept_batch,
     "global batch kept": lambda runner, ranks: ["--lr", RATE, "--weight-decay", 0.005, "--global-batch-size", BATCH,
@@ -163,7 +164,7 @@ def replicas(runner):
 # --- Chapter 11 ---
 
 def on_hosts(runner, network, count, cores, metrics, *flags):
-    """One rank on each of the first `count` hosts, which divide the cores. Images a second."""
+    """Runs one rank on each of the first `count` hosts, which divide the cores. Returns images per second."""
     secret = os.path.join(runner.folder, "secret")
     if not os.path.exists(secret):
         with open(os.open(secret, os.O_CREAT | os.O_WRONLY, 0o600), "w") as f:

@@ -1,11 +1,11 @@
-// What one small call costs the rank that makes it, for profilers that count instructions:
+// The cost of one small call for the rank that makes it, for profilers that count instructions:
 //
-//   call_bench                             nanoseconds a call
+//   call_bench                             nanoseconds per call
 //   valgrind --tool=callgrind --toggle-collect='send_many*' call_bench --rounds 4
 //
-// Two ranks are threads of this process. Messages of 64 bytes go in turns: one rank sends while the
-// other sleeps, so that neither waits for the other's cache lines. benchmarks/README.md has
-// results.
+// The two ranks are threads of this process. Messages of 64 bytes are sent in turns: one rank sends
+// while the other sleeps, so that neither waits for the other's cache lines. benchmarks/README.md
+// has results.
 
 #include <atomic>
 #include <chrono>
@@ -31,7 +31,8 @@ struct Setting {
   int rounds = 20;
 };
 
-constexpr std::size_t kMessageBytes = 64;  // a turn's messages wait in the ring for the receiver
+// The messages of a turn wait in the ring for the receiver.
+constexpr std::size_t kMessageBytes = 64;
 constexpr int kMostCalls = 500;
 
 struct Seconds {
@@ -40,7 +41,7 @@ struct Seconds {
 
 }  // namespace
 
-// Not in the unnamed namespace and not inlined, so that a profiler can be told their names.
+// Not in the unnamed namespace and not inlined, so that their names can be given to a profiler.
 [[gnu::noinline]] void send_many(ProcessGroup& group, std::span<const std::uint8_t> message,
                                  int calls) {
   for (int i = 0; i < calls; ++i) group.send(message, 1);

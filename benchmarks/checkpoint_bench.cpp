@@ -1,20 +1,20 @@
-// What a checkpoint of divided state costs, in turns, into the same folder:
+// The cost of a checkpoint of divided state. The variants take turns, in the same folder:
 //
-//   plain        each rank writes its part with write() and syncs: what the disk can do;
+//   plain        each rank writes its part with write() and syncs: the speed of the disk;
 //   synchronous  CheckpointTeam::save(), until the checkpoint is on the disk;
-//   stall        the same, until save() returns: how long the training is held up;
-//   load         each rank reads a part, of a division into one part more than there are ranks.
+//   stall        the same, until save() returns: the time for which the training is held up;
+//   load         each rank reads a part; there is one part more than there are ranks.
 //
 //   checkpoint_bench --directory DIR                                     one rank
 //   paceline run --nproc-per-node 2 checkpoint_bench --directory DIR
 //
-// A time is that of the slowest rank, from a moment when all are there. A second table says where
-// the time of a save goes on rank 0. Older checkpoints are removed between the turns, and what they
-// left is written (sync). DIR must be on the disk that checkpoints go to: on tmpfs fsync costs
-// nothing. A load right after a save reads from the kernel's cache.
+// A time is that of the slowest rank, from a moment at which all ranks are ready. A second table
+// shows how rank 0 spends the time of a save. Between the turns older checkpoints are removed, and
+// dirty pages are written (sync). DIR must be on the disk that will hold the checkpoints: on tmpfs
+// fsync costs nothing. A load right after a save reads from the kernel's cache.
 //
-// --only save leaves the last checkpoint there, and --only load reads it with any number of ranks;
-// they print one number a round (checkpoint_beside_python.py).
+// --only save keeps the last checkpoint, and --only load reads it with any number of ranks; they
+// print one number for each round (checkpoint_beside_python.py).
 
 #include <algorithm>
 #include <chrono>
@@ -44,7 +44,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// One of so many parts of a model and its optimizer's state: some rows of each tensor of 1024 x
+// One of several parts of a model and its optimizer's state: some rows of each tensor of 1024 x
 // 1024 floats.
 class Part {
  public:
@@ -61,7 +61,7 @@ class Part {
                         {memory_.data() + tensor * part_bytes, {kColumns, 1}}});
     }
   }
-  // Every element changes, as in a step.
+  // Changes every element, as a step does.
   void train() { std::memset(memory_.data(), ++step_ & 0xff, memory_.size()); }
   const std::vector<HeldMemory>& held() const { return boxes_; }
   std::span<const std::byte> bytes() const { return memory_; }
@@ -84,16 +84,16 @@ double milliseconds_since(Clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
 }
 
-// Where the time of a save goes on a rank, in milliseconds.
+// How a rank spends the time of a save, in milliseconds.
 struct Parts {
   double copy = 0;   // until save() returns
-  double write = 0;  // of the boxes
-  double sync = 0;   // of the boxes
+  double write = 0;  // writing the boxes
+  double sync = 0;   // syncing the boxes
   double names = 0;  // manifest and folders
-  double rest = 0;   // sums of chunks, and what the ranks say to each other
+  double rest = 0;   // checksums, and messages between the ranks
 };
 
-// The machine's file system, with the time that its calls take.
+// The machine's file system; it also measures the time that its calls take.
 class TimedFiles final : public FileSystem {
  public:
   Parts take() { return std::exchange(parts_, {}); }
@@ -164,9 +164,10 @@ class Saver {
   struct Saved {
     double whole = 0;
     double stall = 0;
-    Parts parts;  // of this rank
+    Parts parts;  // this rank's
   };
-  // Until it is on the disk, and until the training may go on.
+  // Saves a checkpoint. Measures the time until it is on the disk, and until the training may
+  // continue.
   Saved save() {
     Saved saved;
     files_.take();
@@ -183,9 +184,10 @@ class Saver {
     saved.stall = all_reduce_value(*group_, saved.stall, ReduceOp::kMax);
     return saved;
   }
-  // The newest, of a division among one rank more.
+  // Loads a part of the newest checkpoint, with the state divided among one rank more than there
+  // are.
   double load_other() { return load(other_part_); }
-  // The newest, of a division among the ranks.
+  // Loads the rank's part of the newest checkpoint.
   double load_own() { return load(part_); }
   void remove() {
     group_->barrier();
@@ -202,7 +204,7 @@ class Saver {
     const std::int64_t step = directory.list().back();
     return time([&] { team_.read(directory.read_manifest(step), part.wanted()); });
   }
-  // Milliseconds on the slowest rank.
+  // The time of `action` on the slowest rank, in milliseconds.
   double time(const std::function<void()>& action) {
     part_.train();
     group_->barrier();
@@ -226,7 +228,7 @@ std::string row_of(std::int64_t mib, const std::vector<std::vector<double>>& col
   return row + "\n";
 }
 
-// A row of each table.
+// Returns a row of each table.
 std::pair<std::string, std::string> compare(const std::shared_ptr<ProcessGroup>& group,
                                             const std::string& folder, std::int64_t mib,
                                             int rounds) {
@@ -270,7 +272,7 @@ void compare_all(const std::shared_ptr<ProcessGroup>& group, const std::string& 
       totals, parts);
 }
 
-// Milliseconds, one round after another.
+// Prints the milliseconds of each round.
 void repeat(const std::shared_ptr<ProcessGroup>& group, const std::string& folder, std::int64_t mib,
             int rounds, bool saves) {
   Saver saver(group, folder, mib << 20);

@@ -1,11 +1,11 @@
 #!/usr/bin/python3
 """checkpoint_beside_python.py BUILD --directory DIR [--mib N] [--ranks N] [--loaders N]: save and load in turns with PyTorch's DCP.
 
-Tensors of 1024 x 1024 floats, MIB bytes together, their rows divided among the ranks: saved by RANKS ranks and then loaded by LOADERS, into memory
-that is there already. Paceline: checkpoint_bench under `paceline run`. PyTorch: torch.distributed.checkpoint, tensors with Shard(0), over Gloo; each
-file is synced, as Paceline's are. In each of the rounds all four have a turn; of each turn the first save or load is not counted and the median of
-the others is the round's number: the milliseconds of the slowest rank. So a load is one from the kernel's cache. Start it with the Python of a
-PyTorch 2.x that has numpy; DIR must be on a disk.
+Tensors of 1024 x 1024 floats, MIB MiB together, with their rows divided among the ranks: RANKS ranks save them and then LOADERS ranks load them, into
+existing memory. Paceline: checkpoint_bench under `paceline run`. PyTorch: torch.distributed.checkpoint, tensors with Shard(0), over Gloo; each file
+is synced, as Paceline's files are. In each round all four have a turn. The first save or load of a turn does not count, and the median of the others
+is the round's number: the milliseconds of the slowest rank. So a load reads from the kernel's cache. Start it with the Python of a PyTorch 2.x that
+has numpy; DIR must be on a disk.
 """
 import argparse
 import os
@@ -18,7 +18,7 @@ import time
 from side_by_side import free_port, machine, program, spread, start, wait_all
 
 ROWS = COLUMNS = 1024
-TIMES = 3  # counted of a turn
+TIMES = 3  # times of a turn that count
 LIMIT_S = 600
 
 

@@ -1,11 +1,11 @@
-// Where the time of one training step goes: the CNN on CIFAR-10's shape (random images), batch 32 a
-// rank, Adam, data parallel over the ranks it is started with.
+// How one training step spends its time: the CNN on CIFAR-10's shape (random images), batch 32 per
+// rank, Adam, data parallel over the ranks that the launcher starts.
 //
 //   paceline run --nproc-per-node 2 cnn_step_bench
 //
-// Each variant changes one option of the whole; they take turns, round by round, in the
-// same processes. The allocator's setting is for a whole process: --default-malloc runs everything
-// without it, and so is the sharing of tensors: --ordinary-tensors.
+// Each variant changes one option; the variants take turns, round by round, in the same processes.
+// Two settings hold for a whole process: --default-malloc runs everything without Paceline's
+// setting of the allocator, and --ordinary-tensors without shared tensors.
 
 #include <chrono>
 #include <cstdio>
@@ -41,9 +41,9 @@ struct Variant {
   std::string name;
   bool channels_last = true;
   bool fused = true;
-  bool drop_gradients = true;  // otherwise they are zeroed in place and added to
+  bool drop_gradients = true;  // otherwise they are zeroed in place, and passes add to them
   std::size_t bucket_bytes = 25 << 20;
-  bool sharded = true;  // the fused optimizer's step is divided among the ranks
+  bool sharded = true;  // the step of the fused optimizer is divided among the ranks
 };
 
 struct Phases {

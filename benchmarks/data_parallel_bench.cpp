@@ -1,12 +1,12 @@
-// What the parts of data parallelism cost: a training step with one of them more, in turns with the
-// step without. Random images, Adam, the ranks that it is started with.
+// The cost of each part of data parallelism: a training step with one part more takes turns with
+// the step without it. Random images, Adam, on the ranks that the launcher starts.
 //
 //   paceline run --nproc-per-node 2 data_parallel_bench
 //   paceline run --nproc-per-node 2 data_parallel_bench --model resnet
 //
-// Each variant has a replica of its own; variants take turns, round by round, in the same
-// processes. A ratio is that of a round's two times: of the variant and of what it is compared
-// with.
+// Each variant has its own replica; variants take turns, round by round, in the same processes. A
+// ratio is the variant's time in a round divided by the time of the variant with which it is
+// compared.
 
 #include <chrono>
 #include <exception>
@@ -36,13 +36,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::int64_t kBatch = 32;  // of a rank, in all passes of a step
+constexpr std::int64_t kBatch = 32;  // for a rank, in all passes of a step together
 
 struct Variant {
   std::string name;
-  std::size_t against;  // the variant whose time is 1
+  std::size_t against;  // the variant to compare with
   DistributedDataParallelOptions options;
-  std::int64_t passes = 1;  // of a step
+  std::int64_t passes = 1;  // passes of a step
   std::shared_ptr<CommunicationHook> hook = {};
 };
 
@@ -87,7 +87,7 @@ class Replica {
     if (variant.hook) model_.register_comm_hook(variant.hook);
   }
 
-  // In backward passes, for other ranks and for what they send.
+  // The time in backward passes that waited for other ranks and for their data, in milliseconds.
   double take_waited_ms() { return 1e3 * model_.reducer().take_exposed_seconds(); }
 
   void step(const at::Tensor& images, const at::Tensor& labels) {

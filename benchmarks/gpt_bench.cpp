@@ -5,11 +5,11 @@
 //   paceline run --nproc-per-node 2 gpt_bench --way data --stage 3   fully_shard(); 0: DistributedDataParallel
 //   paceline run --nproc-per-node 2 gpt_bench --way tensor
 //   paceline run --nproc-per-node 2 gpt_bench --way pipeline --schedule zero-bubble
-//   gpt_bench --way generate                                         tokens a second
+//   gpt_bench --way generate                                         tokens per second
 //
-// gpt_beside_python.py runs it in turns with PyTorch. Memory is PSS (proc_pid_smaps(5)), which
-// counts a page that several processes have once in all; of all ranks together, after the last
-// step. What is sent to other hosts is that of rank 0's host.
+// gpt_beside_python.py runs it in turns with PyTorch. The memory is the PSS (proc_pid_smaps(5)), in
+// which a page that several processes share counts once in total: the sum over all ranks, after the
+// last step. The bytes sent to other hosts are those of rank 0's host.
 
 #include <chrono>
 #include <functional>
@@ -60,8 +60,8 @@ struct Setting {
   bool divide_hosts = false;
   std::string schedule = "1f1b";
   int stages_per_rank = 1;
-  std::vector<int> cut;        // layers of each stage; empty: what is best
-  std::int64_t sequences = 2;  // a rank's in the way "data", in the others of the whole step
+  std::vector<int> cut;        // layers of each stage; empty: the best cut
+  std::int64_t sequences = 2;  // with --way data for each rank, otherwise for the whole step
   int steps = 20;
 };
 
@@ -82,7 +82,7 @@ double seconds_a_step(ProcessGroup& group, int steps, const Step& step) {
   return std::chrono::duration<double>(Clock::now() - begin).count() / steps;
 }
 
-// As many steps before those that are timed.
+// The same number of steps runs before the measurement.
 void measure(ProcessGroup& group, int steps, const Step& step) {
   seconds_a_step(group, steps, step);
   const double sent_before = sent_mb();
@@ -123,9 +123,9 @@ void run_tensor(const GroupPtr& group, const Setting& setting) {
   });
 }
 
-// A model cut into stages, and the plan by which they run.
+// A model cut into stages, and the plan for them.
 struct StagesAndPlan {
-  std::vector<int> layers;  // of each stage
+  std::vector<int> layers;  // layers in each stage
   pipeline::Costs costs;    // measured before
   pipeline::Plan plan;
 };
@@ -190,7 +190,7 @@ class PipelineDivision {
   std::vector<LayerTimes> layers_;
 };
 
-// A rank's stages of the model, and what a step of them is.
+// A rank's stages of the model, and their step.
 class PipelineRun {
  public:
   PipelineRun(const GroupPtr& group, const Setting& setting)

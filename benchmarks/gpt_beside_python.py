@@ -1,17 +1,18 @@
 """gpt_beside_python.py BUILD [--way WAY] [--ranks N] [--gbit G] [--own] [--rounds N] [--steps N]: a GPT in turns with PyTorch.
 
-A GPT of 31 million parameters (gpt_bench.cpp), Adam, one thread a rank, all on this machine. Start it with the Python of a PyTorch 2.x whose
-LibTorch BUILD uses. In each round every variant has a turn, in another order every time:
+A GPT of 31 million parameters (gpt_bench.cpp), Adam, one thread per rank, all on this machine. Start it with the Python of a PyTorch 2.x whose
+LibTorch BUILD uses. In each round every variant has a turn, in a different order every time:
 
-  data      2 sequences of 128 bytes a rank: stages 0 to 3 of fully_shard(), and FSDP2 (each block a unit) and DDP over Gloo
-  hosts     the same with one rank on each of N hosts (network namespaces, needs root; links of G Gbit/s): one copy a host, and hosts that
-            divide the parameters; also what a host sends, and what a step takes beyond that of a rank alone (exposed communication)
-  tensor    8 sequences a step: tensor parallelism, and PyTorch's (Colwise, Rowwise, loss_parallel) over Gloo
-  pipeline  8 sequences a step, each a micro-batch: each schedule, and torch.distributed.pipelining's of the same name; with
-            --cut 4+2+1+3 Paceline's alone, with stages of so many of the 10 layers, one after the other on each rank; --sequences N
-  generate  tokens a second from one sequence, keys and values kept; one process with one thread
+  data      2 sequences of 128 bytes per rank: stages 0 to 3 of fully_shard(), and FSDP2 (each block is a unit) and DDP over Gloo
+  hosts     the same with one rank on each of N hosts (network namespaces, needs root; links of G Gbit/s): one copy per host, and hosts that
+            divide the parameters; also the bytes that a host sends, and how much longer a step takes than that of a rank alone (exposed
+            communication)
+  tensor    8 sequences per step: tensor parallelism, and PyTorch's (Colwise, Rowwise, loss_parallel) over Gloo
+  pipeline  8 sequences per step, each a micro-batch: each schedule, and torch.distributed.pipelining's schedule of the same name; with
+            --cut 4+2+1+3 only Paceline, with stages of 4, 2, 1 and 3 of the 10 layers, in this order on the ranks; --sequences N
+  generate  tokens per second from one sequence, with kept keys and values; one process with one thread
 
-tensor and pipeline have one rank with as many threads beside them, which takes the 8 sequences at once. Prints milliseconds a step (or tokens a
+tensor and pipeline also run one rank with as many threads, which takes the 8 sequences at once. Prints milliseconds per step (or tokens per
 second), and for data the memory of all ranks (PSS), after 2 x STEPS steps: median and range, and the ratios round by round. With --own only
 Paceline has turns.
 """
@@ -31,11 +32,11 @@ import side_by_side
 TOKENS, PROMPT = 128, 16
 LAYERS, WIDTH, HEADS, VOCABULARY = 10, 512, 8, 256
 SEQUENCES = {"data": 2, "hosts": 2, "tensor": 8, "pipeline": 8, "generate": 1}
-SCHEDULES = {"gpipe": 1, "1f1b": 1, "interleaved-1f1b": 2, "zero-bubble": 2}  # stages a rank
+SCHEDULES = {"gpipe": 1, "1f1b": 1, "interleaved-1f1b": 2, "zero-bubble": 2}  # stages per rank
 
 
 def make_model(layers=range(LAYERS), is_first=True, is_last=True):
-    """Of a pipeline: the blocks `layers`. Queries, keys and values are three layers, as tensor parallelism needs them."""
+    """The part of a pipeline with the blocks `layers`. Queries, keys and values are three layers, as tensor parallelism needs them."""
     import torch
     import torch.nn.functional as F
     from torch import nn
@@ -116,7 +117,7 @@ def tensor_step():
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, loss_parallel, parallelize_module
     from torch import nn
 
-    class WithHead(nn.Module):  # a head of its own: a tied weight cannot have two plans
+    class WithHead(nn.Module):  # a separate head: a tied weight cannot have two plans
         def __init__(self):
             super().__init__()
             self.body = make_model(is_last=False)
@@ -162,7 +163,7 @@ def pipeline_step(schedule):
 
     def passes():
         runner.step(*([inputs] if rank == 0 else []), **({"target": targets} if rank == ranks - 1 else {}))
-        for part in parts:  # the tied weight
+        for part in parts:  # averages the tied weight's gradient
             if part.wte is not None:
                 dist.all_reduce(part.wte.weight.grad, group=ends)
 
@@ -170,7 +171,7 @@ def pipeline_step(schedule):
 
 
 def sent_mb():
-    """By this host (its network namespace), to other hosts."""
+    """The megabytes that this host (its network namespace) has sent to other hosts."""
     total = 0
     for device in set(os.listdir("/sys/class/net")) - {"lo"}:
         with open(f"/sys/class/net/{device}/statistics/tx_bytes") as sent:
@@ -217,7 +218,7 @@ def run_rank(kind, steps, threads):
     if dist.get_rank() == 0:
         print(f"ms a step: {milliseconds:.4f}\nPSS of all ranks, MB: {memory.item():.2f}\nsent to other hosts, MB a step: {sent:.2f}", flush=True)
     dist.barrier()
-    os._exit(0)  # FSDP2 on the CPU sometimes ends by std::terminate() at an ordinary exit (PyTorch 2.15)
+    os._exit(0)  # FSDP2 on the CPU sometimes ends with std::terminate() at a normal exit (PyTorch 2.15)
 
 
 def run_generate(steps):
@@ -279,7 +280,7 @@ def own_run(ranks, threads, arguments, *flags):
 
 
 def on_hosts(network, commands, environment):
-    """Each command on a host of its own, with a core of its own while there are enough. Rank 0's output."""
+    """Runs each command on its own host, with its own core if there are enough. Returns rank 0's output."""
     cores = sorted(os.sched_getaffinity(0))
     started = [side_by_side.start([*network.enter(number), "taskset", "-c", str(cores[number % len(cores)]), *command], environment(number))
                for number, command in enumerate(commands)]
@@ -295,7 +296,7 @@ def python_on_hosts(network, kind, count, arguments):
 
 
 def own_on_hosts(network, count, arguments, *flags):
-    with tempfile.NamedTemporaryFile("w") as secret:  # which only its owner may read
+    with tempfile.NamedTemporaryFile("w") as secret:  # only its owner may read it
         secret.write("gpt beside python " * 2)
         secret.flush()
         program = [side_by_side.program(arguments.build, "benchmarks", "gpt_bench"), "--steps", str(arguments.steps), *flags]
@@ -324,7 +325,7 @@ def print_exposed(got):
 
 
 def variants(arguments):
-    """What has a turn: name -> run."""
+    """The variants that have a turn: name -> function that runs it."""
     ranks, own, python = arguments.ranks, {}, {}
     sequences = ("--sequences", arguments.sequences or SEQUENCES[arguments.way])
 

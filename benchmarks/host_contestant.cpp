@@ -36,7 +36,7 @@ std::string make_directory() {
   return path;
 }
 
-// Readable for this user alone, from the beginning.
+// Only this user can ever read the file.
 void write_private(const std::string& path, const std::string& text, mode_t mode) {
   const Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
   if (!file || ::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
@@ -68,7 +68,7 @@ HostContestant::HostContestant(const bench::CatalogEntry& entry, bench::Located 
 }
 
 HostContestant::~HostContestant() {
-  for (auto& rank : ranks_) rank.reset();  // tells them to end
+  for (auto& rank : ranks_) rank.reset();  // asks them to end
   const Deadline deadline = Deadline::after(kGrace);
   for (const launcher::Process& process : processes_) {
     wait_ready(process.pidfd.get(), POLLIN, deadline);
@@ -118,8 +118,8 @@ void HostContestant::start_rank(int rank) {
   start_process(std::move(spec));
 }
 
-// Open MPI asks its remote shell for the daemons of the other hosts, by their addresses. Each host
-// gets a name of its own, or it would take all for one.
+// Open MPI uses its remote shell, with the hosts' addresses, to start daemons on the other hosts.
+// Each host gets its own name, or Open MPI would take all for one host.
 void HostContestant::write_remote_shell() const {
   std::string script = "#!/bin/sh\nhost=$1; shift\ncase $host in\n";
   for (int host = 0; host < hosts_.count(); ++host) {
@@ -167,7 +167,7 @@ void HostContestant::start_launcher() {
                   located_.program,
                   socket_name_};
   spec.environment = launcher::inherited_environment();
-  // Open MPI refuses to run as root without both.
+  // Open MPI refuses to run as root unless both are set.
   spec.environment["OMPI_ALLOW_RUN_AS_ROOT"] = "1";
   spec.environment["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1";
   start_process(std::move(spec));

@@ -1,7 +1,7 @@
 #pragma once
 
-// One contestant of `paceline bench` (benchmarks/contestants) whose ranks are on several hosts,
-// which are network namespaces. They talk to this program as they talk to that command.
+// One contestant of `paceline bench` (benchmarks/contestants) with ranks on several hosts, which
+// are network namespaces. The ranks talk to this program as they talk to that command.
 //
 // Thread safety: none; the main thread, which moves between the hosts while it starts ranks.
 
@@ -21,8 +21,8 @@ namespace paceline::benchmarks {
 
 class HostContestant {
  public:
-  // `number` tells the contestants of a measurement apart, `title` people; all but `hosts` may be
-  // temporary.
+  // `number` identifies the contestant within a measurement, `title` names it for people.
+  // Everything except `hosts` may be temporary.
   HostContestant(const bench::CatalogEntry& entry, bench::Located located,
                  const harness::NetworkHosts& hosts, int ranks_per_host, int number,
                  std::string title, launcher::Environment variables);
@@ -33,9 +33,10 @@ class HostContestant {
 
   const std::string& title() const { return title_; }
   const std::string& version() const { return ready_.version; }
-  // Returns when the library is up on all ranks. Error, with what they wrote, otherwise.
+  // Returns when the library is ready on all ranks. Throws an Error with the ranks' output
+  // otherwise.
   void start(Deadline deadline);
-  // Seconds of each call on the slowest rank. Symmetric memory where the library has it.
+  // Seconds of each call on the slowest rank. Uses symmetric memory if the library has it.
   std::vector<double> take_turn(bench::Turn turn, Deadline deadline);
 
  private:
@@ -54,9 +55,9 @@ class HostContestant {
   const int ranks_per_host_, number_;
   const std::string title_;
   const launcher::Environment variables_;
-  const std::string directory_;  // of the files below, removed with this object
+  const std::string directory_;  // has the files below; removed with this object
   std::string socket_name_;
-  std::vector<Fd> listeners_;  // one in every host, all of the same name
+  std::vector<Fd> listeners_;  // one in every host, all with the same name
   Fd start_line_, output_, null_;
   std::vector<launcher::Process> processes_;
   std::vector<std::unique_ptr<bench::Conversation>> ranks_;

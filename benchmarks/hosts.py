@@ -1,4 +1,4 @@
-"""Hosts on this machine, for the benchmark scripts: network namespaces that a bridge joins. Needs root."""
+"""Hosts on this machine for the benchmark scripts: network namespaces that a bridge connects. Needs root."""
 import os
 import signal
 import subprocess
@@ -10,7 +10,7 @@ def run(*command):
 
 
 class Hosts:
-    """`count` hosts, joined by a bridge in a namespace of its own, by links of `gbit` Gbit/s in both directions (0: as fast as the machine
+    """`count` hosts, connected by a bridge in its own namespace, with links of `gbit` Gbit/s in both directions (0: as fast as the machine
     is). Use as a context; at its end everything in the hosts is killed."""
 
     def __init__(self, gbit=0, count=2):
@@ -19,7 +19,7 @@ class Hosts:
         self.gbit = gbit
 
     def __enter__(self):
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped by SIGTERM"))  # by way of __exit__
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped by SIGTERM"))  # so that __exit__ runs
         for name in (self.bridge, *self.hosts):
             run("ip", "netns", "add", name)
         run("ip", "-n", self.bridge, "link", "add", "bridge0", "type", "bridge")
@@ -42,7 +42,7 @@ class Hosts:
             run("ip", "netns", "delete", name)
 
     def limit(self, space, device):
-        """A burst of a millisecond, as hosts_bench has it."""
+        """The burst is that of one millisecond, as in hosts_bench."""
         burst = max(128 << 10, int(self.gbit * 1e9 / 8 * 0.001))
         run("tc", "-n", space, "qdisc", "replace", "dev", device, "root", "tbf", "rate", f"{int(self.gbit * 1000)}mbit",
             "burst", str(burst), "latency", "50ms")
@@ -52,7 +52,8 @@ class Hosts:
         return f"10.78.0.{number + 1}"
 
     def enter(self, number):
-        """What a command is started with; the host's name is its address, because torchrun has others connect to that name."""
+        """The prefix of a command that runs on the host. The host's name is its address, because other ranks of torchrun connect to that
+        name."""
         return ["ip", "netns", "exec", self.hosts[number], "unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"',
                 self.address(number)]
 
@@ -68,5 +69,5 @@ class Hosts:
                 pass
 
     def cut(self, number):
-        """From now on all that the host sends or receives vanishes, without a sign to anybody."""
+        """From now on everything that the host sends or receives is dropped, without a sign to either end."""
         run("ip", "-n", self.bridge, "link", "set", f"port{number}", "nomaster")

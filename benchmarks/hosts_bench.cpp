@@ -2,18 +2,18 @@
 // namespaces of this machine, joined by links of a given rate. Needs root. The contestants take
 // turns, as in that command; the columns:
 //
-//   bound    what each of H hosts must at least send or get, whatever the number of its ranks, at
-//            that rate: of an all-reduce 2 (H-1)/H x bytes. Ethernet, IP and TCP headers, 4.4% at
-//            an MTU of 1500, are not in it.
+//   bound    the time at that rate for the bytes that each of H hosts must at least send or
+//            receive, whatever the number of its ranks: for an all-reduce 2 (H-1)/H x bytes. Headers
+//            of Ethernet, IP and TCP, 4.4% at an MTU of 1500, are not included.
 //   time     milliseconds of the slowest rank: median [least, most] of the rounds
 //   of bound bound / time
-//   predicted  what `paceline bench --simulate` says of such a cluster by the same costs (those of
-//            `--calibrate`, if any), its link carrying what is left beside the headers, and by how
-//            much that differs from Paceline's median
-//   cores    of the processors' time how much was used meanwhile, by everything: 100% is the
+//   predicted  the prediction of `paceline bench --simulate` for such a cluster with the same costs
+//            (those of `--calibrate`, if any) and the link's rate without the headers, and how much
+//            it differs from Paceline's median
+//   cores    the share of the processors' time that was used meanwhile, by everything: 100% is the
 //            machine's limit, not the network's
 //
-// With --predict only Paceline is measured, and a row is a prediction beside its measurement.
+// With --predict only Paceline is measured, and a row shows a prediction and its measurement.
 
 #include <chrono>
 #include <cstdio>
@@ -53,7 +53,7 @@ struct Options {
   int world_size() const { return hosts * ranks; }
 };
 
-// Of all processors together, since the last call: the part that was not idle.
+// The share of all processors' time since the last call in which they were not idle.
 class BusyProcessors {
  public:
   double since_last() {
@@ -77,15 +77,15 @@ class BusyProcessors {
 };
 
 struct Figures {
-  std::vector<double> milliseconds, busy;  // by round
+  std::vector<double> milliseconds, busy;  // one value for each round
 };
 
 struct Contestant {
-  std::string name, title;  // as the catalog knows it; as it is printed, the catalog's if empty
+  std::string name, title;  // the name in the catalog; the printed title, empty: the catalog's
   std::vector<std::string> variables;
 };
 
-// Paceline, perhaps again with other variables, and the others.
+// Paceline, possibly again with other variables, and the other contestants.
 std::vector<Contestant> contestants_of(const Options& options) {
   std::vector<Contestant> all = {{"paceline", "", options.variables}};
   for (const std::string& text : options.variants) {
@@ -112,7 +112,7 @@ launcher::Environment environment_of(const std::vector<std::string>& variables) 
   return environment;
 }
 
-// Of the build that this program is part of.
+// The folder of the build that this program belongs to.
 std::string contestants_folder() {
   return std::filesystem::canonical("/proc/self/exe").parent_path().parent_path() / "libexec" /
          "paceline";
@@ -140,7 +140,7 @@ std::vector<std::unique_ptr<HostContestant>> start_all(const Options& options,
   return all;
 }
 
-// Long calls once, short ones until a quarter of a second is over.
+// One long call, or short calls for a quarter of a second.
 bench::Turn turn_for(Op op, std::size_t bytes, const Options& options) {
   bench::Turn turn;
   turn.op = op;
@@ -164,7 +164,7 @@ std::vector<Figures> measure(const std::vector<std::unique_ptr<HostContestant>>&
       processors.since_last();
       const auto seconds = contestants[i]->take_turn(turn, Deadline::after(120s));
       const double busy = processors.since_last();
-      if (round == 0) continue;  // it warms up
+      if (round == 0) continue;  // the first round warms up
       figures[i].milliseconds.push_back(1e3 * bench::median(seconds));
       figures[i].busy.push_back(1e2 * busy);
     }
@@ -172,10 +172,10 @@ std::vector<Figures> measure(const std::vector<std::unique_ptr<HostContestant>>&
   return figures;
 }
 
-// Of 1514 bytes that a link of an MTU of 1500 counts, TCP carries 1448.
+// Of 1514 bytes that a link with an MTU of 1500 counts, TCP carries 1448.
 constexpr double kPayloadPart = 1448.0 / 1514.0;
 
-// Without a rate, that of the costs.
+// With a rate of 0, uses the link rate of the costs.
 bench::Forecast predict(const Options& options, double rate, Op op, std::size_t bytes) {
   bench::Cluster cluster{.hosts = options.hosts,
                          .ranks = options.ranks,
@@ -188,10 +188,10 @@ bench::Forecast predict(const Options& options, double rate, Op op, std::size_t 
   return bench::forecast(planner, op, Dtype::kFloat32, bytes, bench::Which::kChosen).front();
 }
 
-// What each host must send, or get, at least.
+// The bytes that each host must send or receive at least.
 double bound_bytes(Op op, const Options& options, std::size_t bytes) {
   const auto size = static_cast<double>(bytes);
-  const double elsewhere = (options.hosts - 1.0) / options.hosts;  // of all data or ranks
+  const double elsewhere = (options.hosts - 1.0) / options.hosts;  // the part of all data or ranks
   switch (op) {
     case Op::kAllReduce:
       return 2 * elsewhere * size;

@@ -1,5 +1,5 @@
-// Images per second of a folder's loader: read, decode, random resized crop, flip, normalise, into
-// batches. benchmarks/image_loading.py runs it in turns with Python's loader.
+// Images per second of the loader for a folder: read, decode, random resized crop, flip, normalise,
+// into batches. benchmarks/image_loading.py runs it in turns with Python's loader.
 //
 //   image_bench FOLDER --images 512 --threads 1     {"images": 512, "wall_s": 0.61, "cpu_s": 0.58}
 

@@ -1,14 +1,14 @@
 #!/usr/bin/python3
-"""Images per second and core of decoding and augmenting a folder of JPEGs: Paceline's loader beside Python's.
+"""Images per second and core when decoding and augmenting a folder of JPEGs: Paceline's loader and Python's.
 
     benchmarks/image_loading.py --cifar ../shared/data/cifar10-jpeg.tar.xz [--images 512] [--rounds 5] [--build build/release]
 
-Makes a folder of 500x375 JPEGs from CIFAR-10's images, enlarged (quality 90), and lets two programs take turns over it: image_bench
-and this script with torchvision's ImageFolder and a DataLoader with one worker. Both read, decode, take a random resized crop of 224,
-flip and normalise, in batches of 32. The time is that of the processor, of all threads and processes, after they have started, so
-other programs on the machine matter less; the wall clock is printed, too. Bar: 1.5 times Python's. Then 2 ranks of train_image train
-ResNet-18 on the folder (batch 8, one loader thread a rank): the share of a step in which they wait for data. Bar: 2%. Needs
-python3-torchvision.
+Makes a folder of 500x375 JPEGs from enlarged CIFAR-10 images (quality 90) and lets two programs take turns: image_bench, and
+this script with torchvision's ImageFolder and a DataLoader with one worker. Both read, decode, take a random resized crop of 224,
+flip and normalise, in batches of 32. The time is the processor time of all threads and processes after they have started, so
+other programs on the machine matter less; the wall-clock time is printed too. Bar: 1.5 times Python's speed. Then 2 ranks of
+train_image train ResNet-18 on the folder (batch 8, one loader thread per rank): the share of a step in which they wait for data.
+Bar: 2%. Needs python3-torchvision.
 """
 import argparse
 import io
@@ -43,7 +43,7 @@ def make_folder(archive, folder, count):
 
 
 def data_share(build, folder, steps):
-    """In per cent of the training time, of two ranks that train on folder/train."""
+    """The wait for data in per cent of the training time, with two ranks that train on folder/train."""
     for kind in ("0", "1"):
         val = os.path.join(folder, "val", kind)
         os.makedirs(val)
@@ -76,7 +76,7 @@ def run_python(folder, count, jitter):
     for images, _ in iterator:
         seen += images.shape[0]
     wall = time.monotonic() - begin
-    del iterator  # ends and waits for the worker, whose time counts from then on
+    del iterator  # ends the worker and waits for it; its processor time counts from then on
     print(json.dumps({"images": seen, "wall_s": wall, "cpu_s": processor_s() - cpu}))
 
 
@@ -104,7 +104,7 @@ def main():
         images = os.path.join(folder, "train")
         make_folder(options.cifar, images, options.images)
         common = ["--images", str(options.images), "--jitter", str(options.jitter)]
-        for turn in range(options.rounds + 1):  # the first does not count: it fills the page cache
+        for turn in range(options.rounds + 1):  # the first turn does not count: it fills the page cache
             a = measure([bench, images, *common])
             b = measure([sys.executable, __file__, "--python", images, *common])
             assert a["images"] == b["images"] == options.images

@@ -1,11 +1,11 @@
-// A training step on random images, data parallel over the ranks it is started with: milliseconds
-// and memory, for step_beside_python.py, which takes turns with it.
+// A training step on random images, data parallel over the ranks that the launcher starts:
+// milliseconds and memory, for step_beside_python.py, which runs it in turns with Python.
 //
 //   paceline run --nproc-per-node 2 image_step_bench --model resnet18 --image-size 224 --batch 8
 //
-// With --parts instead: what each of channels_last, the fused optimizer, batch norms folded into
-// convolutions and activations in place brings, as a table. Variants take turns, round by round, in
-// one process.
+// With --parts instead: a table of the gain from channels_last, the fused optimizer, batch norms
+// folded into convolutions, and activations in place. Variants take turns, round by round, in one
+// process.
 //
 //   image_step_bench --model efficientnet_b0 --image-size 64 --batch 16 --parts
 
@@ -47,7 +47,7 @@ struct Options {
   bool parts = false;
 };
 
-// Any of the models behind one type, as train_image has it.
+// Any of the models as one type, as in train_image.
 struct Network : torch::nn::Module {
   Network(const Options& options, const models::Layers& layers) {
     if (options.model == "cnn") {
@@ -80,7 +80,7 @@ double ms_of(const std::function<void()>& body, int count) {
   return std::chrono::duration<double, std::milli>(Clock::now() - begin).count() / count;
 }
 
-// --- A step ---
+// --- The step ---
 
 void take_steps(const Options& options) {
   const auto group = init_process_group();
@@ -107,11 +107,11 @@ void take_steps(const Options& options) {
   if (group->rank() == 0) fmt::print("{{\"ms\": {:.4f}, \"memory_mb\": {:.1f}}}\n", ms, memory);
 }
 
-// --- What the parts bring ---
+// --- The gain of the parts ---
 
 struct Part {
   std::string name;
-  std::size_t against;  // the part whose time is 1
+  std::size_t against;  // the part to compare with
   std::function<void()> body;
   std::vector<double> ms = {};
 };
@@ -120,8 +120,8 @@ struct NoNorm : torch::nn::Module {
   at::Tensor forward(const at::Tensor& features) { return features; }
 };
 
-// The same function in evaluation without batch norms: each is a factor and an offset of the
-// convolution in front of it.
+// A network without batch norms that computes the same in evaluation: each norm becomes a factor
+// and an offset of the convolution before it.
 std::shared_ptr<Network> without_norms(const Options& options, const Network& network) {
   models::Layers layers;
   layers.norm = [](std::int64_t) { return torch::nn::AnyModule(std::make_shared<NoNorm>()); };
@@ -135,7 +135,7 @@ std::shared_ptr<Network> without_norms(const Options& options, const Network& ne
     return convolutions;
   };
   const auto targets = convolutions_of(*folded);
-  std::size_t number = 0;  // of the convolutions so far
+  std::size_t number = 0;  // number of convolutions so far
   for (const auto& part : network.modules()) {
     if (const auto* convolution = part->as<torch::nn::Conv2dImpl>()) {
       targets[number]->weight.set_data(convolution->weight.detach().clone());
@@ -163,7 +163,7 @@ std::shared_ptr<Network> without_norms(const Options& options, const Network& ne
   return folded;
 }
 
-// Sizes of what the batch norms give for these images: what activations work on.
+// The sizes of the batch norms' outputs for these images, which are the inputs of activations.
 std::vector<std::vector<std::int64_t>> sizes_of_activations(const Options& options,
                                                             const at::Tensor& images) {
   struct Noting : torch::nn::Module {
@@ -194,7 +194,7 @@ std::shared_ptr<Network> copy_of(const Options& options, const Network& network,
   return copy;
 }
 
-// Networks with the same weights, and what is done with them.
+// Networks with the same weights, and the variants that are measured.
 class Parts {
  public:
   explicit Parts(const Options& options) : options_(options) {
@@ -202,7 +202,7 @@ class Parts {
         [this] { train(*last_, last_adam_, images_); });
     add("... contiguous", 0, [this] { train(*plain_, plain_adam_, contiguous_); });
     add("... LibTorch's Adam", 0, [this] { train(*third_, torch_adam_, images_); });
-    // Trained for a moment, so that the norms have statistics.
+    // A few training steps, so that the norms have statistics.
     for (int i = 0; i < 3; ++i) parts_.front().body();
     add_evaluation();
   }
@@ -259,7 +259,7 @@ class Parts {
     add("... contiguous", first, [this] { evaluate(*tested_plain_, contiguous_); });
     for (const auto& sizes : sizes_of_activations(options_, images_))
       maps_.push_back(at::randn(sizes).contiguous(at::MemoryFormat::ChannelsLast));
-    if (maps_.empty()) return;  // no norms
+    if (maps_.empty()) return;  // the model has no norms
     folded_ = without_norms(options_, *tested_);
     check(folded_->forward(images_).allclose(tested_->forward(images_), 1e-3, 1e-3),
           "the model without norms computes something else");
@@ -285,7 +285,7 @@ class Parts {
   optim::Adam plain_adam_{plain_->parameters(), optim::AdamOptions{.lr = 1e-5}};
   torch::optim::Adam torch_adam_{third_->parameters(), torch::optim::AdamOptions(1e-5)};
   std::shared_ptr<Network> tested_, tested_plain_, folded_;
-  std::vector<at::Tensor> maps_;  // of features, that activations work on
+  std::vector<at::Tensor> maps_;  // feature maps for the activations
   std::vector<Part> parts_;
 };
 

@@ -1,4 +1,4 @@
-"""What the loss of one of two hosts costs an elastic job (`--nnodes 1:2`, a rank each). The hosts are network namespaces."""
+"""The cost of losing one of two hosts of an elastic job (`--nnodes 1:2`, one rank per host). The hosts are network namespaces."""
 import glob
 import os
 import random
@@ -15,12 +15,12 @@ PORT = 29400
 
 
 def steps_of(flights):
-    """From the processes that have a gauge there to their steps."""
+    """Maps the processes that have a gauge in the folder to their steps."""
     return dict(reading for rank in range(len(glob.glob(f"{flights}/rank-*.steps")) + 2) if (reading := gauge(flights, rank)))
 
 
 class Loss:
-    """Seconds from the loss to the next step of the host that is left; None, and what its launcher came to, when none comes."""
+    """Seconds from the loss to the next step of the remaining host. If there is no such step: None, and how its launcher ended."""
 
     def __init__(self, contestant, lost, cut, patience):
         self.seconds, self.end = None, f"no step within {patience} s"
@@ -58,7 +58,7 @@ class Loss:
 
 
 def lose_hosts(contestants, options):
-    """Prints the table; the bars that the first contestant missed."""
+    """Prints the table; returns the bars that the first contestant missed."""
     if os.geteuid() != 0:
         sys.exit("survive_bench host: network namespaces need root")
     cases = [("the other host, killed: its kernel closes the connections", 1, False),

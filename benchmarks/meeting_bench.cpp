@@ -1,13 +1,14 @@
-// How fast the agents of a job meet, and how fast the job goes on when a host is gone.
+// How fast the agents of a job meet, and how fast a job continues after the loss of a host.
 //
-//   agents   simulated: one coordinator and many agents in this process, each with a connection of
-//            its own over loopback; from the first connection to the last order to start, then from
-//            the report of a failure to the last order to start again. Memory is this process's.
+//   agents   simulated: one coordinator and many agents in this process, each with its own
+//            connection over loopback. The time from the first connection to the last order to
+//            start, then from the report of a failure to the last order to start again; and the
+//            memory of this process.
 //   hosts    `paceline run` on many hosts, which are network namespaces of this machine: from the
 //            start of the first launcher to the end of the last rank's first barrier. Needs root.
-//   loss     `paceline run --nnodes 1:2` on two such hosts; one is cut off and ended at the same
-//            moment: from there to the first step that the other host's rank makes alone.
-//            Without a PROGRAM the ranks step every 20 ms, with a collective each.
+//   loss     `paceline run --nnodes 1:2` on two such hosts; one of them is cut off and killed at
+//            the same moment: from there to the first step that the other host's rank makes alone.
+//            Without a PROGRAM the ranks make a step every 20 ms, with a collective each.
 
 #include <chrono>
 #include <csignal>
@@ -82,7 +83,7 @@ launcher::Joining joining(int number, int count) {
           .offer = {somewhere, somewhere}};
 }
 
-// The coordinator with its own agent, on a thread: takes part in every generation.
+// The coordinator with its own agent, on a thread. The agent takes part in every generation.
 void lead(int count, Fd listener, const Secret& secret, std::stop_token stop) {
   launcher::EventLoop loop;
   const launcher::CoordinatorSettings settings{.terms = terms_of(count), .expected_nodes = count};
@@ -111,14 +112,14 @@ class SimulatedAgents {
     }
   }
 
-  // A rank of the first agent, which is not told to stop therefore.
+  // Reports a failed rank of the first agent, which therefore gets no order to stop.
   void fail() {
     links_.front()->report(
         launcher::RankFailure{0, {.cause = "rank 1: exit code 3", .exit_code = 3}});
     links_.front()->report(launcher::Stopped{.lived = 20s, .offer = joining(1, count_).offer});
   }
 
-  // Until each has been told to start once more.
+  // Waits until each agent has been ordered to start once more.
   void wait_for_start(Deadline deadline) {
     const int wanted = num_starts_ + count_ - 1;
     while (num_starts_ < wanted) {
@@ -222,7 +223,7 @@ class Job {
     hosts_.leave();
   }
 
-  // As when its power goes.
+  // Ends the host's processes, as if its power failed.
   void end(int host) {
     launcher::Process& process = processes_[static_cast<std::size_t>(host)];
     if (process.pid < 0) return;
@@ -280,7 +281,8 @@ void measure_hosts(const Options& options) {
 
 // --- loss ---
 
-// Waits until the host's rank has made a step in a process other than `before`.
+// Waits until the host's rank has made a step in a process other than `before`; returns that
+// process.
 int wait_for_step(const Job& job, int host, int rank, int before) {
   const Deadline deadline = Deadline::after(kLongest);
   for (;;) {

@@ -1,4 +1,4 @@
-"""The launchers that launch_bench compares paceline with, as far as they are installed."""
+"""The launchers with which launch_bench compares paceline, if they are installed."""
 import importlib.util
 import os
 import select
@@ -7,15 +7,15 @@ import signal
 import subprocess
 import time
 
-# Debian's Open MPI refuses root, and more ranks than cores, unless told otherwise; binding would cost it time.
+# Debian's Open MPI refuses to run as root, and with more ranks than cores, unless told otherwise. Binding would cost it time.
 MPIRUN = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
 
-# Debian's torch 1.13 does not start under Python 3.11 with its own default, as no member of an enum is 0 there; so rank 9 alone is
-# redirected, and shown.
+# Debian's torch 1.13 does not start under Python 3.11 with its own default, because no member of an enum is 0 there. So only the (missing)
+# rank 9 is redirected and shown.
 WITHOUT_REDIRECTION = ["--redirects", "9:1", "--tee", "9:1"]
 
 
-# For one launch. Open MPI 4.1.4 now and then waits on, for minutes, after many ranks that end at once.
+# For one launch. Open MPI 4.1.4 sometimes waits for minutes after many ranks have ended at the same time.
 LIMIT_S = 20
 
 
@@ -34,9 +34,9 @@ def _mpirun():
 
 
 def find():
-    """From names to what makes the command that starts so many `true`; and a line for each one that is not there."""
+    """Maps names to functions that return the command to start `count` times `true`; and a line for each launcher that is not installed."""
     found, missing = {}, []
-    # torchrun looks every 5 s whether its ranks have ended, unless it is told otherwise.
+    # By default torchrun checks only every 5 s whether its ranks have ended.
     for name, look, options in (("torchrun (python3-torch)", _torchrun, ()),
                                 ("torchrun --monitor_interval 0.1", _torchrun, ("--monitor_interval", "0.1")),
                                 ("mpirun (Open MPI)", _mpirun, ())):
@@ -49,8 +49,8 @@ def find():
 
 
 def start_and_wait(command):
-    """One launch: whether it has ended within LIMIT_S; fails when the launcher does. torchrun's warning about OMP_NUM_THREADS is not
-    worth reading 64 times."""
+    """Runs one launch; returns whether it ended within LIMIT_S. Throws if the launcher fails. Sets OMP_NUM_THREADS, because torchrun would
+    warn about it 64 times."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     try:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment, timeout=LIMIT_S)
@@ -60,7 +60,8 @@ def start_and_wait(command):
 
 
 def _mpirun_and_a_death(options):
-    """Kills one rank of two that sleep for 10 s: seconds to the other's end, the exit code, how often a rank was started in all."""
+    """Kills one of two ranks that sleep for 10 s. Returns the seconds until the other rank's end, the exit code, and how many ranks were
+    started in total."""
     command, _ = _mpirun()
     prefix = command(2)[:-3]
     job = subprocess.Popen([*prefix, *options, "-n", "2", "sh", "-c", "echo $OMPI_COMM_WORLD_RANK $$; exec sleep 10"],
@@ -76,7 +77,7 @@ def _mpirun_and_a_death(options):
 
 
 def what_mpirun_does_with_a_death():
-    """Two lines, without and with its options for recovery; or why not."""
+    """Two lines, without and with mpirun's options for recovery; or why there are none."""
     if problem := _mpirun()[1]:
         return problem
     lines = []

@@ -1,13 +1,13 @@
-// What an asynchronous all-reduce costs the computation beside it.
+// The cost of an asynchronous all-reduce for the computation that runs at the same time.
 //
 //   paceline run --nproc-per-node 2 overlap_bench
 //
 // Each rank has one core. The limit is plain: the core must do the computation and its part of the
 // all-reduce, one after the other. So with C seconds for the computation alone and R seconds for a
 // blocking all-reduce alone, both together cannot take less than max(C, R) and need not take more
-// than C + R; what is shown is (C + R) / together, which is the share of that limit which the
-// computation keeps. Above 1: waiting of one was hidden behind the other. The three are measured
-// in turns, round by round, on the slower rank; buffers are written before each call.
+// than C + R. The output is (C + R) / together: at 1 the computation loses nothing; above 1 the
+// wait of one is hidden behind the other. The three times are measured in turns, round by round, on
+// the slower rank; buffers are written before each call.
 
 #include <chrono>
 #include <cstdio>
@@ -27,8 +27,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Multiplications and additions in a cache: what a matrix product does to the core. The elements
-// stay near 1.
+// Multiplications and additions in the cache: a matrix product puts the same load on the core. The
+// elements stay near 1.
 class Computation {
  public:
   void run(long passes) {
@@ -37,7 +37,7 @@ class Computation {
       asm volatile("" : : "r"(values_.data()) : "memory");
     }
   }
-  // Passes that take about so long.
+  // The number of passes that take about this time.
   long passes_in(std::chrono::duration<double> time) {
     long passes = 1000;
     for (;;) {
@@ -58,7 +58,7 @@ class Bench {
   Bench(ProcessGroup& group, std::size_t bytes)
       : group_(group), buffer_(group.allocate_symmetric(bytes)) {}
 
-  // Seconds of the slower rank.
+  // The seconds of `body` on the slower rank.
   template <class Body>
   double time(Body body) {
     const auto data = buffer_.as<float>();

@@ -1,6 +1,6 @@
 #pragma once
 
-// What this process takes of the machine's memory, and its host of the network.
+// The memory that this process uses, and the network traffic of its host.
 
 #include <filesystem>
 #include <fstream>
@@ -10,7 +10,7 @@
 
 namespace paceline::benchmarks {
 
-// The proportional set size, in which shared pages are divided among their users.
+// The proportional set size, in which shared pages are divided among the processes that use them.
 inline double own_pss_mb() {
   std::ifstream rollup("/proc/self/smaps_rollup");
   for (std::string word; rollup >> word;) {
@@ -20,7 +20,7 @@ inline double own_pss_mb() {
   fail(ErrorCode::kSystem, "/proc/self/smaps_rollup has no line Pss:");
 }
 
-// What this host (its network namespace) has sent so far, to other hosts.
+// The megabytes that this host (its network namespace) has sent to other hosts so far.
 inline double sent_mb() {
   double bytes = 0;
   for (const auto& device : std::filesystem::directory_iterator("/sys/class/net")) {

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Predicted beside measured step time and memory of train_gpt, for meshes of 1 to 8 ranks on this machine and of 2 ranks
+"""Predicted and measured step time and memory of train_gpt, for meshes of 1 to 8 ranks on this machine and of 2 ranks
 on two hosts (network namespaces, as root) with links of 1 and 10 Gbit/s:
 
     benchmarks/planner_errors.py build/release [--rounds 3] [--seconds 5] [--no-hosts]
 
-Each number of ranks has a profile of its own in every round, of as many ranks. A row has the medians of the rounds. The
-bars: step within 10% in the median and 20% at worst, memory within 10%.
+In every round each number of ranks has its own profile, which was taken with as many ranks. A row has the medians of the
+rounds. The bars: step time within 10% in the median and 20% at worst, memory within 10%.
 """
 import argparse
 import collections
@@ -32,7 +32,7 @@ ROW = re.compile(r"^(?P<mesh>pp=\S+|dp=\S+) +(?P<sharding>DDP|stage \d) +(?P<sch
                  r"(?P<predicted>[\d.]+ m?s) +(?P<measured>[\d.]+ m?s) +\S+% +"
                  r"(?P<planned>[\d.]+ [MG]B) +(?P<taken>[\d.]+ [MG]B) ", re.M)
 STEP = re.compile(r"^pp=1,dp=2,tp=1 +DDP +- +([\d.]+ m?s)", re.M)
-Row = collections.namedtuple("Row", "mesh advised predicted measured planned taken", defaults=(None, None))  # seconds, bytes
+Row = collections.namedtuple("Row", "mesh advised predicted measured planned taken", defaults=(None, None))  # in seconds and bytes
 SCALE = {"ms": 1e-3, "s": 1.0, "MB": 1e6, "GB": 1e9}
 
 
@@ -57,7 +57,7 @@ def on_this_machine(paceline, program, profile, ranks, seconds):
 
 
 def steps_on_two_hosts(paceline, program, gbit, seconds):
-    """Seconds of a step of two replicas, one a host."""
+    """The seconds of a step with two replicas, one on each host."""
     with Hosts(gbit) as hosts, tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "PACELINE_STEP_LOG": folder, "PACELINE_SECRET_FILE": os.path.join(folder, "secret")}
         with open(environment["PACELINE_SECRET_FILE"], "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
@@ -76,7 +76,7 @@ def steps_on_two_hosts(paceline, program, gbit, seconds):
 
 
 def steps_in(folder):
-    """Seconds of each step that rank 0 has written so far."""
+    """The seconds of each step that rank 0 has written so far."""
     steps = []
     for file in glob.glob(os.path.join(folder, "rank-000.jsonl")):
         with open(file) as lines:
@@ -86,7 +86,7 @@ def steps_in(folder):
 
 
 def steady_seconds(folder, agents, seconds):
-    """The mean of the steps after the third, once there are so many seconds of them."""
+    """The mean of the steps after the third, once they add up to this many seconds."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and all(agent.poll() is None for agent in agents):
         time.sleep(0.2)

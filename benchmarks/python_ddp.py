@@ -1,9 +1,9 @@
 #!/usr/bin/python3
 """The book's job in Python, as its readers write it: a small CNN on CIFAR-10, Adam, DistributedDataParallel over Gloo.
 
-One process per rank; RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set by whoever starts it (against_python does).
-Rank 0 writes a JSON object to --metrics: seconds of the measured steps, seconds by phase, and the loss of its own batch at
-every step, warm-up included; with --evaluate also the accuracy at the end.
+One process per rank; the program that starts it (against_python) sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Rank 0
+writes a JSON object to --metrics: seconds of the measured steps, seconds by phase, and the loss of its own batch at every step,
+including the warm-up; with --evaluate also the final accuracy.
 """
 import argparse
 import json
@@ -20,8 +20,8 @@ from torch.utils.data.distributed import DistributedSampler
 
 
 class Cifar10(Dataset):
-    """The binary layout: records of one label byte and 3,072 pixel bytes. An item is transformed when it is asked for, as
-    torchvision's ToTensor and Normalize do."""
+    """The binary layout: records of one label byte and 3,072 pixel bytes. An item is transformed when it is read, as by torchvision's
+    ToTensor and Normalize."""
 
     def __init__(self, folder, names=tuple(f"data_batch_{i}.bin" for i in range(1, 6))):
         files = [os.path.join(folder, name) for name in names]
@@ -62,7 +62,7 @@ def endless(loader, sampler):
 
 
 def test_accuracy(model, folder):
-    """Of the whole test set; every rank has the same model."""
+    """The accuracy on the whole test set; every rank has the same model."""
     dataset, right = Cifar10(folder, ("test_batch.bin",)), 0
     with torch.no_grad():
         for images, labels in DataLoader(dataset, batch_size=250):
@@ -91,7 +91,7 @@ def main():
     dataset = Cifar10(options.data_dir)
     sampler = DistributedSampler(dataset, seed=options.seed)
     batches = endless(DataLoader(dataset, batch_size=options.batch_size, sampler=sampler), sampler)
-    # The loader draws a seed for its workers from the global generator; the model must not depend on when.
+    # The loader draws a seed for its workers from the global generator; the model must not depend on the moment.
     torch.manual_seed(options.seed + dist.get_rank())
     model = nn.parallel.DistributedDataParallel(Cnn())
     criterion = nn.CrossEntropyLoss()

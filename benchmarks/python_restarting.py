@@ -1,10 +1,10 @@
 #!/usr/bin/python3
-"""The job of python_ddp.py as torchrun's users make it survive: rank 0 saves with torch.save every so many steps, into a file that
-then takes the checkpoint's name, and every start loads it.
+"""The job of python_ddp.py, made to survive in the way of torchrun's users.
 
-It goes on with the samples that the epoch has left, which a DistributedSampler as it comes cannot: it would begin the epoch again.
-Each rank says where it stands as Paceline's do (docs/formats/step_gauge.md), in PACELINE_FLIGHT_DIR. At the end rank 0 writes the
-digest of the weights to DIR/weights.
+Rank 0 saves with torch.save every few steps, into a file that is then renamed to the checkpoint's name, and every start loads it. It continues
+with the remaining samples of the epoch, which a plain DistributedSampler cannot do: it would begin the epoch again. Each rank reports
+its steps as Paceline's ranks do (docs/formats/step_gauge.md), in PACELINE_FLIGHT_DIR. At the end rank 0 writes the digest of the weights to
+DIR/weights.
 """
 import argparse
 import hashlib
@@ -24,7 +24,7 @@ from python_ddp import Cifar10, Cnn
 
 
 class Rest(DistributedSampler):
-    """Without the first `seen` samples of this rank's part of the epoch."""
+    """This rank's part of the epoch without its first `seen` samples."""
     seen = 0
 
     def __iter__(self):

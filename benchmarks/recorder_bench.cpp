@@ -1,16 +1,16 @@
-// What "nothing silent" costs: a record of the flight recorder, a fingerprint, and both in an
+// The cost of "nothing silent": a record of the flight recorder, a fingerprint, and both in an
 // all-reduce.
 //
 //   paceline run --nproc-per-node 2 recorder_bench
 //   paceline run --backend gloo --nproc-per-node 2 recorder_bench     # or oneccl
 //   mpirun -x PACELINE_BACKEND=mpi -np 2 recorder_bench
 //
-// Records and fingerprints are timed by themselves, on rank 0. For all-reduces two groups of the
-// same processes take turns, round by round: one that records and one that does not. Every group
-// compares fingerprints, there is no way to switch that off; its share is its own time by that of
-// the call. With a library's backend the ranks compare by meeting in the engine before each call:
-// the same meeting, a barrier, takes turns with whole calls. A round's figure is the mean of its
-// calls on the slower rank.
+// Records and fingerprints are timed alone, on rank 0. For all-reduces two groups of the same
+// processes take turns, round by round: one that records and one that does not. Every group
+// compares fingerprints, which cannot be switched off; the comparison's share is its own time
+// divided by the time of the call. With a library's backend the ranks compare by meeting in the
+// engine before each call: that meeting, a barrier, takes turns with whole calls. A round's figure
+// is the mean of its calls on the slower rank.
 
 #include <chrono>
 #include <cstdio>
@@ -33,7 +33,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Nanoseconds of one `body`, in each of several rounds.
+// Nanoseconds of one call of `body`, in each of several rounds.
 template <class Body>
 std::vector<double> time_each(int rounds, int repeats, Body body) {
   std::vector<double> nanoseconds;
@@ -79,7 +79,7 @@ void time_fingerprints(int rounds, int world_size) {
     const auto own = make_fingerprint(call, static_cast<std::uint32_t>(i), 0, 1);
     for (auto& theirs : said) {
       theirs = own;
-      asm volatile("" : "+m"(theirs));  // the compiler must not know what it will find
+      asm volatile("" : "+m"(theirs));  // hides the value from the compiler
       different += theirs == own ? 0 : 1;
     }
   });
@@ -88,7 +88,7 @@ void time_fingerprints(int rounds, int world_size) {
              with_spread(took));
 }
 
-// Microseconds of a call, the slower rank's.
+// Microseconds of a call on the slower rank.
 double time_calls(ProcessGroup& group, std::span<float> data, int calls) {
   group.barrier();
   const auto begin = Clock::now();
@@ -128,7 +128,7 @@ double time_barriers(ProcessGroup& group, int calls) {
   return took;
 }
 
-// What a call of a library pays for being compared.
+// Measures the time that a library's call loses to the comparison.
 void time_meetings(ProcessGroup& group, std::size_t bytes, int rounds) {
   std::vector<float> data(bytes / sizeof(float), 1.0f);
   std::vector<double> meetings;

@@ -1,11 +1,11 @@
 #!/usr/bin/python3
-"""A ResNet-18 cut over two workers, in turns with PyTorch's RPC.
+"""A ResNet-18 cut between two workers, in turns with PyTorch's RPC.
 
     /usr/bin/python3 benchmarks/remote_beside_python.py build/release --batch 32 --micro-batches 4
 
-The same layers, micro-batches, optimizer (SGD), LibTorch and one thread a worker: split_resnet_bench under `paceline run`, and this program over
-torch.distributed.rpc, as PyTorch's tutorial has it: references between the halves, distributed autograd, DistributedOptimizer. One trainer and two
-workers each. Prints the median and the range of the rounds.
+The same layers, micro-batches, optimizer (SGD), LibTorch and one thread per worker: split_resnet_bench under `paceline run`, and this program over
+torch.distributed.rpc, written like PyTorch's tutorial: references between the halves, distributed autograd, DistributedOptimizer. Each has one
+trainer and two workers. Prints the median and the range of the rounds.
 """
 import argparse
 import json

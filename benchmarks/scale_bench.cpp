@@ -1,11 +1,12 @@
-// How large a job one machine can hold: clients of a store, and ranks as threads.
+// The largest job that one machine can hold: clients of a store, and ranks as threads.
 //
 //   scale_bench [--clients 1000] [--ranks 64]
 //
-// Store: the server is a process of its own, so that its memory is its own. Each client is a thread
-// that connects (with the job's handshake), adds 1 to a counter and waits for the key that the last
-// one sets: a barrier. Ranks: threads of one process form a group and all-reduce 1,000 floats; they
-// need no descriptors. Their memory is what the process holds more while the group stands.
+// Store: the server is a separate process, so that its memory can be measured alone. Each client is
+// a thread that connects (with the job's handshake), adds 1 to a counter and waits for the key that
+// the last client sets: a barrier. Ranks: threads of one process form a group and all-reduce 1,000
+// floats; they need no descriptors. Their memory is what the process uses in addition while the
+// group exists.
 
 #include <atomic>
 #include <chrono>
@@ -106,7 +107,7 @@ void store_round(int clients, std::vector<double>& seconds, std::vector<double>&
           TcpStore store(server.endpoint(), secret);
           if (store.add("arrived", 1) == clients) store.set("all", "yes");
           store.wait({"all"});
-          // Nobody leaves before the memory has been looked at.
+          // No client leaves before the memory has been measured.
           if (--stay == 0) {
             seconds.push_back(seconds_since(begin));
             memory.push_back(memory_of(server.pid()) - before);
@@ -145,7 +146,7 @@ void group_round(int ranks, GroupFigures& figures) {
           group.all_reduce(std::span(data));
           const double took = seconds_since(start);
           check(data[0] == static_cast<float>(group.world_size()), "a wrong sum");
-          // Nobody leaves before rank 0 has looked.
+          // No rank leaves before rank 0 has measured.
           group.barrier();
           if (group.rank() != 0) return group.barrier();
           figures.forming_s.push_back(formed);

@@ -1,4 +1,4 @@
-"""What the benchmark scripts share: starting the programs they compare, and medians with their spread."""
+"""Functions that the benchmark scripts share: starting the programs that they compare, and medians with their spread."""
 import json
 import os
 import re
@@ -12,7 +12,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def program(build, *path):
-    """The full path of a built program, or an end with the command that builds it."""
+    """The full path of a built program. Exits with the command that builds it if it is missing."""
     full = os.path.join(ROOT, build, *path)
     if not os.access(full, os.X_OK):
         sys.exit(f"{full} is not there; build it: cmake --preset release && cmake --build --preset release")
@@ -42,7 +42,7 @@ def read_metrics(path):
 
 
 def wait_all(processes, timeout):
-    """Ends with the output of the first that failed; leaves none running. Each process gets `output`, what it printed."""
+    """Exits with the output of the first process that failed; leaves none running. Each process gets an attribute `output`."""
     deadline = time.monotonic() + timeout
     try:
         for process in processes:
@@ -59,14 +59,14 @@ def wait_all(processes, timeout):
 
 
 def start(command, env=None, cpus=None):
-    """`cpus`: the cores it may use; all when not given."""
+    """`cpus`: the cores that the process may use; all if not given."""
     pin = (lambda: os.sched_setaffinity(0, cpus)) if cpus else None
     return subprocess.Popen(command, env={**os.environ, **(env or {})}, preexec_fn=pin, text=True,
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
 def machine():
-    """One line about where the numbers come from."""
+    """One line about the machine of the measurement."""
     with open("/proc/cpuinfo") as f:
         model = re.search(r"model name\s*:\s*(.*)", f.read()).group(1)
     return f"{model}, {len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f} at the start"

@@ -1,5 +1,5 @@
-// A ResNet-18 cut over two workers and trained by a third one, on random images: milliseconds of a
-// step, for remote_beside_python.py, which takes turns with it.
+// A ResNet-18 cut between two workers and trained by a third one, on random images: milliseconds
+// per step, for remote_beside_python.py, which runs it in turns with PyTorch.
 //
 //   paceline run --nproc-per-node 3 split_resnet_bench --batch 32 --micro-batches 4 --steps 10
 
@@ -30,7 +30,7 @@ struct Options {
   int batch = 32, image_size = 32, micro_batches = 4, steps = 10;
 };
 
-// `micro_batches` go through both halves and back beside each other.
+// Trains with `micro_batches` that pass both halves, forward and backward, at the same time.
 class Trainer {
  public:
   Trainer(rpc::Workers& workers, const Options& options)

@@ -1,6 +1,6 @@
 #pragma once
 
-// A measurement as benchmarks here report it: the median and the range of several rounds.
+// The form in which benchmarks report a measurement: the median and the range of several rounds.
 
 #include <string>
 #include <vector>

@@ -1,6 +1,6 @@
-// The time from a stage's result on rank 0 to the next stage's having it as its input on rank 1 of
-// the same host: as a message, and by reference. In turns, several rounds; each round's number is
-// the median of its passes.
+// The time from the end of a stage on rank 0 until the next stage on rank 1 of the same host has
+// its input: as a message, and by reference. The two take turns for several rounds; each round's
+// number is the median of its passes.
 //
 //   paceline run --nproc-per-node 2 stage_bench
 
@@ -26,14 +26,14 @@
 namespace paceline::benchmarks {
 namespace {
 
-using Clock = std::chrono::steady_clock;  // the same for all processes of a host
+using Clock = std::chrono::steady_clock;  // the same clock in all processes of a host
 using Nanoseconds = Clock::duration::rep;
 using Tensors = PipelineStage::Tensors;
 
 Nanoseconds now() { return Clock::now().time_since_epoch().count(); }
 
 struct Times {
-  double until_input = 0, until_read = 0;  // microseconds; rank 1's
+  double until_input = 0, until_read = 0;  // microseconds, on rank 1
 };
 
 double median(std::vector<double> values) {
@@ -42,7 +42,7 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-// Rank 0 writes `result` and gives it to rank 1, which adds up its elements.
+// Rank 0 writes `result` and passes it to rank 1, which adds up its elements.
 Times measure(const std::shared_ptr<ProcessGroup>& group, const at::Tensor& result, int passes) {
   const SymmetricBuffer moment = group->allocate_symmetric(sizeof(Nanoseconds));
   auto& given_at = *reinterpret_cast<Nanoseconds*>(moment.of(0));
@@ -75,7 +75,7 @@ void run(int rounds, int passes) {
   const SymmetricTensors symmetric(*group);
   for (const std::int64_t kib : {256, 4096, 32768}) {
     const std::int64_t count = kib * 1024 / static_cast<std::int64_t>(sizeof(float));
-    // What the group has allocated itself is not lent.
+    // Memory that the group has allocated itself is not lent, so `sent` goes as a message.
     const at::Tensor sent = empty_symmetric(*group, {count}), lent = at::ones({count});
     std::vector<double> input[2], read[2];
     for (int i = 0; i < 2 * rounds; ++i) {

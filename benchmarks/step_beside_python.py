@@ -1,17 +1,17 @@
 #!/usr/bin/python3
-"""A step of data parallelism, and the memory of a rank, in turns with Python's.
+"""A step of data parallelism, and the memory of a rank, in turns with Python.
 
     /usr/bin/python3 benchmarks/step_beside_python.py build/release --model cnn --steps 30
     /usr/bin/python3 benchmarks/step_beside_python.py build/release --model resnet --steps 8
     /usr/bin/python3 benchmarks/step_beside_python.py build/release --model resnet --image-size 224 --batch 8 --steps 8
     /usr/bin/python3 benchmarks/step_beside_python.py build/release --model efficientnet --image-size 64 --batch 16 --steps 10
 
-The same model (torchvision's), batch of a rank, memory format (channels last), optimizer (Adam), LibTorch (Debian's python3-torch is built on the
-libtorch that the build uses) and one thread a rank: 2 ranks of image_step_bench under `paceline run`, and 2 of this program over Gloo; then each with
-one rank, which communicates with nobody. Prints the median and the range of the rounds.
+Both have the same model (torchvision's), batch per rank, memory format (channels last), optimizer (Adam) and LibTorch (Debian's python3-torch is
+built on the libtorch that the build uses), and one thread per rank: 2 ranks of image_step_bench under `paceline run`, and 2 ranks of this program
+over Gloo; then each with one rank, which does not communicate. Prints the median and the range of the rounds.
 
-What kernels set: of Python's step on one rank, the time within convolutions, matrix products, norms and pooling by LibTorch's profiler, which Paceline
-computes by the same kernels. Memory: the proportional set size (what ranks share is divided among them). Needs python3-torchvision.
+The kernels' share: the time of Python's step on one rank within convolutions, matrix products, norms and pooling, by LibTorch's profiler; Paceline
+uses the same kernels. Memory: the proportional set size (memory that ranks share is divided among them). Needs python3-torchvision.
 """
 import argparse
 import json
@@ -49,13 +49,13 @@ def make_model(name, size, classes):
     if name == "efficientnet":
         return models.efficientnet_b0(num_classes=classes)
     model = models.resnet18(num_classes=classes)
-    if size <= 40:  # as models::ResNet with small_images
+    if size <= 40:  # like models::ResNet with small_images
         model.conv1, model.maxpool = nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.Identity()
     return model
 
 
 def kernel_ms(take, steps):
-    """Of a step: what the processor spends within the kernels themselves."""
+    """The processor time of a step within the kernels themselves."""
     import torch
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         take(steps)

@@ -1,10 +1,10 @@
-// What AgreedStop costs a training step.
+// The cost of AgreedStop for a training step.
 //
 //   paceline run --nproc-per-node 2 stop_bench
 //
-// A step is some milliseconds of arithmetic and an all-reduce of 1 MiB, as a gradient's; rounds of
-// steps that ask afterwards whether to stop and rounds of steps that do not take turns. A round's
-// figure is the mean of its steps on the slower rank.
+// A step is some milliseconds of arithmetic and an all-reduce of 1 MiB, like that of a gradient.
+// Rounds of steps that ask afterwards whether to stop take turns with rounds of steps that do not.
+// A round's figure is the mean of its steps on the slower rank.
 
 #include <algorithm>
 #include <chrono>
@@ -31,7 +31,7 @@ void compute(std::chrono::microseconds time) {
   }
 }
 
-// Microseconds of a step.
+// Microseconds per step.
 double time_steps(ProcessGroup& group, std::span<float> gradient, std::chrono::microseconds work,
                   int steps, AgreedStop* stop) {
   group.barrier();

@@ -1,4 +1,4 @@
-"""The jobs that survive_bench kills: the same CNN on the same data, with two ranks, under launchers that start it again."""
+"""The jobs that survive_bench kills: the same CNN on the same data, with two ranks, under launchers that start them again."""
 import hashlib
 import importlib.util
 import os
@@ -14,12 +14,12 @@ from other_launchers import WITHOUT_REDIRECTION
 from side_by_side import ROOT, free_port, program
 
 LONGEST = 60
-FOREVER = 10**9  # steps
-PYTHON = "/usr/bin/python3"  # Debian's torch belongs to it
+FOREVER = 10**9  # a number of steps
+PYTHON = "/usr/bin/python3"  # the Python of Debian's torch
 
 
 def gauge(folder, rank):
-    """(pid, steps) of docs/formats/step_gauge.md; None while there is none."""
+    """(pid, steps) from a file as in docs/formats/step_gauge.md; None if there is none."""
     try:
         with open(f"{folder}/rank-{rank:03}.steps", "rb") as file:
             content = file.read(64)
@@ -41,7 +41,7 @@ def wait_for(condition, what, longest=LONGEST):
 
 class Paceline:
     name = "paceline run"
-    polls = 0.1  # kills come at any moment of it
+    polls = 0.1  # kills are spread over this interval
     environment = {}
 
     def __init__(self, options):
@@ -87,7 +87,7 @@ class Paceline:
 
 
 class Torchrun:
-    """python_restarting.py under Debian's torchrun, which looks every `polls` seconds how its ranks are."""
+    """python_restarting.py under Debian's torchrun, which checks its ranks every `polls` seconds."""
     environment = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
 
     def __init__(self, options, polls):
@@ -122,14 +122,14 @@ class Torchrun:
 
 
 def torchruns(options, polls):
-    """One for each interval; an end where Debian's torch is not installed."""
+    """One contestant for each interval. Exits if Debian's torch is not installed."""
     if importlib.util.find_spec("torch") is None:
         sys.exit("--peer torchrun: python3-torch is not installed (apt-get install python3-torch)")
     return [Torchrun(options, interval) for interval in polls]
 
 
 def start_job(command, folder, environment):
-    """In a session of its own; what it says goes into `folder`/log."""
+    """Starts the job in its own session; its output is written to `folder`/log."""
     os.makedirs(f"{folder}/flights", exist_ok=True)
     with open(f"{folder}/log", "a") as log:
         return subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
@@ -137,7 +137,7 @@ def start_job(command, folder, environment):
 
 
 def end_job(job):
-    """Nothing when it has ended. torchrun ends its ranks when it is told to; one that does not is ended with them."""
+    """Ends the job if it still runs. torchrun ends its ranks when asked; if it does not, the whole group is killed."""
     if job.poll() is not None:
         return
     job.terminate()

@@ -1,5 +1,5 @@
-// Gloo over TCP, on the loopback interface when all ranks are on one host, called as PyTorch calls
-// it: the algorithm that Gloo picks, buffers made for each call.
+// Gloo over TCP (over the loopback interface if all ranks are on one host), called as PyTorch calls
+// it: Gloo chooses the algorithm, and buffers are made for each call.
 
 #include <chrono>
 
@@ -30,7 +30,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kTimeout = std::chrono::minutes(2);
 
-// Gloo meets in the job's store.
+// Gloo uses the store of the job.
 class MeetingStore : public gloo::rendezvous::Store {
  public:
   explicit MeetingStore(paceline::Store& store) : store_(store) {}
@@ -51,7 +51,8 @@ class MeetingStore : public gloo::rendezvous::Store {
   paceline::Store& store_;
 };
 
-// Calls with a value of the type; of float16 and the like only the size counts but for sums.
+// Calls `call` with a value of the type. For 16-bit types and the like only the size of the value
+// matters, except in sums.
 template <class Call>
 void with_type(Dtype dtype, const Call& call) {
   switch (dtype) {
@@ -76,7 +77,7 @@ void with_type(Dtype dtype, const Call& call) {
   }
 }
 
-// gloo::sum also has a form with two pointers.
+// gloo::sum also has an overload with two pointers.
 using SumFunction = void (*)(void*, const void*, const void*, std::size_t);
 
 class Gloo : public Contestant {
@@ -120,7 +121,7 @@ class Gloo : public Contestant {
  private:
   template <class T>
   void run_typed(const Collective& call) {
-    // Gloo does not write its inputs.
+    // Gloo does not write to its inputs.
     T* const input = reinterpret_cast<T*>(const_cast<std::byte*>(call.input));
     T* const output = reinterpret_cast<T*>(call.output);
     const std::size_t count = call.count, whole = count * static_cast<std::size_t>(world_size_);
@@ -192,7 +193,7 @@ class Gloo : public Contestant {
     gloo::allreduce(options);
   }
 
-  // Ranks other than the root need an output for what they have so far; in place it is their input.
+  // Ranks other than the root need an output for partial sums; in place it is their input.
   template <class T>
   void reduce(T* input, T* output, std::size_t count, int root) {
     auto options = options_for<gloo::ReduceOptions>();

@@ -1,18 +1,20 @@
-// The limit: collectives of float32 between two ranks by hand, doing only what physics demands when
-// both ranks map both ranks' buffers. Each says when it has come and when it is done.
+// The limit: handwritten collectives of float32 between two ranks, which do only what is physically
+// necessary if both ranks map both ranks' buffers. Each rank signals when it has arrived and when
+// it is done.
 //
-//   all_reduce      a rank reads its half of its own buffer and of the other's, and writes the sum
-//                   to both. Up to 1 KB in one step: a rank leaves a copy where the other finds it,
-//                   and adds the other's to its own.
+//   all_reduce      a rank reads its half of both buffers and writes the sum to both. Up to 1 KB
+//                   in one step: a rank leaves a copy where the other rank finds it, and adds the
+//                   other rank's copy to its own.
 //   reduce_scatter  a rank adds its block of both inputs into its output
 //   all_gather      a rank copies both inputs into its output, or its own input into both outputs
-//   broadcast       the other rank copies the root's buffer, or half of it and the root the rest
+//   broadcast       the other rank copies the root's buffer, or each of the two copies a half
 //   all_to_all      a rank copies its block of both inputs into its output
 //
-// There are several ways to do each, also with stores that go around the caches, which pays for
-// large buffers. The first calls of an operation and size try them in turn, then the fastest
-// stays: so the limit is that of the machine at hand. No other types, no checks of what the
-// other rank means, no deadline, no error: what a library adds to this is its price.
+// There are several ways to do each, also with stores that bypass the caches, which is faster for
+// large buffers. The first calls of an operation and size try them in turn, and later calls use the
+// fastest: so the limit is that of the machine at hand. There are no other types, no comparison of
+// the ranks' calls, no deadline and no errors: the time that a library needs beyond this is its
+// overhead.
 
 #include <algorithm>
 #include <array>
@@ -36,10 +38,10 @@
 namespace paceline::bench {
 namespace {
 
-// Up to here one step was faster than two when it was measured.
+// Up to this size one step was faster than two in measurements.
 constexpr std::size_t kSmallBytes = 1 << 10;
-// Each rank's part of the shared file: a page of flags and small copies, then its buffers, an input
-// and an output.
+// Each rank's part of the shared file: flags and small copies, then its buffers, an input and an
+// output.
 constexpr std::size_t kHeadBytes = 64 << 10;
 constexpr std::size_t kBufferBytes = std::size_t(1) << 30;
 constexpr std::size_t kNumBuffers = 2;
@@ -48,19 +50,19 @@ constexpr std::size_t kLine = 16;  // elements
 
 struct Way {
   bool streams = false;
-  // all_gather: a rank writes to both outputs. broadcast: both ranks write a half.
+  // all_gather: a rank writes to both outputs. broadcast: both ranks write one half each.
   bool shares = false;
 };
 constexpr std::array<Way, 4> kWays = {{{false, false}, {true, false}, {false, true}, {true, true}}};
 
 struct Head {
   alignas(128) std::atomic<std::uint32_t> steps;
-  std::uint32_t way;                              // rank 0's, said with its step
+  std::uint32_t way;                              // rank 0 sets it together with its step
   alignas(128) std::byte copies[2][kSmallBytes];  // used in turn
 };
 static_assert(sizeof(Head) <= kHeadBytes);
 
-// Which way is the fastest for one operation and size.
+// Finds the fastest way for one operation and size.
 class Trial {
  public:
   Trial(std::uint32_t num_ways, std::size_t bytes)
@@ -70,7 +72,7 @@ class Trial {
 
   bool is_over() const { return calls_ == times_ * num_ways_; }
   std::uint32_t way() const { return is_over() ? best_ : calls_ % num_ways_; }
-  // Of a call that went way(). Requires: !is_over().
+  // Records a call that used way(). Requires: !is_over().
   void note(double seconds) {
     double& least = least_[way()];
     least = std::min(least, seconds);
@@ -80,14 +82,15 @@ class Trial {
   }
 
  private:
-  // From here on a turn has few calls.
+  // Above this size a turn has few calls.
   static constexpr std::size_t kLargeBytes = 12 << 20;
-  const std::uint32_t num_ways_, times_;  // the first finds pages and caches cold
+  // Calls of each way. The first one finds cold pages and caches.
+  const std::uint32_t num_ways_, times_;
   std::uint32_t calls_ = 0, best_ = 0;
   std::array<double, kWays.size()> least_;
 };
 
-// How many of kWays there are; the last are those that share work.
+// How many of kWays this call can use; the last ways share work.
 std::uint32_t ways_of(const Collective& call) {
   const bool can_stream = limit::kCanStream && call.count % (2 * kLine) == 0;
   if (!can_stream) return 1;
@@ -116,7 +119,7 @@ class Limit : public Contestant {
     return can ? "" : "is for float32 and 2 ranks only, in the usual form";
   }
 
-  // Both ranks ask in the same order, so a buffer has the same place in both parts.
+  // Both ranks ask for buffers in the same order, so a buffer has the same place in both parts.
   Memory allocate(MemoryKind, std::size_t bytes) override {
     const auto free = std::find(is_used_.begin(), is_used_.end(), false);
     check(free != is_used_.end() && bytes <= kBufferBytes, "limit: {} bytes are too many", bytes);
@@ -148,7 +151,7 @@ class Limit : public Contestant {
  private:
   using Clock = std::chrono::steady_clock;
 
-  // Rank 0 makes the file; the kernel's path to its descriptor is good for this user alone.
+  // Rank 0 makes the file; only this user can open the kernel's path to its descriptor.
   void map_parts() {
     const Rendezvous met = rendezvous();
     int fd = -1;
@@ -171,7 +174,7 @@ class Limit : public Contestant {
 
   std::byte* part(int rank) const { return memory_ + static_cast<std::size_t>(rank) * kPartBytes; }
   Head& head(int rank) const { return *reinterpret_cast<Head*>(part(rank)); }
-  // The same place in the other rank's part.
+  // The corresponding place in the other rank's part.
   template <class Byte>
   Byte* others(Byte* own) const {
     const auto way = static_cast<std::ptrdiff_t>(kPartBytes);
@@ -244,7 +247,7 @@ class Limit : public Contestant {
     });
   }
 
-  // This rank's half, of whole cache lines.
+  // Calls `body` for this rank's half, in whole cache lines.
   template <class Body>
   void for_half(std::size_t count, Body body) const {
     const std::size_t half = count / 2 / kLine * kLine;

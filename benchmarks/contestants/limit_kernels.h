@@ -1,7 +1,7 @@
 #pragma once
 
-// The inner loops of the limit (limit.cpp), compiled once per instruction set, and the same with
-// stores that go around the caches. Those need counts of whole cache lines and aligned memory.
+// The inner loops of the limit (limit.cpp), compiled once for each instruction set, and the same
+// loops with stores that bypass the caches. Those need whole cache lines and aligned memory.
 
 #include <cstddef>
 
@@ -66,7 +66,7 @@ inline Kernels choose_kernels() {
 #if defined(__x86_64__)
 inline constexpr bool kCanStream = true;
 
-// `body(i)` for every four elements.
+// Calls `body(i)` for the index of every fourth element, beginning with 0.
 template <class Body>
 void stream(std::size_t count, Body body) {
   for (std::size_t i = 0; i < count; i += 4) body(i);

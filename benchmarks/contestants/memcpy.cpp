@@ -1,7 +1,7 @@
-// What the machine's memory allows: every rank copies as many bytes as the operation's largest
-// buffer has from what it has just written to another buffer of its own, all ranks at the same
-// time. Where a rank writes only a block, it copies that block as often as it takes. A yardstick
-// without a result.
+// The speed of the machine's memory: all ranks copy at the same time, each between two buffers of
+// its own, as many bytes as the operation's largest buffer has. The source has just been written.
+// If a rank writes only a block, it copies that block as often as necessary. This is a yardstick
+// that computes no result.
 
 #include <cstring>
 

@@ -1,4 +1,4 @@
-// An MPI library, called as its users call it. Built once for Open MPI and once for MPICH.
+// An MPI library, called as its users call it. It is built once for Open MPI and once for MPICH.
 
 #include <algorithm>
 #include <climits>
@@ -21,7 +21,7 @@ void require(int result, const char* what) {
   fail(ErrorCode::kAborted, "{}: {}", what, std::string(text, static_cast<std::size_t>(length)));
 }
 
-// MPI_DATATYPE_NULL where MPI has none.
+// MPI_DATATYPE_NULL if MPI has no such type.
 MPI_Datatype type_of(Dtype dtype) {
   switch (dtype) {
     case Dtype::kFloat32:
@@ -47,7 +47,7 @@ MPI_Datatype type_of(Dtype dtype) {
   return MPI_DATATYPE_NULL;
 }
 
-// The sum of bool is "or".
+// The sum of bools is "or".
 MPI_Op sum_of(Dtype dtype) { return dtype == Dtype::kBool ? MPI_LOR : MPI_SUM; }
 
 int count_of(std::size_t count) {
@@ -96,7 +96,7 @@ class Mpi : public Contestant {
   }
 
  private:
-  // Equal counts, as MPI wants to have them; the same as long as the size is.
+  // Sets equal counts for all ranks, in the form that MPI requires, unless they are already set.
   void lay_out(int count) {
     if (counts_.front() == count) return;
     for (std::size_t rank = 0; rank < counts_.size(); ++rank) {
@@ -152,7 +152,7 @@ class Mpi : public Contestant {
   }
 
   const int rank_, size_;
-  std::vector<int> counts_, starts_;  // by rank
+  std::vector<int> counts_, starts_;  // one for each rank
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// oneCCL on the CPU, over libfabric's shared memory. The calling thread does the work: a worker of
-// its own on the same core, oneCCL's default, costs a time slice of 4 to 8 ms a call.
+// oneCCL on the CPU, over libfabric's shared memory. The calling thread does the work: oneCCL's
+// default, a worker thread on the same core, costs a time slice of 4 to 8 ms per call.
 
 #include <cstdlib>
 #include <cstring>
@@ -15,7 +15,7 @@
 namespace paceline::bench {
 namespace {
 
-// What the user has set stays.
+// Keeps variables that the user has set.
 void set_variables(const WorkerPlace& place) {
   const auto set = [](const char* name, const std::string& value) {
     setenv(name, value.c_str(), 0);
@@ -98,7 +98,7 @@ class OneCcl : public Contestant {
     return ccl::create_kvs(address);
   }
 
-  // Equal counts.
+  // Equal counts for all ranks.
   ccl::vector_class<std::size_t> counts_of(const Collective& call) const {
     return ccl::vector_class<std::size_t>(static_cast<std::size_t>(communicator_->size()),
                                           block_count(call));

@@ -1,4 +1,4 @@
-// Paceline itself, measured like everybody else.
+// Paceline itself, measured like all other contestants.
 
 #include "paceline/engine/collectives/group/process_group.h"
 

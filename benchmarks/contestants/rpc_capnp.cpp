@@ -1,4 +1,5 @@
-// Cap'n Proto's calls. Its event loop is one thread at either end: several callers are promises.
+// Cap'n Proto's calls. Its event loop is one thread at either end, so several callers are promises
+// of one thread.
 
 #include <capnp/ez-rpc.h>
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
 // gRPC without protobuf: a generic method whose messages are buffers. The callee serves its
-// completion queue with two threads; the caller waits at a completion queue of its own, as gRPC's
+// completion queue with two threads; the caller waits on its own completion queue, as gRPC's
 // blocking stubs do.
 
 #include <chrono>
@@ -28,7 +28,7 @@ std::string target_of(const CallPlace& place) {
   return place.uses_tcp ? to_string(place.tcp) : "unix-abstract:" + place.unix_name;
 }
 
-// The first bytes of a message.
+// The header of a message.
 CallHead head_of_buffer(const grpc::ByteBuffer& buffer) {
   grpc::Slice slice;
   if (!buffer.TrySingleSlice(&slice).ok() && !buffer.DumpToSingleSlice(&slice).ok()) return {};
@@ -61,7 +61,7 @@ class Callee {
   }
 
  private:
-  // One call, and its tag; belongs to itself.
+  // One call at the callee, which is also its tag. It deletes itself.
   class Call {
    public:
     explicit Call(Callee& callee) : callee_(callee) {}
@@ -112,7 +112,7 @@ class Callee {
   std::vector<std::jthread> threads_;
 };
 
-// One call of the caller.
+// One call at the caller.
 class Sent {
  public:
   Sent(grpc::GenericStub& stub, const grpc::ByteBuffer& request, grpc::CompletionQueue& queue)
@@ -182,7 +182,7 @@ class GrpcCalls : public CallContestant {
 
  private:
   static grpc::ByteBuffer buffer_of(std::span<const std::byte> request) {
-    // Nobody changes the request meanwhile, so it is not copied.
+    // The request does not change in the meantime, so it is not copied.
     const grpc::Slice slice(const_cast<std::byte*>(request.data()), request.size(),
                             grpc::Slice::STATIC_SLICE);
     return {&slice, 1};

@@ -1,4 +1,4 @@
-// What the machine's memory allows: the caller copies the request to another place of its own. A
+// The speed of the machine's memory: the caller copies the request to another buffer of its own. A
 // yardstick for large messages.
 
 #include <cstring>
@@ -18,7 +18,7 @@ class MemcpyCalls : public CallContestant {
   void call(std::span<const std::byte> request) override {
     target_.resize(request.size());
     std::memcpy(target_.data(), request.data(), request.size());
-    asm volatile("" ::"r"(target_.data()) : "memory");  // somebody reads it
+    asm volatile("" ::"r"(target_.data()) : "memory");  // as if the copy was read
   }
   std::uint64_t pipeline(const CallLoad& /*load*/) override { return 0; }
 

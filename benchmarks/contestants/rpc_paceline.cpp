@@ -1,4 +1,4 @@
-// Paceline's calls, measured like everybody else's.
+// Paceline's calls, measured like those of all other contestants.
 
 #include <cstdlib>
 #include <deque>
@@ -39,12 +39,12 @@ class PacelineCalls : public CallContestant {
       : way_(place.uses_tcp ? "over TCP" : "over shared memory") {
     const char* const own = place.is_caller ? "caller" : "callee";
     rpc::JoinOptions options{.address = "127.0.0.1"};
-    // Workers that share no host do not share memory either.
+    // Workers on different hosts do not share memory.
     if (place.uses_tcp) options.host = own;
     const char* const spin = std::getenv(kSpinVariable);
     spin_us_ = spin != nullptr ? std::stoi(spin) : 0;
     options.spin = std::chrono::microseconds(spin_us_);
-    // What a thousand callers use up.
+    // A thousand callers use up this credit.
     options.max_calls = 256;
     workers_ = rpc::join(own, options);
     if (!place.is_caller) workers_->serve<Take>(take);
@@ -82,7 +82,7 @@ class PacelineCalls : public CallContestant {
       try {
         workers_->tell<Take>("callee", {load.request()});
         ++told;
-      } catch (const rpc::CallError&) {  // the credit is used up: a call waits for what was told
+      } catch (const rpc::CallError&) {  // no credit left: a call waits for more
         call(load.request());
       }
     }

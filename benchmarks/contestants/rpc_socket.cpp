@@ -1,5 +1,5 @@
-// A socket that both ends read and write without any library: what a call costs at least where no
-// memory is shared. Both wait in their calls; the callee answers all requests that one read brings
+// A socket that both ends read and write without any library: the least cost of a call without
+// shared memory. Both ends block in their system calls; the callee answers all requests of one read
 // with one write.
 
 #include <algorithm>
@@ -24,7 +24,7 @@ using namespace std::chrono_literals;
 constexpr std::size_t kChunk = 64 << 10;
 constexpr std::uint64_t kToldAtOnce = 64;
 
-// False at the end of the connection.
+// Returns false at the end of the connection.
 bool write_all(const Fd& socket, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t count = ::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
@@ -47,7 +47,7 @@ Fd connection_of(const CallPlace& place) {
   }
   const int on = 1;
   if (place.uses_tcp) ::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-  ::fcntl(socket.get(), F_SETFL, 0);  // waits in its calls
+  ::fcntl(socket.get(), F_SETFL, 0);  // its system calls block
   return socket;
 }
 
@@ -83,7 +83,7 @@ class SocketCalls : public CallContestant {
       : way_(way_of(place)), socket_(connection_of(place)), replies_(kChunk) {
     if (!place.is_caller) answerer_ = start_thread("answerer", [this] { answer(socket_); });
   }
-  ~SocketCalls() override { ::shutdown(socket_.get(), SHUT_RDWR); }  // ends the answerer
+  ~SocketCalls() override { ::shutdown(socket_.get(), SHUT_RDWR); }  // ends the thread that answers
 
   std::string version() const override { return fmt::format("read() and write(), {}", way_); }
   std::string lacks(const CallTurn& turn) const override {
@@ -95,8 +95,8 @@ class SocketCalls : public CallContestant {
     for (std::size_t left = head_of(request).reply_bytes; left > 0;) left -= receive(left);
   }
 
-  // Each write has all the requests that may go out: at most kChunk bytes, because both ends would
-  // wait for ever if what is under way did not fit into the sockets.
+  // Each write sends all requests that may be sent now: at most kChunk bytes, because both ends
+  // would wait forever if the bytes under way did not fit into the sockets' buffers.
   std::uint64_t pipeline(const CallLoad& load) override {
     const std::size_t size = load.turn().bytes, reply = load.turn().reply_bytes;
     const auto width = std::min(static_cast<std::uint64_t>(load.turn().width), kChunk / size);

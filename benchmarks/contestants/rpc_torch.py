@@ -1,8 +1,8 @@
 #!/usr/bin/python3
-"""torch RPC by TensorPipe, one end of it: `paceline bench rpc` starts both, with the system's Python or with --python's.
+"""One end of torch RPC over TensorPipe: `paceline bench rpc` starts both ends, with the system's Python or with --python's.
 
-A message is a tensor of bytes, which is what torch RPC sends best. The conversation with the command is that of
-apps/bench/messages.h."""
+A message is a tensor of bytes, which torch RPC sends fastest. It talks to the command as apps/bench/messages.h
+describes."""
 import json
 import os
 import socket
@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 
-THREADS = 2  # of the callee, for handlers
+THREADS = 2  # of the callee's handlers
 HEAD = struct.Struct("<IIII")  # CallHead of apps/bench/contestant/call_contestant.h
 BLOCKING, PIPELINED, ONE_WAY = range(3)
 
@@ -105,7 +105,7 @@ def percentile(seconds, percent):
     return sorted(seconds)[max(0, -(-len(seconds) * percent // 100) - 1)] * 1e6
 
 
-# The callee's, and the rest of others.
+# The callee's figures, and default values for those of the caller.
 NO_RESULT = {"lacks": "", "p50_us": 0, "p99_us": 0, "per_second": 0, "idle_seconds": 0, "idle_cpu_seconds": 0}
 
 

@@ -1,5 +1,5 @@
-// What a worker that has lost its senses may send: frames and parts on a connection, the fields of
-// a message, its entry in the store.
+// Bytes that a broken worker may send: frames and parts on a connection, the fields of a message,
+// its entry in the store.
 
 #include <array>
 #include <cstring>
@@ -60,7 +60,7 @@ void receive_frames(std::span<const std::byte> bytes) {
   require(count.bytes <= bytes.size(), "no more arrives than was sent");
 }
 
-// The same bytes through rings of shared memory, whose other end is the sender's.
+// The same bytes through rings of shared memory, of which the sender holds the other end.
 void receive_through_rings(std::span<const std::byte> bytes) {
   constexpr std::size_t kLimit = 1 << 20;
   std::array<int, 2> ends{};
@@ -82,7 +82,7 @@ void receive_through_rings(std::span<const std::byte> bytes) {
   require(count.bytes <= bytes.size(), "no more arrives than was sent");
 }
 
-// The magic and the counter are mended, so that what follows is reached.
+// Corrects the magic and the counter of each frame, so that the rest is reached.
 void receive_mended_frames(std::span<const std::byte> bytes, std::size_t first_counter) {
   std::vector<std::byte> mended(bytes.begin(), bytes.end());
   const auto right = rpc::encode({});
@@ -129,7 +129,7 @@ void take(std::span<const std::byte> bytes) {
       return read_entry(bytes);
     case 3:
       return read_fields(bytes);
-    default:  // behind the frame that brings the rings
+    default:  // after the frame that sends the rings
       return receive_mended_frames(bytes, 1);
   }
 }

@@ -1,4 +1,4 @@
-// Files of data sets that may come from anywhere: IDX, plain and gzip, and CIFAR-10.
+// Files of data sets, which may come from anywhere: IDX, plain and gzip, and CIFAR-10.
 
 #include <vector>
 
@@ -36,8 +36,7 @@ void read_idx_file(const std::string& path, std::size_t num_dims) {
           "the elements are those of the header");
 }
 
-// The file's bytes, spread over a record each: a record is long, and its label is what can be
-// wrong.
+// Each byte of the input fills one record: a record is long, and only its label can be invalid.
 void read_cifar_file(std::span<const std::byte> bytes) {
   std::vector<std::byte> records;
   for (const std::byte byte : bytes.first(std::min<std::size_t>(bytes.size(), 64)))

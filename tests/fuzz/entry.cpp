@@ -1,4 +1,4 @@
-// Where libFuzzer, or replay.cpp, enters a target.
+// The entry through which libFuzzer, or replay.cpp, calls a target.
 
 #include <cstdio>
 #include <cstdlib>
@@ -18,7 +18,7 @@ void require(bool holds, const char* what) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   try {
     paceline::fuzz::take({reinterpret_cast<const std::byte*>(data), size});
-  } catch (const paceline::Error&) {  // as it should be
+  } catch (const paceline::Error&) {  // the expected outcome
   }
   return 0;
 }

@@ -14,7 +14,7 @@
 namespace paceline::fuzz {
 namespace {
 
-// Touches every byte that the parsed file claims to have.
+// Reads every byte that the parsed file claims to have.
 void read_safetensors(std::span<const std::byte> bytes) {
   const SafetensorsHeader header = parse_safetensors_header(bytes, bytes.size(), "file");
   std::size_t sum = 0;
@@ -31,8 +31,8 @@ void read_manifest(std::span<const std::byte> bytes) {
   require(to_json(manifest) == text_of(bytes), "a manifest has one form");
 }
 
-// Header and first group, then operations, laid over an otherwise empty file, and check words that
-// are right: what a file says is read, not only how it is refused.
+// Puts header and first group, then operations with correct check words, into an otherwise empty
+// file. So the contents of a file are parsed, and not only refused.
 void read_padded_flight(std::span<const std::byte> bytes) {
   constexpr std::size_t kHead = sizeof(flight::Header) + sizeof(flight::Group);
   const auto file = std::make_unique<flight::File>();

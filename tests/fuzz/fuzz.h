@@ -1,10 +1,10 @@
 #pragma once
 
-// One fuzz target a program: a parser of what strangers may send or write, fed with any bytes. It
-// must refuse them with an Error, or take them; nothing else may leave it, and no memory that is
-// not its own may be touched (the sanitizers see to that).
+// Each program has one fuzz target: a parser of data that strangers may send or write, fed with
+// arbitrary bytes. It must refuse them with an Error, or accept them. No other exception may leave
+// it, and it must not touch memory that is not its own (the sanitizers check that).
 //
-// With clang, libFuzzer makes the bytes (scripts/fuzz). In the ordinary build replay.cpp takes the
+// With clang, libFuzzer makes the bytes (scripts/fuzz). In the ordinary build replay.cpp uses the
 // files of corpus/ instead, as tests.
 
 #include <cstddef>
@@ -16,14 +16,13 @@
 
 namespace paceline::fuzz {
 
-// Each target defines it. Error is expected; any other end is a finding.
+// Each target defines it. An Error is expected; any other failure is a finding.
 void take(std::span<const std::byte> bytes);
 
-// Ends the program: what was taken is not what must hold.
+// Ends the program if a condition does not hold that must hold for accepted data.
 void require(bool holds, const char* what);
 
-// The first byte, which many targets use to choose; the rest stays in `bytes`. 0 when there is
-// none.
+// Removes and returns the first byte, which many targets use for a choice; 0 if `bytes` is empty.
 inline std::uint8_t take_byte(std::span<const std::byte>& bytes) {
   if (bytes.empty()) return 0;
   const auto first = static_cast<std::uint8_t>(bytes[0]);

@@ -1,4 +1,4 @@
-// Both halves of the handshake, from a peer that does not know the secret: it must never be let in.
+// Both halves of the handshake with a peer that does not know the secret: it must never be let in.
 
 #include <algorithm>
 
@@ -14,7 +14,7 @@ const Secret& secret() {
   return kSecret;
 }
 
-// Takes them in pieces of up to `most`.
+// Feeds the bytes in pieces of up to `most`.
 void try_half(HandshakeHalf& handshake, std::span<const std::byte> bytes, std::size_t most) {
   while (!bytes.empty() && !handshake.done()) {
     const std::size_t count = std::min({bytes.size(), most, handshake.wanted()});

@@ -1,4 +1,4 @@
-// Images that may come from anywhere: headers, whole images, parts of them, reduced ones.
+// Images that may come from anywhere: headers, whole images, parts of them, reduced images.
 
 #include "paceline/files/images/encoded_image.h"
 
@@ -7,7 +7,7 @@
 namespace paceline::fuzz {
 namespace {
 
-// In [first, end), by one byte.
+// A number in [first, end) from one byte.
 int take_below(std::span<const std::byte>& bytes, int first, int end) {
   return first + take_byte(bytes) * (end - first) / 256;
 }
@@ -29,7 +29,7 @@ void take(std::span<const std::byte> bytes) {
   int sum = 0;
   for (const std::uint8_t byte : part.bytes()) sum += byte;
   require(sum >= 0, "every pixel can be read");
-  if (way >= 128) image.decode();  // once more, from the same bytes
+  if (way >= 128) image.decode();  // decodes again, from the same bytes
 }
 
 }  // namespace paceline::fuzz

@@ -1,5 +1,5 @@
-// What a member that has lost its senses may send: messages on a data socket, a notice or anything
-// on the control socket, an address in the store.
+// Bytes that a broken member may send: messages on a data socket, a notice or anything else on the
+// control socket, an address in the store.
 
 #include <array>
 #include <chrono>
@@ -32,7 +32,7 @@ void receive(std::span<const std::byte> bytes, std::size_t expected) {
     require(header.magic == MessageHeader::kMagic, "only messages are shown");
     ++headers;
   };
-  // It ends by itself: the other end has said all and closed.
+  // The loop ends by itself: the other end has sent everything and closed its connection.
   exchange.run_until([&] { return exchange.idle(); }, check,
                      Deadline::after(std::chrono::seconds(1)), [] {});
   require(exchange.idle() && headers >= 2, "two messages came, or an error");

@@ -1,4 +1,4 @@
-// Runs a target once over every file of the given folders, and over each of their beginnings: for
+// Runs a target once over every file of the given folders, and over each prefix of each file: for
 // builds without libFuzzer.
 
 #include <cstdint>
@@ -19,7 +19,7 @@ int main(int argc, char** argv) {
       const std::vector<char> bytes{std::istreambuf_iterator<char>(file), {}};
       const std::size_t step = 1 + bytes.size() / kMostBeginnings;
       for (std::size_t size = 0; size < bytes.size(); size += step) {
-        // A copy of just that size, so that a sanitizer sees the end.
+        // A copy of exactly that size, so that a sanitizer detects reads beyond the end.
         const std::vector<std::uint8_t> part(bytes.begin(),
                                              bytes.begin() + static_cast<std::ptrdiff_t>(size));
         LLVMFuzzerTestOneInput(part.data(), part.size());

@@ -1,4 +1,4 @@
-// Commands to the job's store, its replies, and the store that carries them out.
+// Commands to the job's store, its replies, and the store that carries out the commands.
 
 #include "paceline/engine/store/store_protocol.h"
 #include "paceline/engine/store/store_service.h"
@@ -14,7 +14,7 @@ bool is_alike(const Message& message, std::span<const std::byte> body) {
   return text_of(std::span<const std::byte>(frame).subspan(kFrameHeaderBytes)) == text_of(body);
 }
 
-// Frames one after the other, by two clients in turn.
+// Serves frames one after the other, from two clients in turn.
 void serve(std::span<const std::byte> bytes) {
   StoreService service(StoreLimits{});
   const auto now = AwakeClock::now();

@@ -1,8 +1,9 @@
-// DataParallel against Python's PyTorch. On a CPU Python's DataParallel has no devices and runs the
-// module on the whole batch: a training with 1 to 5 replicas is compared with that, losses and
-// weights to 1e-5. What it does on several devices a CPU cannot show, so it is compared with the
-// documented formula, computed by Python: the parts are torch.chunk's, to the number; outputs are
-// theirs one after another and gradients their sum, to 1e-5, relative or absolute.
+// Compares DataParallel with Python's PyTorch. On a CPU, Python's DataParallel has no devices and
+// runs the module on the whole batch: a training with 1 to 5 replicas is compared with that, losses
+// and weights to 1e-5. A CPU cannot show how DataParallel works on several devices, so that is
+// compared with the documented formula, computed in Python: the batch is cut exactly as torch.chunk
+// cuts it; the outputs of the parts are concatenated and their gradients are added, to 1e-5,
+// relative or absolute.
 
 #include <algorithm>
 #include <cstdio>
@@ -19,7 +20,7 @@ namespace {
 
 constexpr double kOfReplicas = 1e-5;
 
-// As the reference's, in a form that can be cloned. Notes how many samples each replica got.
+// Like the reference's network, but it can be cloned. Records how many samples each replica got.
 struct ReplicaNetImpl : torch::nn::Cloneable<ReplicaNetImpl> {
   ReplicaNetImpl() { ReplicaNetImpl::reset(); }
   void reset() override {
@@ -42,7 +43,7 @@ struct ReplicaNetImpl : torch::nn::Cloneable<ReplicaNetImpl> {
     std::mutex mutex;
     std::vector<std::int64_t> sizes;
   };
-  std::shared_ptr<Seen> seen = std::make_shared<Seen>();  // of all clones
+  std::shared_ptr<Seen> seen = std::make_shared<Seen>();  // shared by all clones
   torch::nn::Linear first{nullptr}, extra{nullptr}, last{nullptr};
   torch::nn::BatchNorm1d norm{nullptr};
 };
@@ -104,7 +105,7 @@ TEST_F(DataParallelParity, parts_outputs_and_gradients_are_the_documented_ones) 
       const at::Tensor output = model(rows.narrow(0, 0, samples));
       output.square().sum().backward();
       auto sizes = net->seen->sizes;
-      std::sort(sizes.begin(), sizes.end(), std::greater<>());  // replicas run at once
+      std::sort(sizes.begin(), sizes.end(), std::greater<>());  // replicas run at the same time
       sizes.resize(kMostReplicas);
       EXPECT_TRUE(at::equal(at::tensor(sizes, at::kLong), chunks[number]));
       expect_next(output);

@@ -25,7 +25,8 @@ inline constexpr std::int64_t kDdpSteps = 20;
 inline constexpr std::int64_t kDdpBatch = 8;
 inline constexpr std::int64_t kDdpWidth = 20;
 
-// As the reference's; the norm is there in every case, so that all have the same weights.
+// Like the reference's network. The norm exists in every case, so that all cases have the same
+// weights.
 struct DdpNet : torch::nn::Module {
   explicit DdpNet(const std::shared_ptr<ProcessGroup>& group, bool with_norm)
       : with_norm(with_norm) {
@@ -46,7 +47,7 @@ struct DdpNet : torch::nn::Module {
   SyncBatchNorm norm{nullptr};
 };
 
-// A suite's reference, which runs once for all its tests.
+// The reference for a suite, which runs once for all its tests.
 template <class Suite>
 class DdpReferenceTest : public testing::Test {
  protected:
@@ -76,7 +77,7 @@ class DdpReferenceTest : public testing::Test {
   static void drop_gradients(const std::vector<at::Tensor>& parameters) {
     for (const auto& parameter : parameters) parameter.mutable_grad() = at::Tensor();
   }
-  // Throws unless the weights are those of `name` to `tolerance`, absolute. Returns the largest
+  // Throws unless the weights are those of `name`, to `tolerance` (absolute). Returns the largest
   // difference.
   static double require_weights(const std::string& name, const torch::nn::Module& module,
                                 double tolerance) {

@@ -1,6 +1,6 @@
-// DistributedDataParallel with unused parameters, with communication hooks and with SyncBatchNorm
-// against Python's PyTorch: losses of every step and the weights after the last one.
-// ddp_reference.py says what it leaves in which file.
+// Compares DistributedDataParallel with Python's PyTorch: with unused parameters, with
+// communication hooks and with SyncBatchNorm; the losses of every step and the weights after the
+// last one. ddp_reference.py describes the files that it writes.
 
 #include "tests/parity/ddp_parity.h"
 
@@ -33,8 +33,8 @@ class DdpParity : public DdpReferenceTest<DdpParity> {
     return seed;
   }
 
-  // Trains as Python did; throws at the first difference above the tolerance, which is relative
-  // for losses and absolute for weights. Returns the largest differences.
+  // Trains as Python did; throws at the first difference above the tolerance, which is relative for
+  // losses and absolute for weights. Returns the largest differences.
   static std::string train(ProcessGroup& group, const std::string& name,
                            std::shared_ptr<CommunicationHook> hook, double tolerance) {
     at::set_num_threads(1);
@@ -59,7 +59,7 @@ class DdpParity : public DdpReferenceTest<DdpParity> {
       loss.backward();
       optimizer.step();
       double mine = loss.item<float>();
-      // The whole batch's loss is the mean of the ranks'.
+      // The loss of the whole batch is the mean of the ranks' losses.
       if (is_norm) mine = all_reduce_value(group, mine) / kDdpRanks;
       largest = std::max(
           largest, require_same_loss(fmt::format("{}, rank {}, step {}", name, group.rank(), step),
@@ -84,7 +84,7 @@ std::shared_ptr<CommunicationHook> no_hook() { return nullptr; }
 
 TEST_F(DdpParity, a_plain_training_is_pythons) { expect_pythons("plain", no_hook, 1e-5); }
 
-// The extra layer is used by no rank, by one of them, or by both, in turns.
+// The extra layer is used by no rank, by one rank, or by both, in turn.
 TEST_F(DdpParity, unused_parameters_are_pythons) { expect_pythons("unused", no_hook, 1e-5); }
 
 TEST_F(DdpParity, float16_compression_is_pythons) {
@@ -93,7 +93,7 @@ TEST_F(DdpParity, float16_compression_is_pythons) {
 }
 
 TEST_F(DdpParity, bfloat16_compression_is_pythons) {
-  // A gradient that is rounded the other way is off by 2^-8 of its size.
+  // A gradient that is rounded in the other direction differs by 2^-8 of its size.
   expect_pythons(
       "bf16", [] { return std::make_shared<CompressHook>(at::kBFloat16); }, 1e-3);
 }

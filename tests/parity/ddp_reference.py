@@ -1,18 +1,18 @@
 #!/usr/bin/python3
-"""What Python's DistributedDataParallel and DataParallel compute, for ddp_parity_test.cpp, join_parity_test.cpp and
-data_parallel_parity_test.cpp to compare with.
+"""Computes with Python's DistributedDataParallel and DataParallel what ddp_parity_test.cpp, join_parity_test.cpp and
+data_parallel_parity_test.cpp compare with.
 
     ddp_reference.py CASE... FOLDER
 
-Two ranks over Gloo; DataParallel and what is said to be one process are rank 0's alone.
+Two ranks over Gloo; only rank 0 runs DataParallel and the cases of one process.
 
-Leaves raw little-endian files in FOLDER: inputs.f32 [step, rank, batch, 20], labels.i64 [step, rank, batch], weights.f32 (all
+It writes raw little-endian files to FOLDER: inputs.f32 [step, rank, batch, 20], labels.i64 [step, rank, batch], weights.f32 (all
 parameters in order), powersgd.seed (of the first factors), and for each case CASE.losses.f32 [rank, step] and CASE.final.f32 (the
-weights after the last step). The cases: plain, unused (find_unused_parameters), fp16, bf16, powersgd1, powersgd2 (the rank),
-batch_norm, which is one process with BatchNorm on the whole batch; join and join_active (inputs of rank 0 end after 13 steps; the
-averages divide by the ranks, or by those with inputs); whole (DataParallel, which on a CPU runs the module on the whole batch), and
-parts: for each of the numbers of samples and replicas below chunks.i64, the sizes of torch.chunk's parts, and in parts.f64 the outputs of
-the parts one after another and the sum of their gradients, what DataParallel is documented to do on several devices.
+weights after the last step). The cases: plain, unused (find_unused_parameters), fp16, bf16, powersgd1, powersgd2 (the number is the
+rank of the factors), batch_norm, which is one process with BatchNorm on the whole batch; join and join_active (rank 0's inputs end after
+13 steps; the averages divide by the number of ranks, or of ranks with inputs); whole (DataParallel, which on a CPU runs the module on the
+whole batch); and parts: for each of the numbers of samples and replicas below, chunks.i64 has the sizes of torch.chunk's parts, and
+parts.f64 the concatenated outputs of the parts and the sum of their gradients, as DataParallel on several devices is documented.
 """
 import contextlib
 import os
@@ -21,7 +21,7 @@ import sys
 from reference_ranks import is_rank, join_group, run_ranks, write
 
 RANKS, STEPS, BATCH, WIDTH = 2, 20, 8, 20
-JOIN_STEPS = (13, STEPS)  # of each rank
+JOIN_STEPS = (13, STEPS)  # for each rank
 SAMPLES, REPLICAS = (1, 2, 3, 5, 7, 8, 10, 16), (1, 2, 3, 4, 5)
 
 
@@ -94,7 +94,7 @@ def take_steps(case, model, module, batches):
 
 
 def write_parts(folder, weights, inputs):
-    """The parts of a batch, one after another: their outputs and the sum of their gradients."""
+    """Writes the concatenated outputs of the parts of a batch, and the sum of their gradients."""
     import torch
 
     rows, chunks = inputs.flatten(0, 2), []

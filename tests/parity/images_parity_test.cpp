@@ -1,6 +1,7 @@
-// The same pixels as Pillow's and torchvision's: decoding, resizing, cropping, changing colours,
-// evaluation. Each is compared byte for byte, or float for float, with no tolerance; what is random
-// by its distribution. images_reference.py says what it leaves in which file.
+// Compares pixels with those of Pillow and torchvision: decoding, resizing, cropping, changing
+// colours, evaluation. All are compared byte for byte, or float for float, without a tolerance;
+// random results are compared by their distribution. images_reference.py describes the files that
+// it writes.
 
 #include <array>
 #include <cmath>
@@ -23,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Without Pillow there is nothing to compare with, and the test has failed.
+// Without Pillow there is nothing to compare with, and the test fails.
 testing::AssertionResult run_reference(const std::string& what, const FreshDirectory& folder) {
   const FreshDirectory apart;
   const std::string log = apart.file("log");
@@ -47,7 +48,7 @@ Image read_pixels(const fs::path& path) {
   return image;
 }
 
-// The largest difference of a byte; -1 for another size.
+// The largest difference of a byte; -1 if the sizes differ.
 int difference(const Image& a, const Image& b) {
   if (a.size() != b.size()) return -1;
   int largest = 0;
@@ -63,7 +64,7 @@ struct Opened {
   EncodedImage image;
 };
 
-// Calls `body` for each FILE.pixels of the folder with FILE; there must be some.
+// Calls `body` for each FILE.pixels of the folder, with FILE; the folder must have some.
 template <class Body>
 void for_each_result(const FreshDirectory& folder, Body body) {
   int count = 0;
@@ -75,7 +76,7 @@ void for_each_result(const FreshDirectory& folder, Body body) {
   EXPECT_GT(count, 20);
 }
 
-// The parts of a name's end, as ".5.7" or ".5x7".
+// The numbers at the end of a name, as in ".5.7" or ".5x7".
 std::vector<int> numbers_behind(const std::string& name, const std::string& file) {
   std::vector<int> numbers;
   const std::string rest = name.substr(name.find(file) + file.size());
@@ -178,8 +179,8 @@ TEST(ImagesParity, a_folder_is_listed_as_by_torchvision) {
   EXPECT_EQ(list.size(), 13);
 }
 
-// Both draw 8,000 times, with random numbers of their own: means within 6 standard errors, and
-// deviations within 5 %.
+// Both draw 8,000 times, each with its own random numbers: the means agree within 6 standard
+// errors, and the deviations within 5 %.
 TEST(ImagesParity, random_regions_are_distributed_as_torchvisions) {
   const FreshDirectory folder;
   ASSERT_TRUE(run_reference("draws", folder));

@@ -1,16 +1,16 @@
 #!/usr/bin/python3
-"""What Pillow makes of images, for images_parity_test.cpp to compare with.
+"""Makes the expected images with Pillow and torchvision, for images_parity_test.cpp.
 
-    images_reference.py decode FOLDER    files of every kind, and beside each NAME the pixels as Pillow decodes them
-    images_reference.py turned FOLDER    an orientation in every place of a file that may have one, and the pixels as Pillow turns them
-    images_reference.py resize FOLDER    IMAGE.WxH: a file resized by BILINEAR
+    images_reference.py decode FOLDER    files of every kind, and for each NAME the pixels as Pillow decodes them
+    images_reference.py turned FOLDER    an orientation in every place of a file that can have one, and the pixels as Pillow turns them
+    images_reference.py resize FOLDER    IMAGE.WxH: a file resized with BILINEAR
     images_reference.py crop FOLDER      IMAGE.X.Y.W.H.WxH: a part of it, resized
     images_reference.py colour FOLDER    IMAGE.KIND.FACTOR: Pillow's (and torchvision's) colour changes
     images_reference.py evaluate FOLDER  IMAGE.SHORTER.WxH: torchvision's Resize, CenterCrop, ToTensor and Normalize
     images_reference.py folder FOLDER    a tree of files; samples.txt: label and path as torchvision's ImageFolder lists them
-    images_reference.py draws FOLDER     draws.txt: means and deviations of what torchvision draws at random
+    images_reference.py draws FOLDER     draws.txt: means and deviations of torchvision's random draws
 
-Pixels are in FILE.pixels: width and height, little-endian 32 bits, then three bytes a pixel; floats in FILE.floats.
+Pixels are in FILE.pixels: width and height, little-endian 32 bits, then three bytes per pixel; floats are in FILE.floats.
 """
 import os
 import struct
@@ -35,7 +35,7 @@ def keep(path, image):
 
 
 def deep_png(path, samples):
-    """16 bits a sample, which Pillow does not write. `samples`: [height, width, 1 or 3]"""
+    """Writes a PNG with 16 bits per sample, which Pillow cannot write. `samples`: [height, width, 1 or 3]"""
     def chunk(kind, data):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
     height, width, channels = samples.shape
@@ -46,7 +46,7 @@ def deep_png(path, samples):
 
 
 def exif_data(orientation, kind=3, count=1, big=False):
-    """EXIF with the one tag, `count` values of this type, the first of which is the orientation."""
+    """EXIF with only the orientation tag, with `count` values of this type, of which the first is the orientation."""
     order = ">" if big else "<"
     sizes = {1: "B", 2: "c", 3: "H", 4: "I", 6: "b", 8: "h", 9: "i", 13: "I"}
     values = b"".join(struct.pack(order + sizes[kind], orientation if i == 0 else 3) for i in range(count))
@@ -56,7 +56,7 @@ def exif_data(orientation, kind=3, count=1, big=False):
 
 
 def write_turned(folder):
-    """An orientation in every place of JPEG and PNG that may have one, as Pillow sees it."""
+    """Writes an orientation in every place of JPEG and PNG that can have one, and the pixels as Pillow turns them."""
     def chunk(kind, data):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
@@ -129,7 +129,7 @@ def write_files(folder):
             if "A" in mode:
                 other.putalpha(alpha)
             other.save(path(f"{size}-{mode}.png"))
-        for colours in 2, 4, 16:  # 1, 2 and 4 bits a pixel
+        for colours in 2, 4, 16:  # 1, 2 and 4 bits per pixel
             image.quantize(colours).save(path(f"{size}-P{colours}.png"))
         image.quantize(16).save(path(f"{size}-P-transparent.png"), transparency=3)
         image.save(path(f"{size}-transparent.png"), transparency=(1, 2, 3))
@@ -141,7 +141,7 @@ def write_files(folder):
             image.save(path(f"{size}-turned{orientation}.png"), exif=exif)
     for name in os.listdir(folder):
         keep(path(name), ImageOps.exif_transpose(Image.open(path(name))))
-    # Not as Pillow, which clips: the upper byte.
+    # Pillow clips; the expected value is the upper byte.
     grey = np.arange(64 * 48).reshape(48, 64, 1) * 21 % 65536
     deep_png(path("deep-grey.png"), grey)
     keep(path("deep-grey.png"), Image.fromarray((grey[:, :, 0] // 256).astype("uint8")))
@@ -172,7 +172,7 @@ def write_crops(folder):
 
 
 def adjust_hue(image, factor):
-    """torchvision's of PIL images"""
+    """torchvision's function for PIL images."""
     h, s, v = image.convert("HSV").split()
     moved = (np.asarray(h).astype("int64") + int(factor * 255)) % 256
     return Image.merge("HSV", (Image.fromarray(moved.astype("uint8"), "L"), s, v)).convert("RGB")

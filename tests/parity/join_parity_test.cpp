@@ -1,7 +1,8 @@
-// join() with inputs that end after 13 steps on rank 0 and after 20 on rank 1, and both divisors,
-// against Python's DistributedDataParallel.join(): the losses of all steps and the weights after
-// the last one, to 1e-5 (relative and absolute). An optimizer that join() knows gives the same as
-// Python's, whose ranks without inputs take no steps and get the weights in the end.
+// Compares join() with Python's DistributedDataParallel.join(), with inputs that end after 13 steps
+// on rank 0 and after 20 on rank 1, and with both divisors: the losses of all steps and the weights
+// after the last one, to 1e-5 (relative and absolute). With an optimizer that join() knows the
+// result is the same as Python's, whose ranks without inputs take no steps and get the weights at
+// the end.
 
 #include <algorithm>
 #include <cstdio>

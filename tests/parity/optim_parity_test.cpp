@@ -1,6 +1,6 @@
-// The optimizers' surroundings against Python's PyTorch: groups, schedules, clipping, 16-bit
-// parameters, average, autocast, loss scaling; LAMB and LARS against their formulas in float64.
-// optim_reference.py says what it leaves in which file.
+// Compares everything around the optimizers with Python's PyTorch: groups, schedules, clipping,
+// 16-bit parameters, average, autocast, loss scaling; and LAMB and LARS with their formulas in
+// float64. optim_reference.py describes the files that it writes.
 
 #include <functional>
 #include <limits>
@@ -23,9 +23,10 @@ namespace paceline::optim {
 namespace {
 
 constexpr int kOptimSteps = 20;
-// Of a parameter after 20 float32 steps, whose operations come in another order than Python's.
+// The tolerance for parameters after 20 float32 steps, whose operations have another order in
+// Python.
 constexpr double kOfParameters = 1e-5;
-// Of a rate in float64, which Python gets by a chain of products.
+// The tolerance for rates in float64, which Python computes as a chain of products.
 constexpr double kOfRates = 1e-12;
 
 class OptimParity : public testing::Test {
@@ -43,7 +44,7 @@ class OptimParity : public testing::Test {
     return {row.data_ptr<double>(), row.data_ptr<double>() + row.numel()};
   }
 
-  // The three tensors of a row, like the reference's.
+  // The three tensors of a row, as in the reference.
   static std::vector<at::Tensor> cut(const at::Tensor& row, at::ScalarType type = at::kFloat) {
     return {row.narrow(0, 0, 185).view({37, 5}).to(type), row.narrow(0, 185, 3).to(type),
             row.narrow(0, 188, 108).view({4, 3, 3, 3}).to(type)};
@@ -70,7 +71,7 @@ class OptimParity : public testing::Test {
     return all;
   }
 
-  // Takes the reference's steps and compares `value()` with its rows, to `tolerance` relative or
+  // Takes the reference's steps and compares `value()` with its rows. `tolerance` is relative or
   // absolute, whichever is larger.
   static void expect_rows(const std::string& name, Optimizer& optimizer,
                           const std::vector<at::Tensor>& parameters, double tolerance,
@@ -119,8 +120,8 @@ TEST_F(OptimParity, steps_of_lamb_and_lars_are_their_formulas) {
   expect_steps("lars", lars, p, kOfParameters);
 }
 
-// A master that differs in its last bit may round to the next 16-bit number: one unit in the last
-// place, 2^-8 of bfloat16 and 2^-11 of float16.
+// A master that differs in its last bit may be rounded to the next 16-bit number: one unit in the
+// last place, 2^-8 of bfloat16 and 2^-11 of float16.
 TEST_F(OptimParity, steps_of_16_bit_parameters_are_the_rounded_float32_ones) {
   for (const auto& [name, type, unit] :
        {std::tuple{"bf16", at::kBFloat16, 0x1p-7}, {"fp16", at::kHalf, 0x1p-10}}) {
@@ -132,7 +133,7 @@ TEST_F(OptimParity, steps_of_16_bit_parameters_are_the_rounded_float32_ones) {
 
 using MakeOfOptimizer = std::function<std::function<void(int step)>(Optimizer&)>;
 
-// `make` makes a schedule and returns what advances it.
+// `make` makes a schedule and returns a function that advances it.
 template <class Kind, class Options>
 MakeOfOptimizer timed(const Options& options) {
   return [options](Optimizer& optimizer) {
@@ -180,19 +181,20 @@ TEST_F(OptimParity, rates_of_schedules_are_pythons) {
              {{at::zeros({3})}, {.lr = 0.1, .momentum = 0.9}}});
     const auto advance = make(sgd);
     const at::Tensor expected = read("schedule." + name).view({41, 3});
-    // What a cycle of 40 steps has after its last one is never used, and PyTorch's may be negative.
+    // A cycle of 40 steps has no use for the values after its last step, and PyTorch's may be
+    // negative.
     const int last = name == "one_cycle" || name == "three_phase" ? 39 : 40;
     for (int step = 0; step <= last; ++step) {
       const at::Tensor own =
           at::tensor({sgd.learning_rate(0), sgd.learning_rate(1), sgd.momentum(1)}, at::kDouble);
       ASSERT_TRUE(at::allclose(own, expected[step], kOfRates, 1e-15))
           << name << ", step " << step << ": " << own << " is not " << expected[step];
-      if (step < 40) advance(step);  // also the last
+      if (step < 40) advance(step);  // also after the last step
     }
   }
 }
 
-// To 1e-6: Python's norms are float32.
+// To 1e-6, because Python's norms are float32.
 TEST_F(OptimParity, clipped_gradients_are_pythons) {
   for (const auto& [power, name] : {std::pair{0.5, "0.5"},
                                     {1.0, "1.0"},
@@ -225,7 +227,7 @@ TEST_F(OptimParity, an_average_of_weights_is_pythons) {
   });
 }
 
-// To 1%: bfloat16 has 8 bits, and another version of LibTorch may add in another order.
+// To 1%, because bfloat16 has 8 bits and another version of LibTorch may add in another order.
 TEST_F(OptimParity, a_pass_under_autocast_is_pythons) {
   const at::Tensor inputs = read("autocast.inputs").to(at::kFloat);
   const at::Tensor first = inputs.narrow(0, 0, 128).view({16, 8}).clone().set_requires_grad(true);
@@ -249,7 +251,7 @@ TEST_F(OptimParity, loss_scaling_is_pythons) {
   EXPECT_EQ(numbers("scaler.defaults"),
             (std::vector<double>{options.init_scale, options.growth_factor, options.backoff_factor,
                                  static_cast<double>(options.growth_interval)}));
-  // By the documented rule; PyTorch before 2.3 scales on GPUs only and leaves no scales.
+  // Compares with the documented rule; PyTorch before 2.3 scales only on GPUs and writes no scales.
   const auto expected = numbers("scaler.scales");
   std::vector<double> scales, by_rule;
   GradScaler scaler({.growth_interval = 3});
@@ -286,7 +288,7 @@ TEST_F(OptimParity, defaults_are_pythons) {
   EXPECT_EQ(numbers("defaults.sgd"),
             (std::vector<double>{sgd.momentum, sgd.dampening, sgd.weight_decay,
                                  sgd.nesterov ? 1.0 : 0.0}));
-  // Options for which a version has no default are left out here.
+  // The options for which Python's version has no default are omitted here.
   const auto rate = numbers("defaults.sgd_rate");
   EXPECT_TRUE(rate.empty() || rate == std::vector<double>{sgd.lr});
   const auto decay = numbers("defaults.ema");

@@ -1,10 +1,10 @@
 #!/usr/bin/python3
-"""What Python's PyTorch computes, for optim_parity_test.cpp to compare with.
+"""Computes with Python's PyTorch what optim_parity_test.cpp compares with.
 
     optim_reference.py FOLDER
 
-Leaves one-dimensional files of little-endian float64 in FOLDER: NAME.f64. The inputs are start (the parameters in one row) and gradients
-(one row a step). LAMB and LARS, which PyTorch does not have, are their papers' formulas in float64.
+It writes one-dimensional files of little-endian float64 to FOLDER: NAME.f64. The inputs are start (the parameters in one row) and gradients
+(one row for each step). LAMB and LARS, which PyTorch does not have, are computed with their papers' formulas in float64.
 """
 import inspect
 import os
@@ -104,7 +104,7 @@ def sixteen_bits():
 
 
 def schedule(name, make, step=lambda scheduler, i: scheduler.step(), steps=40):
-    """Writes both groups' rates, and the second one's momentum, before every step and at the end."""
+    """Writes the rates of both groups, and the momentum of the second group, before every step and at the end."""
     groups = [{"params": [torch.zeros(2)], "lr": RATES[0]}, {"params": [torch.zeros(3)], "lr": RATES[1]}]
     optimizer = torch.optim.SGD(groups, lr=1, momentum=MOMENTUM)
     scheduler = make(optimizer)
@@ -159,7 +159,7 @@ def average():
 
 
 def autocast():
-    """The loss and the gradient of the first weight."""
+    """Writes the loss and the gradient of the first weight."""
     torch.manual_seed(7)
     first, second = torch.randn(16, 8), torch.randn(4, 16)
     x = torch.randn(5, 8)
@@ -173,7 +173,7 @@ def autocast():
 
 
 def scaler():
-    """The defaults; then, where this PyTorch scales on the CPU, the scale after each of some steps."""
+    """Writes the defaults; then, if this PyTorch scales on the CPU, the scale after each of several steps."""
     defaults = inspect.signature(torch.cuda.amp.GradScaler.__init__).parameters
     write("scaler.defaults", [defaults[name].default for name in ("init_scale", "growth_factor", "backoff_factor", "growth_interval")])
     overflows = [0, 0, 1, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 1, 0]
@@ -195,7 +195,7 @@ def scaler():
 
 
 def defaults():
-    """The defaults that optim_parity_test.cpp lists."""
+    """Writes the defaults that optim_parity_test.cpp lists."""
     def of(function, *names):
         found = inspect.signature(function).parameters
         return [found[name].default for name in names]

@@ -1,5 +1,5 @@
-// The same numbers as Python's PyTorch: losses of DistributedDataParallel from the same weights and
-// batches, and the sampler's indices. python_reference.py says what it leaves in which file.
+// Compares with Python's PyTorch: the losses of DistributedDataParallel from the same weights and
+// batches, and the sampler's indices. python_reference.py describes the files that it writes.
 
 #include <algorithm>
 #include <cstdio>
@@ -40,8 +40,8 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const std::string& name,
                                        optim::AdamOptions{.lr = 1e-4, .weight_decay = 0.005});
 }
 
-// Trains as Python did; throws at the first loss that is not Python's. Returns the largest relative
-// difference.
+// Trains as Python did; throws at the first loss that differs from Python's. Returns the largest
+// relative difference.
 template <class Module>
 std::string train(ProcessGroup& group, const Module& module, const parity::Reference& reference,
                   const std::string& optimizer_name, std::vector<std::int64_t> shape) {

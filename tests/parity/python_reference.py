@@ -1,10 +1,10 @@
 #!/usr/bin/python3
-"""What Python's PyTorch computes, for parity_test.cpp to compare with.
+"""Computes with Python's PyTorch what parity_test.cpp compares with.
 
     python_reference.py samplers FOLDER  a table of DistributedSampler's indices, in FOLDER/samplers
-    python_reference.py MODEL FOLDER     50 steps of DistributedDataParallel over Gloo, 2 ranks, by each optimizer
+    python_reference.py MODEL FOLDER     50 steps of DistributedDataParallel over Gloo, 2 ranks, with each optimizer
 
-A training run leaves raw little-endian files in FOLDER: images.f32 [step, rank, batch, ...], labels.i64 [step, rank, batch],
+A training run writes raw little-endian files to FOLDER: images.f32 [step, rank, batch, ...], labels.i64 [step, rank, batch],
 weights.f32 (all parameters in order), OPTIMIZER.losses.f32 [rank, step].
 """
 import os

@@ -1,4 +1,4 @@
-"""What the references share: ranks of Python's PyTorch over Gloo as processes, and raw files."""
+"""Functions that the references share: ranks of Python's PyTorch over Gloo as processes, and raw files."""
 import datetime
 import os
 import socket
@@ -17,7 +17,7 @@ def is_rank():
 
 
 def join_group():
-    """Of a rank; returns its number."""
+    """Joins the group of a rank; returns the rank's number."""
     import torch
     import torch.distributed as dist
 
@@ -28,7 +28,7 @@ def join_group():
 
 
 def run_ranks(num_ranks):
-    """Starts the program again as so many ranks, and ends with the worst of their exit codes."""
+    """Starts the program again as `num_ranks` ranks, and exits with the worst of their exit codes."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""claims_test.py ROOT: what the pages claim of the sources is true, as far as a text shows it.
+"""claims_test.py ROOT: the pages' claims about the sources are true, as far as a text shows it.
 
-- docs/thread_model.md names exactly the threads that the library starts, the sources that install handlers of signals, those that detach threads,
-  those with state of the process (the launcher's and the command's, too), and those that change the process in other ways.
+- docs/thread_model.md names exactly the threads that the library starts, the sources that install signal handlers, those that detach threads,
+  those with process-wide state (including the launcher's and the command's), and those that change the process in other ways.
 - docs/architecture.md names the rooms that use a library; fmt, spdlog and nlohmann stay out of public headers.
 - CONTRIBUTING.md lists the labels of tests.
 - The pages of formats have the sizes that the sources assert.
-- Every mutex says what it guards.
+- Every mutex has a comment about what it guards.
 """
 import pathlib
 import re
@@ -31,7 +31,7 @@ def compare(what, of_page, of_sources, least=3):
 
 
 def part(title, text=page):
-    """What follows the bold title, up to the next one."""
+    """The text after the bold title, up to the next one."""
     match = re.search(rf"^\*\*{re.escape(title)}\*\*(.*?)(?=^\*\*|\Z)", text, re.M | re.S)
     if not match:
         found.append(f"the page has no part **{title}**")
@@ -39,7 +39,7 @@ def part(title, text=page):
 
 
 def compare_files(what, text, paths):
-    """The sources that `text` names; the last folder and the name count."""
+    """Compares with the sources that `text` names; only the last folder and the name count."""
     names = {"/".join(path.split("/")[-2:]) for path in paths}
     compare(what, set(re.findall(r"`(?:[a-z_0-9]+/)*([a-z_0-9]+/[a-z_0-9]+\.(?:h|cpp))`", text)), names)
 

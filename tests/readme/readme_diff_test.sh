@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # readme_diff_test.sh ROOT PAGE README...: the first ```diff block of PAGE is exactly the difference between the plain and the distributed
-# example, that difference is at most 15 lines, and the first ```cpp block of each README is the distributed example from its first include on.
+# example; that difference has at most 15 lines; and the first ```cpp block of each README is the distributed example from its first include
+# on.
 set -euo pipefail
 cd "$1"
 page=$2

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# report_skips_test.sh ROOT: scripts/test ends with a line that counts the skipped tests of both its runs, and a reason that nobody planned is a
-# failure.
+# report_skips_test.sh ROOT: scripts/test ends with a line that counts the skipped tests of both its runs, and an unplanned reason for a
+# skip is a failure.
 set -euo pipefail
 report=$1/tools/report_skips.py
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
-# results NAME OUTPUT ...: a file as CTest writes it, with a test that ran and one skipped test for each NAME and its OUTPUT.
+# results NAME OUTPUT ...: writes a file as CTest does, with one test that ran and one skipped test for each NAME with its OUTPUT.
 results() {
   echo '<testsuite><testcase name="core.Ran" status="run"><system-out>passed</system-out></testcase>'
   while [ $# -gt 0 ]; do
@@ -16,7 +16,7 @@ results() {
   echo '</testsuite>'
 }
 
-# expect EXIT_CODE LINES: what the report of $folder/results.xml and $folder/timing.xml says.
+# expect EXIT_CODE LINES: checks the report of $folder/results.xml and $folder/timing.xml.
 expect() {
   local code=0 said
   said=$(python3 "$report" "$folder/results.xml" "$folder/timing.xml" 2>&1) || code=$?
@@ -85,7 +85,7 @@ if python3 "$report" "$folder/results.xml" --again "$folder/results.xml" >/dev/n
   exit 1
 fi
 
-# may_repeat NUMBER OUTPUT: whether a run in which so many tests failed with this output may be repeated.
+# may_repeat NUMBER OUTPUT: whether a run with this number of failed tests, all with this output, may be repeated.
 may_repeat() {
   { echo '<testsuite>'
     for i in $(seq "$1"); do echo "<testcase name=\"core.Bad$i\"><failure message=\"\"/><system-out>$2</system-out></testcase>"; done

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# room_table_test.sh ROOT: the table of rooms in docs/architecture.md names the rooms of paceline/LAYERS, in order, with the rooms that
-# each may include.
+# room_table_test.sh ROOT: the table of rooms in docs/architecture.md lists the rooms of paceline/LAYERS, in order, with the rooms that each
+# may include.
 set -euo pipefail
 cd "$1"
 

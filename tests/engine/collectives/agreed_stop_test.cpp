@@ -27,7 +27,7 @@ using harness::run_process_ranks;
 
 constexpr int kManySteps = 2'000'000;
 
-// Steps until the ranks are asked to stop; "step reason".
+// Runs steps until the ranks are asked to stop; returns "step reason".
 std::string run_steps(ProcessGroup& group, AgreedStop& stop, int limit = kManySteps,
                       const std::function<void(int)>& each = {}) {
   for (int step = 1; step <= limit; ++step) {
@@ -139,7 +139,8 @@ TEST(AgreedStop, a_second_stop_sees_only_its_own_signals_and_handlers_are_restor
   EXPECT_EQ(results[0].exit_code, 0) << results[0].report;
 }
 
-// Of two signals that wait, one would be lost.
+// Waits until the process has taken the signal. If two equal signals were pending, one would be
+// lost.
 void wait_until_taken(pid_t pid, int signal) {
   const auto is_taken = [&] {
     std::ifstream status("/proc/" + std::to_string(pid) + "/status");
@@ -153,21 +154,22 @@ void wait_until_taken(pid_t pid, int signal) {
   ASSERT_TRUE(harness::wait_until(is_taken, Deadline::after(30s), 1ms));
 }
 
-// A terminal for one rank.
+// A pseudo-terminal for one rank.
 class Terminal {
  public:
   Terminal() : master_(::posix_openpt(O_RDWR | O_NOCTTY)) {
     EXPECT_EQ(::grantpt(master_.get()), 0);
     EXPECT_EQ(::unlockpt(master_.get()), 0);
   }
-  // Called by the rank: it becomes that terminal's foreground.
+  // Called by the rank: makes it the foreground process of this terminal.
   void take() const {
     EXPECT_NE(::setsid(), -1);
     EXPECT_NE(::open(::ptsname(master_.get()), O_RDWR), -1);
   }
   void press_ctrl_c(pid_t pid) const {
     EXPECT_EQ(::write(master_.get(), "\x03", 1), 1);
-    for (char echo = 0; echo != 'C';) ASSERT_EQ(::read(master_.get(), &echo, 1), 1);  // of ^C
+    // Reads the terminal's echo of ^C.
+    for (char echo = 0; echo != 'C';) ASSERT_EQ(::read(master_.get(), &echo, 1), 1);
     wait_until_taken(pid, SIGINT);
   }
 
@@ -180,7 +182,7 @@ void send(pid_t pid, int signal) {
   wait_until_taken(pid, signal);
 }
 
-// A rank that is interrupted in its only step.
+// Interrupts a rank during its only step.
 harness::ProcessResult interrupt(const std::function<void(const Terminal&, pid_t)>& press) {
   const Terminal terminal;
   harness::SharedCounter under_way, released;

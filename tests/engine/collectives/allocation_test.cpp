@@ -1,5 +1,5 @@
-// A blocking collective of a group at work allocates nothing: what it would take to put a refusal
-// into words, for one, is made when something is refused. This program counts its allocations.
+// A blocking collective of a working group allocates no memory: texts of errors, for example, are
+// only composed when an error occurs. This program counts its allocations.
 
 #include <cstdlib>
 #include <new>
@@ -23,13 +23,14 @@ void* allocate(std::size_t bytes, std::size_t alignment) {
 
 }  // namespace
 
-// Not inlined: GCC 12 would take one half of a pair for the other's mismatch.
+// Not inlined: otherwise GCC 12 warns that inlined halves of new and delete do not match.
 #define COUNTED [[gnu::noinline]]
 COUNTED void* operator new(std::size_t bytes) { return allocate(bytes, alignof(std::max_align_t)); }
 COUNTED void* operator new(std::size_t bytes, std::align_val_t alignment) {
   return allocate(bytes, static_cast<std::size_t>(alignment));
 }
-// The library's own form ends in the first one; a sanitizer's does not, and would mix the two.
+// The C++ library's nothrow operator new calls the first operator above. A sanitizer's does not, so
+// memory would be allocated and freed by different allocators.
 COUNTED void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
   return allocate(bytes, alignof(std::max_align_t));
 }
@@ -44,7 +45,7 @@ COUNTED void operator delete(void* memory, std::size_t, std::align_val_t) noexce
 namespace paceline {
 namespace {
 
-// One that has to wait for long, on a busy machine, may.
+// A call that has to wait for long, on a busy machine, may allocate.
 template <class Call>
 std::string counted(const char* name, Call&& call) {
   for (int i = 0; i < 10; ++i) call();

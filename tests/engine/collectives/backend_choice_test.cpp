@@ -1,5 +1,5 @@
-// Choosing a backend by name: what is understood, what is refused, and what happens when the ranks
-// do not choose alike.
+// Choosing a backend by name: which names are accepted, which are refused, and what happens when
+// the ranks choose differently.
 
 #include <thread>
 
@@ -81,7 +81,7 @@ TEST(BackendList, has_every_name_once_and_says_why_one_is_absent) {
   EXPECT_FALSE(is_backend_available("tcp"));
 }
 
-// What each rank of a group of three gets when they choose so.
+// Forms a group of three ranks with these choices; returns the error of each rank.
 std::vector<std::optional<Error>> choose(const std::vector<std::string>& choices) {
   const auto store = std::make_shared<MemoryStore>();
   const auto secret = Secret::generate();

@@ -1,4 +1,4 @@
-// Calls that block without a deadline, on a thread that can be left alone.
+// Calls that block without a deadline run on a thread that can be abandoned.
 
 #include "paceline/engine/collectives/backends/blocking_calls.h"
 
@@ -55,7 +55,7 @@ TEST_F(BlockingCallsTest, throw_the_calls_exception_and_continue) {
   EXPECT_FALSE(calls_->given_up());
 }
 
-// A call that a library never ends, with what it uses.
+// A call that never returns from a library, with the objects that it uses.
 struct Endless {
   std::promise<void> ended;
   std::shared_future<void> end = ended.get_future().share();
@@ -78,7 +78,7 @@ TEST_F(BlockingCallsTest, are_given_up_at_the_deadline_and_keep_what_they_use) {
   }
   EXPECT_TRUE(calls_->given_up());
   endless.used.reset();
-  calls_.reset();  // does not wait for it
+  calls_.reset();  // does not wait for the call
   EXPECT_FALSE(used.expired());
   endless.ended.set_value();
   const Deadline deadline = Deadline::after(20s);

@@ -63,7 +63,7 @@ TEST(Calibration, refuses_anything_but_a_small_file_at_once) {
     expect_error(ErrorCode::kCorrupt, {"the calibration " + name + " cannot be read: it "},
                  [&] { load_calibration(name); });
   }
-  // As docs/algorithms.md has it: a warning, and the group forms.
+  // As docs/algorithms.md documents: a warning is printed, and the group forms.
   setenv("PACELINE_CALIBRATION", pipe.c_str(), 1);
   testing::internal::CaptureStderr();
   run_ranks_ok(2, [](ProcessGroup& group) { group.barrier(); });
@@ -85,7 +85,7 @@ TEST(Calibration, of_earlier_versions_is_read) {
   EXPECT_EQ(load_calibration(path), CostModel());
 }
 
-// Seven measurements in which the copy took so long.
+// Seven measurements with these rates of copying.
 std::vector<CostModel> repetitions_with_copies(const std::vector<double>& rates) {
   std::vector<CostModel> all;
   for (const double rate : rates) {

@@ -54,7 +54,7 @@ TEST(CallOrderTest, waiting_calls_run_in_order_once_the_turn_is_given_back) {
 
 TEST(CallOrderTest, threads_that_call_both_ways_are_never_inside_together) {
   CallOrder order;
-  int inside = 0, most = 0, ran = 0;  // guarded by the order itself
+  int inside = 0, most = 0, ran = 0;  // guarded by `order` itself
   const auto operation = [&] {
     most = std::max(most, ++inside);
     ++ran;

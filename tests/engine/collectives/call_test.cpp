@@ -1,4 +1,4 @@
-// A Call as a value: what run() and start() take, and what they refuse.
+// A Call as a value: which calls run() and start() accept, and which they refuse.
 
 #include <array>
 #include <cstdint>
@@ -54,7 +54,7 @@ TEST(Call, of_an_operation_with_a_function_of_its_own_is_refused) {
     for (const Op op : {Op::kAllocate, Op::kNewGroup, Op::kSplit, Op::kTakeTurns, Op::kVisit}) {
       EXPECT_THAT(refusal_of(group, {.op = op}), Says("call.not_of_run")) << name_of(op);
     }
-    group.barrier();  // the group goes on
+    group.barrier();  // the group still works
   });
 }
 

@@ -1,4 +1,4 @@
-// One operation on many buffers, over every transport.
+// A coalesced operation on many buffers, over every transport.
 
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ float value_at(int rank, std::size_t buffer, std::size_t index) {
   return static_cast<float>((index * 7 + buffer * 3 + static_cast<std::size_t>(rank) * 13) % 11);
 }
 
-// Empty ones, small ones, and one beyond a window.
+// Empty buffers, small ones, and one that is larger than a window.
 const std::vector<std::size_t> kCounts = {1, 0, 63, 4096, 0, 1'200'001, 5};
 
 List list_of(int rank, std::size_t factor = 1) {
@@ -143,7 +143,7 @@ INSTANTIATE_TEST_SUITE_P(Transports, CoalescedTest,
 
 class CoalescedMismatch : public testing::TestWithParam<TransportSetting> {
  protected:
-  // The last rank is the odd one.
+  // The last rank makes the odd call.
   void expect_error_everywhere(const harness::RankBody& odd, const harness::RankBody& even) {
     const auto results = run_ranks(
         GetParam().world,
@@ -157,7 +157,7 @@ class CoalescedMismatch : public testing::TestWithParam<TransportSetting> {
     }
   }
 
-  // Longer than a test may take: nothing waits for it.
+  // Longer than a test may take: no call waits for it.
   static constexpr auto kNever = 100s;
 };
 
@@ -169,7 +169,7 @@ List list_with(const Lengths& lengths, std::size_t factor = 1) {
   return list;
 }
 
-// Each operation with a list of these lengths.
+// Each coalesced operation, on a list of buffers of these lengths.
 const std::vector<std::function<void(ProcessGroup&, const Lengths&)>> kCoalesced = {
     [](ProcessGroup& group, const Lengths& lengths) {
       List list = list_with(lengths);
@@ -267,7 +267,7 @@ TEST(CoalescedArguments, that_overlap_are_refused_but_for_a_ranks_own_block) {
     refused("all_gather on 2 buffers: input 1 and output 0", [&] {
       group.all_gather_coalesced(of_another, std::vector{part(0, 8), part(8, 4)});
     });
-    // Inputs may be the same, neighbours touch, an empty one lies anywhere.
+    // Inputs may be identical, outputs may be adjacent, and an empty buffer may be anywhere.
     group.all_gather_coalesced(inputs, std::vector{part(0, 8), part(8, 8)});
     group.all_reduce_coalesced(std::vector{part(4, 4), part(5, 0), part(0, 4), part(8, 8)});
     EXPECT_EQ(data, std::vector<float>(16, 2));

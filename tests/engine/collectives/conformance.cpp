@@ -79,7 +79,7 @@ void all_reduce_in_symmetric_memory_gives_the_same(ProcessGroup& group) {
   const auto buffer = group.allocate_symmetric(2 * 200'001 * sizeof(double));
   const auto all = buffer.as<double>();
   for (const auto count : kCounts) {
-    // At another offset on every rank: only the region must be the same.
+    // At a different offset on every rank: the ranks only have to use the same allocation.
     const auto data = all.subspan(static_cast<std::size_t>(group.rank()) * 8, count);
     const auto mine = values<double>(group.rank(), count);
     std::copy(mine.begin(), mine.end(), data.begin());
@@ -91,7 +91,7 @@ void all_reduce_in_symmetric_memory_gives_the_same(ProcessGroup& group) {
 }
 
 void visits_work_on_everybodys_buffers(ProcessGroup& group) {
-  const std::size_t largest = 700'001;  // several pieces of a block, where they travel
+  const std::size_t largest = 700'001;  // several pieces of a block on transports that send blocks
   const auto symmetric = group.allocate_symmetric((largest + 8) * sizeof(float));
   const auto self = static_cast<std::size_t>(group.rank());
   for (const std::size_t count :
@@ -127,7 +127,8 @@ void visits_work_on_everybodys_buffers(ProcessGroup& group) {
   }
 }
 
-// Also where a part of a group, in another order of ranks, allocated nothing itself.
+// A group made from part of the ranks, in another order, knows the memory although it allocated
+// nothing itself.
 void symmetric_memory_is_known_to_groups_made_of_the_group(ProcessGroup& group) {
   constexpr std::size_t kCount = 150'000;
   const auto buffer = group.allocate_symmetric(2 * kCount * sizeof(float));
@@ -135,7 +136,7 @@ void symmetric_memory_is_known_to_groups_made_of_the_group(ProcessGroup& group) 
   const auto again = odd_and_even->split(0, 0);
   auto own = odd_and_even->allocate_symmetric(kCount * sizeof(float));
   for (const auto& part : {odd_and_even, again}) {
-    if (part->backend() == "paceline") {  // to a library all memory is alike
+    if (part->backend() == "paceline") {  // a library treats all memory alike
       EXPECT_TRUE(part->is_symmetric(buffer.as<float>()));
       EXPECT_TRUE(part->is_symmetric(own.as<float>()));
     }
@@ -151,14 +152,14 @@ void symmetric_memory_is_known_to_groups_made_of_the_group(ProcessGroup& group) 
       part->all_reduce(memory);
       ASSERT_TRUE(std::equal(memory.begin(), memory.end(), wanted.begin()));
     }
-    // From one allocation into the other.
+    // Reduces from one allocation into the other.
     const auto mine = values<float>(group.rank(), kCount);
     std::copy(mine.begin(), mine.end(), data.begin());
     part->all_reduce(ConstBuffer(data), own.as<float>(), ReduceOp::kSum);
     ASSERT_EQ(std::vector<float>(data.begin(), data.end()), mine);
     ASSERT_EQ(std::vector<float>(own.as<float>().begin(), own.as<float>().end()), wanted);
   }
-  // The whole group takes what only some of its ranks allocated for ordinary memory.
+  // For the whole group, memory that only some of its ranks allocated together is ordinary memory.
   const auto all = total<float>(group.world_size(), kCount);
   const auto mine = values<float>(group.rank(), kCount);
   std::copy(mine.begin(), mine.end(), own.as<float>().begin());
@@ -177,7 +178,7 @@ void symmetric_on_some_ranks_only_still_works(ProcessGroup& group) {
             total<float>(group.world_size(), 100'000));
 }
 
-// By seven, whatever the number of ranks.
+// The divisor is 7, whatever the number of ranks.
 void means_divide_by_what_the_call_says(ProcessGroup& group) {
   constexpr std::uint32_t kDivisor = 7;
   for (const auto count : kCounts) {
@@ -278,7 +279,7 @@ void what_is_not_supported_names_a_backend_that_can(ProcessGroup& group) {
       EXPECT_THAT(error.what(), Says("backend.not_supported"));
     }
   }
-  EXPECT_EQ(all_reduce_value(group, 1), group.world_size());  // as good as before
+  EXPECT_EQ(all_reduce_value(group, 1), group.world_size());  // the group still works
 }
 
 // ---- moving
@@ -340,7 +341,7 @@ void all_gather_in_place_and_in_symmetric_memory(ProcessGroup& group) {
   }
 }
 
-// In `memory`, which has room for a block of `count` elements for each rank.
+// `memory` has room for a block of `count` elements for each rank.
 void use_own_blocks(ProcessGroup& group, std::span<float> memory, std::size_t count) {
   SCOPED_TRACE(count);
   const auto self = static_cast<std::size_t>(group.rank());
@@ -481,7 +482,7 @@ void sub_groups_and_splits(ProcessGroup& group) {
     EXPECT_EQ(evens->backend(), group.backend());
     EXPECT_EQ(all_reduce_value(*evens, 1), static_cast<int>(even.size()));
   }
-  // Reversed by key.
+  // The keys reverse the order of the ranks.
   const auto half = group.split(group.rank() % 2, -group.rank());
   ASSERT_TRUE(half->is_member());
   std::vector<std::int32_t> ranks(static_cast<std::size_t>(half->world_size()));
@@ -516,14 +517,15 @@ void groups_come_and_go(ProcessGroup& group) {
   }
 }
 
-// ---- errors: each ends a group of its own
+// ---- errors: each ends a group that the check has made for it
 
 void a_mismatch_is_a_typed_error_on_every_rank(ProcessGroup& group) {
   if (group.world_size() == 1) return;
   const bool odd = group.rank() == group.world_size() - 1;
   std::vector<float> data(2000, 1.0f);
   try {
-    // Whose last message of the forming is late may hear of the mismatch meanwhile.
+    // A rank that receives its last message of the forming late may learn of the mismatch in
+    // new_group() already.
     const auto doomed = group.new_group(all_ranks(group));
     doomed->all_reduce(std::span(data).first(odd ? 1999 : 2000));
     ADD_FAILURE() << "rank " << group.rank() << " noticed nothing";

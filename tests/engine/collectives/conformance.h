@@ -1,7 +1,7 @@
 #pragma once
 
-// The conformance suite: what every backend must do alike. Each check is called by every rank with
-// its group, and leaves the group as good as it was. It uses the expectations of GoogleTest.
+// The conformance suite: the behaviour that all backends must share. Every rank calls each check
+// with its group; after the check the group still works. It uses the expectations of GoogleTest.
 
 #include <span>
 

@@ -1,5 +1,5 @@
-// conformance_rank BACKEND WORLD_SIZE: one rank of the conformance suite. Start it with a launcher,
-// as often as WORLD_SIZE says, with PACELINE_BACKEND set; the arguments are what is expected.
+// conformance_rank BACKEND WORLD_SIZE: one rank of the conformance suite. A launcher must start
+// WORLD_SIZE of them, with PACELINE_BACKEND set; the arguments are the expected values.
 
 #include <cstdio>
 #include <cstdlib>

@@ -24,7 +24,7 @@ class RankTest : public testing::Test {
 
 int run_checks(const std::string& backend, int world_size) {
   const auto group = init_process_group({.group = {.timeout = std::chrono::seconds(60)}});
-  // A launcher that does not fit would make WORLD_SIZE worlds of one, where everything passes.
+  // The wrong launcher would start WORLD_SIZE groups of one rank each, in which every check passes.
   if (group->world_size() != world_size || group->backend() != backend) {
     std::fprintf(stderr, "this is a group of %d with backend %s, not of %d with %s\n",
                  group->world_size(), group->backend().c_str(), world_size, backend.c_str());

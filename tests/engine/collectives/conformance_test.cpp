@@ -1,5 +1,5 @@
 // The conformance suite on ranks that are threads of this program: Paceline's own backend over
-// every transport, and Gloo where it is built.
+// every transport, and Gloo if it is built.
 
 #include "tests/engine/collectives/conformance.h"
 
@@ -17,7 +17,7 @@ struct ConformanceSetting {
   std::string backend;
   TransportKind transport;
   int world;
-  std::string over = {};  // UCX's transports
+  std::string over = {};  // the transports that UCX may use
   int tcp_streams = 1;
 };
 

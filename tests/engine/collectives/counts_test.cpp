@@ -35,7 +35,7 @@ std::size_t sum(const Counts& counts) {
   return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
 }
 
-// Unequal, some zero; over every boundary of the executors as `scale` grows.
+// Unequal counts, some zero; as `scale` grows they cross every size boundary of the executors.
 Counts counts_for(int world, std::size_t scale, std::size_t shift = 0) {
   Counts counts(static_cast<std::size_t>(world));
   for (std::size_t i = 0; i < counts.size(); ++i) counts[i] = ((i + shift) * 7 + 3) % 5 * scale;
@@ -68,7 +68,7 @@ TEST_P(CountsTest, all_gather_v_puts_the_blocks_in_a_row) {
       std::vector<float> all(sum(counts));
       group.all_gather_v(std::span(mine), std::span(all), counts);
       ASSERT_EQ(all, wanted) << scale;
-      // In place, and later.
+      // In place, and asynchronously.
       std::vector<float> again(sum(counts));
       const auto own = std::span(again).subspan(before, counts[self]);
       std::copy(mine.begin(), mine.end(), own.begin());
@@ -185,7 +185,8 @@ class CountsMismatch : public testing::TestWithParam<TransportSetting> {
   }
 };
 
-// 20 for each rank; on the last rank the first two differ by 10.
+// 20 elements for each rank; on the last rank the first two counts differ by 10 from those of the
+// other ranks.
 Counts counts_of(const ProcessGroup& group) {
   Counts counts(static_cast<std::size_t>(group.world_size()), 20);
   if (group.rank() == group.world_size() - 1) {

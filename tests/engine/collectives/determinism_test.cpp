@@ -1,4 +1,5 @@
-// The promises of Paceline's own backend that others do not make: the same bits everywhere.
+// Promises of Paceline's own backend that other backends do not make: bitwise equal results
+// everywhere.
 
 #include <cstring>
 #include <mutex>
@@ -25,7 +26,7 @@ TEST(Determinism, staged_and_symmetric_memory_agree_in_every_type_and_operation)
         std::mt19937 random(static_cast<unsigned>(group.rank() * 100 + op));
         std::vector<std::byte> plain(count * size_of(dtype));
         for (auto& byte : plain) {
-          // 0x3? as every byte: a modest positive number in every floating-point type.
+          // Every byte is 0x38 to 0x3f: a moderate positive number in every floating-point type.
           byte = dtype == Dtype::kBool ? std::byte(random() & 1) : std::byte(0x38 | (random() & 7));
         }
         std::memcpy(shared.data(), plain.data(), plain.size());
@@ -42,7 +43,7 @@ TEST(Determinism, staged_and_symmetric_memory_agree_in_every_type_and_operation)
   }
 }
 
-// The promise of kernels/reduce.h across transports, buffers and chunkings.
+// kernels/reduce.h promises this for all transports, buffers and chunk sizes.
 TEST(Determinism, the_same_bits_over_every_transport_and_on_every_rank) {
   for (const int world : {2, 3, 4, 5}) {
     for (const std::size_t count : {100, 2000, 5000, 300'001}) {

@@ -1,4 +1,4 @@
-// A grid of ranks with named axes: who is in which group, the drawing, and what is refused.
+// A grid of ranks with named axes: the members of its groups, its picture, and what it refuses.
 
 #include "paceline/engine/collectives/group/device_mesh.h"
 
@@ -155,7 +155,8 @@ TEST(DeviceMesh, the_drawing_shows_hosts_ranks_and_axes) {
   });
 }
 
-// Ranks 0 and 3 take the axes in one order, ranks 1 and 2 in the other: a circle of four groups.
+// Ranks 0 and 3 use the axes in one order, ranks 1 and 2 in the other, so four groups wait in a
+// circle.
 TEST(DeviceMesh, axes_called_in_different_orders_are_explained_in_a_sentence) {
   const FreshDirectory directory;
   run_ranks(4,

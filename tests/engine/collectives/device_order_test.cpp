@@ -1,5 +1,5 @@
-// Collectives on a device's memory, with a device that is a thread of this program and whose memory
-// is the host's: who waits for what, and what happens when the device fails.
+// Collectives on device memory. The device is a thread of this program and its memory is ordinary
+// memory. Tested: which side waits for which event, and what happens when the device fails.
 
 #include <atomic>
 #include <future>
@@ -23,14 +23,14 @@ using testing::HasSubstr;
 
 constexpr char kChoice[] = "cpu:paceline,cuda:slowdevice";
 
-// Lets devices of all ranks finish what they have been given.
+// While true, the devices of all ranks may finish their queued work.
 std::atomic<bool> device_may_finish = true;
 std::atomic<bool> device_breaks = false;
 
 using Event = std::shared_future<void>;
 Event* event_of(void* raw) { return static_cast<Event*>(raw); }
 
-// The device's stream is a thread for each call.
+// The device's stream: one thread for each call.
 void run_on_device(const Collective& call, Deadline deadline, Mesh& mesh, int world_size) {
   if (device_breaks) fail(ErrorCode::kSystem, "rank {}: the device broke", mesh.rank());
   std::atomic<bool> is_given_up = false;
@@ -53,8 +53,8 @@ void run_on_device(const Collective& call, Deadline deadline, Mesh& mesh, int wo
   }
 }
 
-// The order of a caller whose stream has done all that it was given, and that notes what it waits
-// for.
+// The order of a caller whose stream has already finished its work. Records the event that the
+// stream must wait for.
 class NotingOrder : public DeviceOrder {
  public:
   NotingOrder() {
@@ -111,7 +111,7 @@ void expect_everywhere(const std::vector<float>& data, float value) {
   EXPECT_EQ(data, std::vector<float>(data.size(), value));
 }
 
-// Every rank has come here, without the group.
+// Waits until every rank has called pass(), without using the group.
 class Gate {
  public:
   void pass() {
@@ -142,7 +142,7 @@ TEST_F(DeviceOrderTest,
     EXPECT_EQ(order->waited_for.wait_for(0s), std::future_status::timeout);
     gate.pass();
     device_may_finish = true;
-    order->waited_for.wait();  // as a stream does
+    order->waited_for.wait();  // as the caller's stream does
     expect_everywhere(data, 6.0f);
     while (!work->is_completed()) std::this_thread::yield();
     EXPECT_TRUE(watched.expired());
@@ -252,7 +252,7 @@ TEST_F(DeviceOrderTest, a_group_that_goes_lets_the_device_finish_what_was_waited
   std::atomic<int> waited = 0;
   std::jthread later([&] {
     while (waited < 2) std::this_thread::yield();
-    std::this_thread::sleep_for(50ms);  // long enough that the groups are on their way out
+    std::this_thread::sleep_for(50ms);  // long enough for the groups to have begun to end
     device_may_finish = true;
   });
   run([&](ProcessGroup& group) {
@@ -263,7 +263,7 @@ TEST_F(DeviceOrderTest, a_group_that_goes_lets_the_device_finish_what_was_waited
   for (const auto& result : data) expect_everywhere(result, 6.0f);
 }
 
-// The calls by which a group forms all have number 0.
+// All calls that form a group have number 0.
 TEST_F(DeviceOrderTest,
        a_library_that_connects_at_once_leaves_no_time_between_the_calls_of_forming) {
   for (const TransportKind transport :

@@ -1,4 +1,4 @@
-// Groups whose connections are encrypted, and ranks that do not agree about it.
+// Groups with encrypted connections, and ranks that disagree about encryption.
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,7 @@
 #pragma once
 
-// Something that a global variable of another library holds until that library ends.
+// Objects that a global variable of another library holds until that library is unloaded or the
+// process exits.
 
 #include <memory>
 

@@ -1,4 +1,4 @@
-// Loaded and unloaded by a test.
+// A module that a test loads and unloads.
 
 #include <memory>
 

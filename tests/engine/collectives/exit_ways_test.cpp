@@ -1,5 +1,5 @@
-// A program that ends with its group still there, in every way a program can: in a global variable
-// of each kind, by each way to end. The library's own statics must live as long.
+// A program that exits while its group still exists: in a global variable of each kind, with each
+// way to end a program. The library's own static objects must live as long.
 
 #include <chrono>
 #include <cstdlib>
@@ -28,10 +28,11 @@ namespace {
 using namespace std::chrono_literals;
 using Group = std::shared_ptr<ProcessGroup>;
 
-// Destroyed before the library's function-local statics that main() has made, were it not for their
-// having no destructors; and after all of them, because its own construction was complete first.
+// This variable is destroyed after all function-local static objects that main() has caused the
+// library to make, because its construction was complete before theirs. So those objects must have
+// no destructors.
 Group in_global;
-Group* volatile leaked = nullptr;  // read by the leak sanitizer alone
+Group* volatile leaked = nullptr;  // only so that the leak sanitizer finds the group
 [[gnu::init_priority(101)]] std::shared_ptr<void> in_first_global;
 thread_local Group in_thread_local;
 
@@ -44,7 +45,7 @@ struct Base {
   virtual ~Base() = default;
   Group group;
 };
-// The group is a member of an object that has a destructor of its own, which uses it.
+// The group is a member of the base class; the destructor of the derived class uses it.
 struct Trainer : Base {
   ~Trainer() override {
     if (group) group->barrier();
@@ -56,7 +57,8 @@ void use(const Group& group) {
   std::vector<float> values(1000, 1.0F);
   group->all_reduce(std::span(values));
   group->barrier();
-  // The thread of asynchronous operations is there, and a group of groups.
+  // The thread for asynchronous operations runs, and a group exists that was made from another
+  // group.
   group->all_reduce_async(std::span(values))->wait();
   group->split(0, group->rank())->barrier();
 }
@@ -64,7 +66,7 @@ void use(const Group& group) {
 struct Way {
   const char* name;
   std::function<void(Group group)> end;
-  bool leaves = true;  // says goodbye, so that the other rank misses nothing
+  bool leaves = true;  // the group says goodbye, so the other rank does not miss this one
 };
 
 const std::vector<Way>& ways() {
@@ -128,7 +130,7 @@ const std::vector<Way>& ways() {
 
 std::string free_port() { return std::to_string(local_port(listen_tcp({"127.0.0.1", 0}))); }
 
-// A rank of two, in a process of its own.
+// Starts one rank of two in its own process.
 pid_t start(const Way& way, int rank, const std::string& meeting) {
   std::fflush(nullptr);
   const pid_t pid = ::fork();

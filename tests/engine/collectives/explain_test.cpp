@@ -1,4 +1,4 @@
-// What a table of records means. Each case is a table that a job could have left.
+// The explanation of flight records. Each case is a set of records that a job could have left.
 
 #include "paceline/engine/collectives/flight/explain.h"
 
@@ -21,7 +21,7 @@ using testing::IsEmpty;
 constexpr std::uint64_t kSecond = 1'000'000'000;
 constexpr std::uint64_t kBegin = 1000 * kSecond;
 
-// One rank's file, written step by step. Times are in seconds after the job's begin.
+// The flight file of one rank, written step by step. Times are in seconds since the job began.
 class Rank {
  public:
   explicit Rank(int rank, int world_size = 4) {
@@ -44,7 +44,7 @@ class Rank {
     group_ = number;
     return *this;
   }
-  // A call that began at `begin`.
+  // Adds a call that began at `begin`.
   Rank& call(Op op, std::uint32_t sequence, double begin, std::uint64_t count = 1000) {
     FlightOperation operation;
     operation.id = flight_.operations.size() + 1;
@@ -225,7 +225,7 @@ TEST(Explain, the_group_that_is_asked_for_comes_first) {
   EXPECT_EQ(explain(flights, "world.0").group, "world.0");
 }
 
-// A group that has failed refuses what is called next.
+// A failed group refuses all later calls.
 TEST(Explain, calls_that_a_failed_group_refused_do_not_hide_the_failure) {
   const auto waits = [](int rank) {
     return Rank(rank, 3)
@@ -331,8 +331,8 @@ TEST(Explain, a_rank_whose_exit_code_is_known_did_not_die) {
   EXPECT_EQ(explain_all({done, ended(3)}).verdict, Verdict::kDied);
 }
 
-// As after kill -9 of everything that hung: it is not known which rank died first, but which was
-// missing.
+// The records after `kill -9` of all hanging ranks: they do not tell which rank died first, but
+// they do tell which one had not arrived.
 TEST(Explain, a_job_that_was_killed_as_a_whole_names_the_rank_that_was_missing) {
   const auto found =
       explain_all({Rank(0, 2).call(Op::kAllReduce, 1, 5).process(FlightProcess::kGone),
@@ -386,7 +386,7 @@ TEST(Explain, two_groups_that_wait_for_each_other) {
             "world.0); every rank must use its groups in the same order");
 }
 
-// As the lines that name ranks do.
+// All numbers of ranks in an explanation are those of the world.
 TEST(Explain, roots_and_peers_in_a_group_of_others_are_ranks_of_the_world) {
   const auto member = [](int rank) {
     return Rank(rank, 4).group(1, "world.0", rank / 2, 2).in_group(1);
@@ -401,7 +401,8 @@ TEST(Explain, roots_and_peers_in_a_group_of_others_are_ranks_of_the_world) {
 }
 
 TEST(Explain, a_circle_of_groups_is_told_in_full) {
-  // Rank r is in the group with its next rank, and missing in the one with the rank before.
+  // Rank r is in the group with the next rank, and has not arrived in the group with the previous
+  // rank.
   const auto rank = [](int r) {
     return Rank(r, 3)
         .group(1, "world.a" + std::to_string(r), 0, 2)
@@ -421,7 +422,8 @@ TEST(Explain, a_circle_of_groups_is_told_in_full) {
 }
 
 TEST(Explain, a_chain_of_groups_is_followed_to_its_end) {
-  // 0 waits for 1 in world, 1 waits for 2 in world.0, 2 computes.
+  // Rank 0 waits for rank 1 in group world, rank 1 waits for rank 2 in group world.0, and rank 2
+  // computes.
   const auto found =
       explain_all({Rank(0, 3).finished(Op::kBarrier, 1, 1).call(Op::kAllReduce, 2, 1),
                    Rank(1, 3)
@@ -443,7 +445,7 @@ TEST(Explain, a_group_without_the_records_of_all_its_ranks_is_undecided) {
             "all_reduce #1 (float32 x 1000, sum, group world) did not end; 1 of its 3 ranks has no "
             "records here (another machine, or it left in order); ranks 0, 2 have been waiting for "
             "30.0 s");
-  EXPECT_THAT(found.ranks, IsEmpty());  // those who wait are not to blame
+  EXPECT_THAT(found.ranks, IsEmpty());  // the ranks that wait are not to blame
 }
 
 TEST(Explain, processes_of_another_machine_are_not_called_dead) {

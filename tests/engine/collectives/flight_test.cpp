@@ -1,4 +1,4 @@
-// What a group leaves in its ranks' flight records, and what errors tell of it.
+// The flight records that a group writes, and what errors report from them.
 
 #include <barrier>
 #include <filesystem>
@@ -112,7 +112,7 @@ TEST_P(FlightTest, the_time_outs_error_says_who_never_entered_and_where_the_reco
         group.barrier();
         std::vector<float> data(1000);
         if (group.rank() == 2) {
-          // Stays without calling until the others have given up.
+          // Stays in the group without making a call until the other ranks have given up.
           EXPECT_THROW(group.recv(std::span<float>(), 0, 0, {.timeout = 60s}), Error);
           return;
         }

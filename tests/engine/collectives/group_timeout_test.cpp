@@ -1,5 +1,5 @@
-// How long a group's operations may take: what the program says, else PACELINE_TIMEOUT, else
-// PyTorch's half an hour.
+// The time limit of a group's operations: the program's own, else PACELINE_TIMEOUT, else 30 minutes
+// as in PyTorch.
 
 #include <cstdlib>
 #include <functional>
@@ -32,7 +32,7 @@ class GroupTimeout : public testing::Test {
   static void set(const char* text) { ASSERT_EQ(setenv("PACELINE_TIMEOUT", text, 1), 0); }
 };
 
-// A group of one, of its own.
+// A separate group of one rank.
 std::shared_ptr<ProcessGroup> group_with(const GroupOptions& options = {}) {
   return init_process_group({.rendezvous = {.rank = 0,
                                             .world_size = 1,
@@ -76,7 +76,7 @@ TEST_F(GroupTimeout, of_nothing_or_less_is_refused_by_every_call) {
                  {"rank 0: init_process_group: ", "GroupOptions::timeout is " + ms},
                  [&] { group_with({.timeout = none}); });
   }
-  group->barrier();  // nothing of it was an operation
+  group->barrier();  // the refused attempts did not harm the group
 }
 
 TEST_F(GroupTimeout, goes_over_to_groups_made_of_the_group_that_have_none_of_their_own) {
@@ -102,7 +102,8 @@ TEST_F(GroupTimeout, that_is_not_a_number_of_seconds_is_an_error_that_names_vari
       EXPECT_EQ(error.code(), ErrorCode::kInvalid);
       EXPECT_THAT(error.what(), Says("group.timeout_refused", "rank 0: init_process_group", text));
     }
-    EXPECT_EQ(group_with({.timeout = 7s})->timeout(), 7s);  // which does not need it
+    // A timeout in the options makes the variable irrelevant.
+    EXPECT_EQ(group_with({.timeout = 7s})->timeout(), 7s);
   }
 }
 

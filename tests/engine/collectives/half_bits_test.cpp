@@ -1,5 +1,6 @@
-// Sums of 16-bit floats from end to end: over every transport, in every memory, between made-up
-// hosts and by every algorithm they have the bits of the portable kernel on all contributions.
+// Sums of 16-bit floats in whole groups: over every transport, in every kind of memory, between
+// made-up hosts and with every algorithm, they are bitwise equal to the result of the portable
+// kernel.
 
 #include <cstring>
 #include <optional>
@@ -21,11 +22,11 @@ using Numbers = std::vector<std::uint16_t>;
 struct HalfSetting {
   const char* name;
   TransportKind transport = TransportKind::kAuto;
-  std::vector<int> host_of;  // of each rank
+  std::vector<int> host_of;  // the host of each rank
   std::optional<Algorithm> algorithm = {};
 };
 
-// Numbers about 1, so that most sums must be rounded, and every 16th subnormal.
+// Numbers near 1, so that most sums must be rounded; every 16th is subnormal.
 Numbers numbers_of(int rank, std::size_t count, Dtype dtype) {
   std::mt19937 random(static_cast<unsigned>(rank * 1000) + static_cast<unsigned>(count));
   const unsigned mantissa_bits = dtype == Dtype::kFloat16 ? 10 : 7;
@@ -113,7 +114,7 @@ TEST_P(HalfBitsTest, sums_of_16_bit_floats_have_the_bits_of_the_portable_kernel)
   harness::run_ranks_ok(static_cast<int>(setting.host_of.size()), body, options);
 }
 
-// Host -1: as it is.
+// Host -1: the rank keeps its real host.
 INSTANTIATE_TEST_SUITE_P(
     Over, HalfBitsTest,
     testing::Values(

@@ -1,5 +1,6 @@
-// all_gather_v and reduce_scatter_v by the hierarchy: the promised bits for hosts and counts of
-// every kind, how often a byte crosses the network, and real groups over made-up hosts.
+// all_gather_v and reduce_scatter_v with the hierarchy: the results are bitwise as promised for
+// hosts and counts of every kind; how often a byte crosses the network; and real groups over
+// made-up hosts.
 
 #include <algorithm>
 #include <cstring>
@@ -31,7 +32,8 @@ std::size_t total_of(const Counts& counts) {
   return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
 }
 
-// None, one element, all on the first, the last or a middle rank, all alike, and mixed with zeros.
+// All zero; a single element; all on the first, the last or a middle rank; all equal; mixed with
+// zeros.
 std::vector<Counts> counts_of_every_kind(int world, std::size_t scale) {
   const auto ranks = static_cast<std::size_t>(world);
   std::vector<Counts> all(7, Counts(ranks));
@@ -87,7 +89,7 @@ TEST_P(HierarchyCounts, give_every_rank_the_promised_bits) {
   }
 }
 
-// As much as fits, and never more, on any rank.
+// The pieces use as much of the scratch memory as possible, but never more than a rank has.
 TEST_P(HierarchyCounts, are_cut_so_that_the_scratch_of_every_rank_suffices) {
   const Hosts hosts = Hosts::from(GetParam().host_of);
   for (const Op op : kOps) {
@@ -125,7 +127,7 @@ TEST_P(HierarchyCounts, are_cut_so_that_the_scratch_of_every_rank_suffices) {
 INSTANTIATE_TEST_SUITE_P(Layouts, HierarchyCounts, testing::ValuesIn(host_layouts()),
                          [](const auto& info) { return std::string(info.param.name); });
 
-// Headers are less than a fiftieth of what is moved here.
+// Headers are less than 2 % of the bytes that are sent here.
 TEST(HierarchyCountsBytes, cross_the_network_once_for_a_host) {
   const std::size_t scale = 1 << 13;
   for (const int ranks : {2, 4}) {
@@ -138,7 +140,8 @@ TEST(HierarchyCountsBytes, cross_the_network_once_for_a_host) {
           return static_cast<double>(
               ScheduleRun(case_for(algorithm, op, hosts, counts)).run().network_bytes);
         };
-        // A gathered block goes to two hosts; of a scattered one two hosts' sums come.
+        // A gathered block is sent to two other hosts; a scattered block receives sums from two
+        // other hosts.
         const double once = 2.0 * static_cast<double>(total_of(counts)) * sizeof(float);
         const double by_hierarchy = moved(Algorithm::kHierarchy);
         EXPECT_GE(by_hierarchy, once);
@@ -167,7 +170,7 @@ std::size_t hash_of(const std::vector<T>& data) {
       {reinterpret_cast<const char*>(data.data()), data.size() * sizeof(T)});
 }
 
-// Hashes of what a rank gets: gathered, gathered in place, a mean, a sum in 16 bits.
+// Hashes of a rank's results: gathered, gathered in place, a mean, and a 16-bit sum.
 std::vector<std::size_t> results_of(ProcessGroup& group, const Counts& counts) {
   const auto self = static_cast<std::size_t>(group.rank());
   const std::size_t before =
@@ -208,7 +211,7 @@ TEST_P(HierarchyCountsGroups, give_the_bits_of_one_host) {
     group.link.host = "h" + std::to_string(host_of[static_cast<std::size_t>(rank)]);
     group.planning.algorithm = Algorithm::kHierarchy;
   };
-  // The last is cut into several pieces.
+  // The largest scale is cut into several pieces.
   for (const std::size_t scale : {1, 5000, 300'001}) {
     const auto all_counts = counts_of_every_kind(world, scale);
     std::vector<std::vector<std::vector<std::size_t>>> wanted(static_cast<std::size_t>(world));

@@ -1,5 +1,5 @@
-// The hierarchy's schedules for hosts of every kind, without a network: the promised bits, and how
-// often a byte crosses it.
+// The hierarchy's schedules for hosts of every kind, without a network: the results are bitwise as
+// promised; and how often a byte crosses the network.
 
 #include "paceline/engine/collectives/algorithms/message_algorithms.h"
 
@@ -54,7 +54,7 @@ std::uint64_t network_bytes(Algorithm algorithm, Op op, const Hosts& hosts, std:
   return ScheduleRun(test).run().network_bytes;
 }
 
-// Headers are less than a hundredth of what is moved here.
+// Headers are less than 1 % of the bytes that are sent here.
 TEST(HierarchyBytes, cross_the_network_once_for_a_host) {
   const std::size_t count = 1 << 16;
   const double bytes = count * 4.0;
@@ -67,7 +67,7 @@ TEST(HierarchyBytes, cross_the_network_once_for_a_host) {
     const auto moved = [&](Op op) {
       return network_bytes(Algorithm::kHierarchy, op, hosts, count, Dtype::kFloat32);
     };
-    near(2 * bytes, moved(Op::kAllReduce));  // half a buffer each way, twice
+    near(2 * bytes, moved(Op::kAllReduce));  // half a buffer in each direction, twice
     near(bytes, moved(Op::kBroadcast));
     near(bytes, moved(Op::kReduce));
     near(2 * ranks * bytes, moved(Op::kAllGather));
@@ -76,10 +76,11 @@ TEST(HierarchyBytes, cross_the_network_once_for_a_host) {
         network_bytes(Algorithm::kDirect, Op::kAllReduce, hosts, count, Dtype::kFloat32);
     near(ranks * 2 * bytes, direct);
   }
-  // Three ranks are two subtrees: the sums cross twice, the result once.
+  // Three ranks form two subtrees: their two sums cross the network, and the result crosses it
+  // once.
   near(3 * bytes, network_bytes(Algorithm::kHierarchy, Op::kAllReduce, Hosts::blocks(2, 3), count,
                                 Dtype::kFloat32));
-  // 16-bit sums travel in float32, results in 16 bits.
+  // 16-bit types: sums cross as float32, results as 16-bit values.
   near(1.5 * bytes, network_bytes(Algorithm::kHierarchy, Op::kAllReduce, Hosts::blocks(2, 2), count,
                                   Dtype::kBfloat16));
 }

@@ -1,6 +1,6 @@
 #pragma once
 
-// Hosts of every kind, for suites about the hierarchy.
+// Layouts of hosts of every kind, for tests of the hierarchy.
 
 #include <vector>
 

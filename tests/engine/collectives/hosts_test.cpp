@@ -1,5 +1,5 @@
-// Groups that span hosts, and every algorithm over sockets: the ranks are threads that are declared
-// to be on different hosts, so they share memory with some and send over TCP to others.
+// Groups that span hosts, and every algorithm over sockets. The ranks are threads that are declared
+// to be on different hosts, so they share memory with some ranks and use TCP for the others.
 
 #include <cstring>
 #include <mutex>
@@ -34,7 +34,7 @@ RanksOptions options_for(const HostsSetting& setting) {
   return options;
 }
 
-// A hash of what all operations give on a rank, so that settings can be compared bit for bit.
+// The results of all operations on a rank, so that settings can be compared bit for bit.
 std::vector<float> all_results(ProcessGroup& group, std::size_t count) {
   const auto world = static_cast<std::size_t>(group.world_size());
   std::vector<float> results;
@@ -66,7 +66,7 @@ std::vector<float> all_results(ProcessGroup& group, std::size_t count) {
   keep(part);
   group.all_to_all(std::span(wide), std::span(all));
   keep(all);
-  // 16-bit sums, made of the same random bits.
+  // 16-bit sums of the same random bits.
   std::vector<std::uint16_t> brains(count);
   for (std::size_t i = 0; i < count; ++i) {
     std::uint32_t bits = 0;
@@ -136,7 +136,7 @@ TEST(Hosts, say_how_they_are_joined_and_why) {
       options_for({"", {0, 0, 1, 1}, {}}));
 }
 
-// Pieces of a call take turns in a few areas: a rank that lags behind must not see another piece.
+// The pieces of a call take turns in a few areas: a rank that is slow must not see a later piece.
 class HostsPieces : public testing::TestWithParam<HostsSetting> {};
 
 TEST_P(HostsPieces, of_large_calls_do_not_disturb_each_other) {
@@ -217,8 +217,8 @@ TEST(Hosts, ranks_that_choose_differently_are_told_when_the_group_forms) {
   EXPECT_EQ(results[1].error->code(), ErrorCode::kInvalid);
 }
 
-// Among five ranks, with one in the middle, and by every algorithm that is not a hierarchy's: for
-// that, and for every pair of calls, mismatch_layouts_test.cpp.
+// One rank of four or five makes a different call, with every algorithm except the hierarchy.
+// mismatch_layouts_test.cpp tests hierarchies and every pair of calls.
 class HostsMismatch : public testing::TestWithParam<std::tuple<HostsSetting, int>> {};
 
 TEST_P(HostsMismatch, is_an_error_on_every_rank_at_once) {
@@ -281,7 +281,8 @@ INSTANTIATE_TEST_SUITE_P(
              std::to_string(std::get<1>(info.param));
     });
 
-// A rank far away in a tree is named, not who waits for it too.
+// The error names the missing rank, even far away in a tree, and not the ranks that also wait for
+// it.
 TEST(HostsMissing, a_time_out_names_the_missing_rank) {
   for (const auto algorithm : {Algorithm::kDoubling, Algorithm::kHierarchy}) {
     auto options = options_for({"", {0, 0, 1, 1, 2, 2}, algorithm});

@@ -1,4 +1,4 @@
-// Buffers of one call that share memory: as they may, and as they may not.
+// Buffers of one call that share memory: the allowed and the refused cases.
 
 #include <string>
 #include <vector>
@@ -17,8 +17,8 @@ using harness::Says;
 
 class OwnBlocksTest : public testing::TestWithParam<Algorithm> {};
 
-// The conformance suite has the same over every transport, with the algorithms of the planner's
-// choice.
+// The conformance suite runs the same checks over every transport, with the planner's choice of
+// algorithms.
 TEST_P(OwnBlocksTest, may_be_input_or_output_whatever_the_algorithm) {
   for (const auto& check : conformance::checks()) {
     if (std::string(check.name) != "own_blocks_may_be_input_or_output") continue;
@@ -38,7 +38,7 @@ TEST_P(OwnBlocksTest, may_be_input_or_output_whatever_the_algorithm) {
 INSTANTIATE_TEST_SUITE_P(Algorithms, OwnBlocksTest, testing::ValuesIn(kAllAlgorithms),
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
-// Peers would read what is being written.
+// If buffers overlapped in other ways, peers would read memory while it is being written.
 TEST(Overlap, other_than_in_place_is_refused_before_anything_is_sent) {
   harness::run_ranks_ok(2, [](ProcessGroup& group) {
     std::vector<float> data(40, 1.0f);
@@ -62,7 +62,7 @@ TEST(Overlap, other_than_in_place_is_refused_before_anything_is_sent) {
     const std::vector<std::size_t> counts = {4, 6};
     refused("all_gather_v",
             [&] { group.all_gather_v(all.subspan(1, counts[self]), all.first(10), counts); });
-    group.all_reduce(all);  // the group goes on
+    group.all_reduce(all);  // the group still works
     EXPECT_EQ(data, std::vector<float>(40, 2.0f));
   });
 }

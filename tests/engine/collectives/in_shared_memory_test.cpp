@@ -1,5 +1,6 @@
 // The direct schedules of ranks that map each other's memory, in place and staged, for world sizes
-// 1 to 9 without any: the rules of in_shared_memory.h and the bits of the results.
+// 1 to 9, without any shared memory: they follow the rules of in_shared_memory.h, and the results
+// are bitwise as promised.
 
 #include "paceline/engine/collectives/algorithms/in_shared_memory.h"
 
@@ -20,7 +21,7 @@ constexpr Way kInPlace{"in_place", build_in_place};
 constexpr Way kStaged{"staged", build_staged};
 constexpr Way kOneShot{"one_shot", build_staged_one_shot};
 
-// Unequal, some zero.
+// Unequal counts, some zero.
 std::vector<std::size_t> unequal_counts(Op op, int world, std::size_t scale) {
   const auto size = static_cast<std::size_t>(world);
   std::vector<std::size_t> counts(op == Op::kAllToAllV ? size * size : size);
@@ -32,7 +33,7 @@ int expect_right(const Way& way, const ScheduleCase& test) {
   SCOPED_TRACE(fmt::format("{} {} {}, world {}, count {}, root {}", way.name, name_of(test.call.op),
                            name_of(test.call.dtype), test.world, test.call.count, test.call.root));
   SharedScheduleRun run(test, [&](ScheduleSpec spec) {
-    // Blocks of a staging area have the longest one's room.
+    // Blocks of a staging area have room for the longest block.
     if (has_counts(spec.op)) spec.count = test.chunk;
     if (spec.op == Op::kBroadcast) spec.chunk = spec.count / 3;
     return way.build(spec);
@@ -93,7 +94,7 @@ INSTANTIATE_TEST_SUITE_P(OneShot, InSharedMemoryTest,
                          testing::Values(std::tuple(kOneShot, Op::kAllReduce)),
                          [](const auto& /*info*/) { return std::string("all_reduce"); });
 
-// Input and output are one buffer: the caller's, which every rank of an in-place call maps.
+// Input and output are one buffer of the caller, which every rank maps in an in-place call.
 TEST(InSharedMemory, may_work_in_the_output) {
   for (const Way& way : {kInPlace, kStaged}) {
     for (const Op op : {Op::kAllReduce, Op::kBroadcast, Op::kReduce, Op::kAllGather}) {
@@ -109,7 +110,7 @@ TEST(InSharedMemory, may_work_in_the_output) {
   }
 }
 
-// The check of the runs above can fail.
+// Proves that the check in the runs above can fail.
 TEST(InSharedMemory, a_rank_that_writes_what_another_reads_is_noticed) {
   ScheduleCase test{.call = {}, .world = 2};
   test.call.op = Op::kAllGather;

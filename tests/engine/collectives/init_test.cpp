@@ -1,4 +1,4 @@
-// init_process_group() where it cannot succeed: what it says, and what it leaves in the records.
+// Failures of init_process_group(): its error messages and the flight records that it leaves.
 
 #include <array>
 #include <cstdlib>
@@ -39,7 +39,7 @@ class Variable {
   const char* const name_;
 };
 
-// What two ranks get that choose these.
+// The errors of two ranks that call init_process_group() with these options.
 std::array<std::string, 2> errors_of_two(const std::array<GroupOptions, 2>& options) {
   const auto store = std::make_shared<MemoryStore>();
   const auto secret = Secret::generate();
@@ -85,12 +85,12 @@ TEST(Init, a_variable_that_cannot_be_names_the_rank_itself_and_what_there_is) {
       EXPECT_THAT(error, HasSubstr(one.value));
       EXPECT_THAT(error, HasSubstr(one.choices));
     }
-    // Nothing was begun that a launcher could say more about.
+    // The failed call left no flight records.
     EXPECT_TRUE(std::filesystem::is_empty(directory.path())) << one.name;
   }
 }
 
-// As a wrong variable of one rank, which threads cannot have alone.
+// This stands for a wrong environment variable of one rank, which a thread cannot have for itself.
 TEST(Init, a_resource_that_one_rank_lacks_is_reported_to_the_others_before_they_meet) {
   const auto begin = std::chrono::steady_clock::now();
   for (const std::size_t odd : {0u, 1u}) {
@@ -143,7 +143,7 @@ TEST(Init, ranks_that_differ_in_what_chooses_algorithms_are_shown_both) {
   }
 }
 
-// Threads of one process are other ranks of one job, each of which may have its own.
+// Threads of one process are different ranks of a job, and each may have its own group.
 TEST(Init, a_second_group_of_a_rank_that_lives_is_refused_at_once) {
   const auto store = std::make_shared<MemoryStore>();
   const auto secret = Secret::generate();

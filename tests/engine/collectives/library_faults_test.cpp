@@ -1,6 +1,6 @@
-// A rank that dies, stops or leaves a group in the middle of a library's collective: a typed error
-// on every survivor, not a hang. tests/faults has the same for Paceline's own backend, and
-// mpi_faults_test.sh for MPI, which needs a launcher of its own.
+// A rank that dies, freezes or leaves a group during a library's collective causes a typed error on
+// every other rank, not a hang. tests/faults has the same tests for Paceline's own backend, and
+// mpi_faults_test.sh for MPI, which needs its own launcher.
 
 #include <filesystem>
 #include <random>
@@ -28,7 +28,7 @@ using harness::SharedCounter;
 using testing::HasSubstr;
 using namespace std::chrono_literals;
 
-// Descriptors that a library may open once, whenever it likes.
+// The number of descriptors that a library may open once, at any time.
 constexpr std::size_t kSpare = 4;
 
 std::size_t count_descriptors() {
@@ -38,7 +38,7 @@ std::size_t count_descriptors() {
 
 class LibraryFault : public testing::TestWithParam<std::string> {};
 
-// Memory that outlives errors: a library may go on using it (docs/backends.md).
+// Memory that is never freed: after an error a library may still use it (docs/backends.md).
 std::vector<float>& lasting_data() {
   static std::vector<float> data(1 << 20, 1.0f);
   return data;
@@ -88,8 +88,8 @@ void expect_all_but_one_went_on(const std::vector<harness::ProcessResult>& resul
   }
 }
 
-// The library is at rest then, so the group's end closes what leads to the dead, and another group
-// of the survivors goes on.
+// The library is idle when the rank dies. Therefore ending the group closes the connections to it,
+// and another group of the remaining ranks still works.
 TEST_P(LibraryFault, a_rank_killed_between_calls_is_named_and_the_survivors_continue) {
   for (int victim = 0; victim < 3; ++victim) {
     SharedCounter resting;
@@ -122,8 +122,8 @@ TEST_P(LibraryFault, a_rank_killed_between_calls_is_named_and_the_survivors_cont
   }
 }
 
-// During a call the library may break, also for other groups of the process: then they say so, and
-// no rank hangs or dies.
+// A fault during a call may make the library unusable, also for other groups of the process. Those
+// then report it, and no rank hangs or dies.
 TEST_P(LibraryFault, after_a_rank_killed_in_a_call_another_group_continues_or_says_why_not) {
   for (const auto op : {ReduceOp::kSum, ReduceOp::kMax}) {
     for (int victim = 0; victim < 3; ++victim) {
@@ -203,7 +203,7 @@ TEST_P(LibraryFault, abort_also_ends_this_ranks_operations) {
                     {.backend = GetParam()});
 }
 
-// At any moment of a long call, also while a message into memory of the library's own is half read.
+// At any moment of a long call, even while a message into the library's own memory is half read.
 TEST_P(LibraryFault, abort_ends_a_call_in_any_part_of_it) {
   const int rounds = GetParam() == "gloo" ? 300 : 20;
   const auto results = run_process_ranks(
@@ -245,7 +245,7 @@ TEST_P(LibraryFault, an_aborted_group_is_followed_by_a_good_one_and_leaves_nothi
         for (int round = 0; round < kWarmUp + rounds; ++round) {
           if (round == kWarmUp) before = count_descriptors();
           const auto child = group.new_group({1, 0});
-          // Rank 1 may still be in the first when rank 0 gives up.
+          // Rank 1 may still be in the first all-reduce when rank 0 aborts.
           const auto go_on = [&] {
             child->all_reduce(data, ReduceOp::kMax);
             if (group.rank() == 0) child->abort("enough");
@@ -253,7 +253,7 @@ TEST_P(LibraryFault, an_aborted_group_is_followed_by_a_good_one_and_leaves_nothi
           };
           EXPECT_THROW(go_on(), Error);
         }
-        // A library's own thread may close a socket a little later.
+        // A thread of the library may close a socket a little later.
         EXPECT_TRUE(harness::wait_until([&] { return count_descriptors() <= before + kSpare; },
                                         Deadline::after(10s)))
             << count_descriptors() << ", " << before << " before";
@@ -266,7 +266,7 @@ TEST_P(LibraryFault, an_aborted_group_is_followed_by_a_good_one_and_leaves_nothi
   }
 }
 
-// One rank is asked, all stop after the same step.
+// One rank is asked to stop; all stop after the same step.
 TEST_P(LibraryFault, a_stop_is_agreed_on) {
   SharedCounter running;
   const auto results = run_process_ranks(

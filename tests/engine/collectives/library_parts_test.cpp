@@ -1,4 +1,4 @@
-// What the leaves of several libraries share, without any of the libraries.
+// The code that the backends for several libraries share, without any of the libraries.
 
 #include <algorithm>
 #include <cstring>
@@ -21,7 +21,7 @@ using harness::Says;
 
 using namespace std::chrono_literals;
 
-constexpr std::size_t kCount = 65;  // of a block
+constexpr std::size_t kCount = 65;  // elements of a block
 
 Collective call_of(Op op, const std::vector<std::byte>& input, std::vector<std::byte>& output,
                    Dtype dtype, ReduceOp reduce_op, int root) {
@@ -36,7 +36,8 @@ Collective call_of(Op op, const std::vector<std::byte>& input, std::vector<std::
   return call;
 }
 
-// A library that only moves: `world` ranks' contributions, seen by one of them.
+// Simulates a library that only moves data: the contributions of `world` ranks, as rank `rank`
+// receives them.
 void move_to(int rank, int world, const Collective& moved) {
   for (int giver = 0; giver < world; ++giver) {
     const auto blocks = moved.op == Op::kAllToAll ? static_cast<std::size_t>(world) : 1;
@@ -142,7 +143,7 @@ TEST(LibraryCall, tells_what_happened_by_the_text) {
   EXPECT_EQ(code_of_text("no device"), ErrorCode::kSystem);
 }
 
-// Shares `id` as `rank` of two, whose store is `store`.
+// Shares `id` as rank `rank` of two through `store`.
 void share(const std::shared_ptr<Store>& store, int rank, std::string& id) {
   ConnectOptions alone;
   std::string published;

@@ -1,6 +1,6 @@
 // Calls that do not match, between ranks that are declared to be on several hosts: every mismatch
-// in every layout, with the first and the last rank as the odd one in turns, so that each layout
-// meets both. Two ranks alone make no hierarchy.
+// in every layout. The odd rank is the first and the last rank in turn, so that each layout meets
+// both. Two ranks alone cannot form a hierarchy.
 
 #include <iostream>
 
@@ -18,7 +18,7 @@ using testing::HasSubstr;
 void expect_all_noticed(const MismatchRun& run) {
   MismatchRun with_odd = run;
   for (const Mismatch& mismatch : mismatches()) {
-    std::cout << mismatch.name << std::endl;  // which one, should a watchdog end it
+    std::cout << mismatch.name << std::endl;  // names the mismatch in case a watchdog ends it
     with_odd.odd = run.world - 1 - with_odd.odd;
     expect_noticed(mismatch, with_odd);
   }
@@ -30,7 +30,7 @@ MismatchRun on_hosts(const std::vector<int>& host_of, std::optional<Algorithm> a
   run.options.adjust = [=](int rank, GroupOptions& group) {
     group.link.host = "h" + std::to_string(host_of[static_cast<std::size_t>(rank)]);
     group.planning.algorithm = algorithm;
-    group.planning.costs = CostModel();  // not this machine's
+    group.planning.costs = CostModel();  // fixed costs instead of this machine's calibration
   };
   return run;
 }
@@ -56,7 +56,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, HostsMismatchTest,
                                          HostLayout{"two_and_two_of_one", {0, 0, 1, 2}}),
                          [](const auto& info) { return std::string(info.param.name); });
 
-// Ranks that mean different calls also choose different algorithms.
+// Ranks that make different calls also choose different algorithms.
 TEST(HostsMismatchAsPlanned, is_a_typed_error_on_every_rank_at_once) {
   MismatchRun run = on_hosts({0, 0, 1, 1}, {});
   run.inspect = [](const ProcessGroup& group) {

@@ -1,6 +1,6 @@
-// What happens when ranks do not mean the same thing: a typed error on every rank at once, never a
-// wrong sum, never a hang. One table of mismatches, over every transport, for 2, 3 and 4 ranks,
-// with the first or the last rank as the odd one: all pairs of these, not all products.
+// Ranks that do not make the same call get a typed error at once on every rank, never a wrong sum,
+// never a hang. One table of mismatches runs over every transport, for 2, 3 and 4 ranks, with the
+// first or the last rank as the odd one: all pairs of these values, not all combinations.
 
 #include <algorithm>
 #include <array>
@@ -51,9 +51,9 @@ struct MismatchCase {
   int odd;
 };
 
-// Pairwise, in three cases for each mismatch: it meets every transport, every world size and both
-// odd ranks. Over all mismatches every transport meets every world size and both odd ranks, and so
-// does every world size.
+// Pairwise, in three cases for each mismatch: the mismatch meets every transport, every world size
+// and both odd ranks. Over all mismatches, every transport meets every world size and both odd
+// ranks, and every world size meets both odd ranks.
 std::vector<MismatchCase> mismatch_cases() {
   std::vector<MismatchCase> cases;
   for (std::size_t i = 0; i < mismatches().size(); ++i) {
@@ -87,8 +87,8 @@ std::string case_name(const testing::TestParamInfo<MismatchCase>& info) {
 
 INSTANTIATE_TEST_SUITE_P(Pairs, MismatchTest, testing::ValuesIn(mismatch_cases()), case_name);
 
-// Every mismatch by every algorithm between ranks that share no memory (the hierarchy, which needs
-// hosts, is in mismatch_layouts_test.cpp), with world sizes and odd ranks in turns, so that each
+// Every mismatch with every algorithm for ranks that share no memory (the hierarchy needs hosts and
+// is tested in mismatch_layouts_test.cpp). World sizes and odd ranks take turns, so that each
 // algorithm meets all of them.
 class AlgorithmMismatchTest : public testing::TestWithParam<Algorithm> {
  protected:
@@ -99,7 +99,7 @@ TEST_P(AlgorithmMismatchTest, is_a_typed_error_on_every_rank_at_once) {
   const Algorithm algorithm = GetParam();
   for (std::size_t i = 0; i < mismatches().size(); ++i) {
     const Mismatch& mismatch = mismatches()[i];
-    std::cout << mismatch.name << std::endl;  // which one, should a watchdog end it
+    std::cout << mismatch.name << std::endl;  // names the mismatch in case a watchdog ends it
     const int world = kWorlds[(i + static_cast<std::size_t>(algorithm)) % kWorlds.size()];
     MismatchRun run{.world = world,
                     .odd = i % 2 == 0 ? 0 : world - 1,
@@ -124,7 +124,7 @@ INSTANTIATE_TEST_SUITE_P(Algorithms, AlgorithmMismatchTest,
                          testing::ValuesIn(algorithms_without_hosts()),
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
-// ---- what the calls of a group cannot get wrong by themselves
+// ---- errors that the calls of a group cannot make by themselves
 
 using MismatchSetting = std::tuple<TransportKind, int>;
 
@@ -135,8 +135,8 @@ std::string setting_name(const testing::TestParamInfo<MismatchSetting>& info) {
 
 const auto kSettings = testing::Combine(testing::ValuesIn(kTransports), testing::ValuesIn(kWorlds));
 
-// Ranks whose collectives carry another group or generation than those of the last rank, over a
-// mesh that took them for one: fingerprints are the second wall, behind the handshake.
+// The last rank's collectives carry another group or generation than those of the others, over a
+// mesh that connected all of them: fingerprints are the second check after the handshake.
 class ForeignTest : public testing::TestWithParam<MismatchSetting> {
  protected:
   void run(const std::function<void(Fingerprint&)>& change) {
@@ -224,7 +224,7 @@ TEST_P(MatchTest, members_of_a_new_group_that_differ_are_an_error_on_every_rank)
   }
 }
 
-// Which of two groups comes first cannot be compared: only the deadline ends the wait.
+// Ranks cannot compare which of two groups they use first, so only the deadline ends the wait.
 TEST_P(MatchTest, groups_used_in_different_orders_end_at_the_deadline_on_every_rank) {
   const auto results = run(
       [](ProcessGroup& group) {
@@ -260,7 +260,7 @@ TEST_P(MatchTest, async_against_blocking_is_not_a_mismatch) {
                {.transport = transport()});
 }
 
-// The other ranks wait in a barrier for the two that talk past each other.
+// The other ranks wait in a barrier for the two ranks whose messages do not match.
 TEST_P(MatchTest, a_message_of_another_size_or_type_is_an_error_on_every_rank) {
   for (const bool other_type : {false, true}) {
     for (const bool sent_before : {false, true}) {
@@ -272,7 +272,7 @@ TEST_P(MatchTest, a_message_of_another_size_or_type_is_an_error_on_every_rank) {
           group.send(std::span(data), 1);
           if (sent_before) group.send(std::span(data), 1, 7);
         } else if (group.rank() == 1) {
-          if (sent_before) group.recv(std::span(data), 0, 7);  // the first one is here by now
+          if (sent_before) group.recv(std::span(data), 0, 7);  // the first one has arrived by now
           if (other_type) {
             group.recv(std::span(doubles), 0);
           } else {
@@ -310,7 +310,7 @@ TEST_P(MatchTest, a_large_send_without_a_receive_ends_at_the_deadline_on_every_r
   }
 }
 
-// A small one is on its way before anybody can know.
+// A small message is sent before any rank can know that it will not be received.
 TEST_P(MatchTest, a_small_send_without_a_receive_is_a_warning_where_it_should_have_been_received) {
   for (const bool receiver_takes_others : {false, true}) {
     testing::internal::CaptureStderr();
@@ -355,7 +355,7 @@ TEST_P(MatchTest, a_missing_rank_is_named_at_the_deadline_on_every_rank_and_hear
       [](ProcessGroup& group) {
         group.barrier();
         if (group.rank() == 0) {
-          // Stays in the group without calling, until the others have given up.
+          // Stays in the group without making a call until the other ranks have given up.
           group.recv(std::span<float>(), 1, 0, {.timeout = kNever, .keep_alive = nullptr});
         }
         all_reduce(group, 1000);
@@ -383,11 +383,11 @@ TEST_P(MatchTest, one_call_too_many_names_the_rank_that_left) {
   EXPECT_LT(Clock::now() - begin, kLimit);
   for (int rank = 0; rank < world(); ++rank) {
     const auto& error = results[static_cast<std::size_t>(rank)].error;
-    // A rank that is slow to finish the first call may hear of the failure of the second.
+    // A rank that is slow to finish the first call may learn of the failure of the second.
     if (rank != odd && !error) continue;
     ASSERT_TRUE(error) << "rank " << rank;
     EXPECT_THAT(error->code(), AnyOf(ErrorCode::kPeerLost, ErrorCode::kAborted));
-    // It is open which of the others left first. A rank that is slow hears of that one, too.
+    // Any of the other ranks may leave first. A slow rank may also learn that a rank left.
     EXPECT_THAT(error->ranks(),
                 ElementsAre(rank == odd ? testing::Matcher<int>(testing::Ne(odd)) : testing::_))
         << error->what();
@@ -437,10 +437,10 @@ TEST(Ending, a_group_whose_work_is_complete_may_be_destroyed_at_once) {
   }
 }
 
-// The group's thread ends the second call while the group asks it to end.
+// The group's thread ends the second call while the group tells the thread to end.
 TEST(Ending, a_group_with_an_unawaited_call_may_be_destroyed_at_any_moment) {
   std::vector<float> first(10), second(10);
-  testing::internal::CaptureStderr();  // each is a warning
+  testing::internal::CaptureStderr();  // each causes a warning
   for (int i = 0; i < 2000; ++i) {
     harness::run_ranks_ok(1, [&](ProcessGroup& group) {
       const auto work = group.all_reduce_async(std::span(first));
@@ -457,7 +457,8 @@ TEST(Ending, with_calls_under_way_names_them_in_one_warning_of_the_rank) {
   run_ranks(2, [&](ProcessGroup& group) {
     group.barrier();
     if (group.rank() == 1) {
-      EXPECT_THROW(group.recv(std::span<float>(), 0), Error);  // stays until the other has left
+      // This rank stays until the other rank has left.
+      EXPECT_THROW(group.recv(std::span<float>(), 0), Error);
       return;
     }
     group.all_reduce_async(std::span(data));
@@ -504,12 +505,12 @@ TEST(Arguments, are_checked_before_anything_is_sent) {
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
     }
-    group.all_reduce(view);  // the group is as good as before
+    group.all_reduce(view);  // the group still works
     EXPECT_EQ(data[0], 2.0f);
   });
 }
 
-// Nothing of it exists, and a sum or a product of its counts would begin again at 0.
+// Such a buffer cannot exist, and a sum or product of its counts would wrap around to 0.
 TEST(Arguments, beyond_any_memory_are_refused_on_every_rank) {
   constexpr std::size_t kWraps = (std::size_t{1} << 62) + 1;  // its float32 have 4 bytes mod 2^64
   constexpr std::size_t kHalf = std::size_t{1} << 63;
@@ -546,7 +547,7 @@ TEST(Arguments, beyond_any_memory_are_refused_on_every_rank) {
   }
 }
 
-// What the kernel tells about this rank's memory does not hold for the peer.
+// The kernel's answer about this rank's memory is not valid for the peer.
 TEST(Arguments, that_are_not_mapped_are_an_error_of_this_rank_over_sockets) {
   void* const hole = mmap(nullptr, 1 << 20, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(hole, MAP_FAILED);

@@ -127,7 +127,7 @@ constexpr Mismatch kMismatches[] = {
     {"async_of_another_kind", [](By c) { c.broadcast_async(0); }, [](By c) { c.all_reduce(1000); }},
 };
 
-// Milliseconds, by what they were noticed over.
+// Milliseconds until a mismatch was noticed, by MismatchRun::over.
 std::map<std::string, std::vector<double>>& noticed() {
   static std::map<std::string, std::vector<double>> all;
   return all;
@@ -288,7 +288,7 @@ void expect_noticed(const Mismatch& mismatch, MismatchRun run) {
     const auto& error = results[rank].error;
     ASSERT_TRUE(error) << "rank " << rank;
     EXPECT_THAT(error->code(), AnyOf(ErrorCode::kInvalid, ErrorCode::kAborted)) << error->what();
-    // The cause with both sides, also where another rank found it.
+    // The text has the cause with both calls, even if another rank found the mismatch.
     EXPECT_THAT(error->what(), Says("mismatch.collectives", "world"));
     EXPECT_EQ(error->group(), "world") << error->what();
     EXPECT_THAT(error->operation(), Not(IsEmpty())) << error->what();

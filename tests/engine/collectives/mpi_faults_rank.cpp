@@ -1,7 +1,7 @@
-// mpi_faults_rank SCENARIO FOLDER: one rank of a fault with backend mpi, under MPI's launcher
-// (mpi_faults_test.sh). When all is as it should be it writes "ok" into FOLDER/RANK, otherwise what
-// was wrong. It waits for the others' files and ends without MPI's end, because that may wait for
-// ever after an error, and the launcher ends all ranks once one has gone.
+// mpi_faults_rank SCENARIO FOLDER: one rank of a fault test with backend mpi, under MPI's launcher
+// (mpi_faults_test.sh). It writes "ok" into FOLDER/RANK if everything is correct, else the error.
+// It waits for the files of the other ranks and exits without MPI_Finalize(), because that may
+// never return after an error, and because the launcher ends all ranks once one has exited.
 
 #include <csignal>
 #include <cstdio>
@@ -30,7 +30,7 @@ std::size_t count_descriptors() {
   return static_cast<std::size_t>(std::distance(begin(entries), end(entries)));
 }
 
-// The last rank stops before a call; the others give up at the deadline and name it.
+// The last rank freezes before a call; the others give up at the deadline and name it.
 void frozen(ProcessGroup& group) {
   std::vector<std::int64_t> pids(static_cast<std::size_t>(group.world_size()));
   const std::int64_t mine = ::getpid();
@@ -46,7 +46,7 @@ void frozen(ProcessGroup& group) {
   } catch (const Error& error) {
     const std::string text = error.what();
     if (group.rank() == 0) {
-      std::this_thread::sleep_for(500ms);  // until the others' deadlines are over too
+      std::this_thread::sleep_for(500ms);  // until the deadlines of the other ranks have passed too
       ::kill(static_cast<pid_t>(pids.back()), SIGCONT);
     }
     check(error.code() == ErrorCode::kTimeout || error.code() == ErrorCode::kAborted,
@@ -60,7 +60,7 @@ void frozen(ProcessGroup& group) {
   fail(ErrorCode::kInvalid, "nobody noticed");
 }
 
-// Groups that are given up between calls are followed by others; nothing stays.
+// Creates and aborts groups repeatedly, and checks that no descriptor is leaked.
 void rounds(ProcessGroup& group) {
   constexpr int kWarmUp = 20, kRounds = 1000;
   std::vector<int> all(static_cast<std::size_t>(group.world_size()));
@@ -72,7 +72,7 @@ void rounds(ProcessGroup& group) {
     const auto child = group.new_group(all);
     bool has_failed = false;
     try {
-      // Rank 0 may be done with this one, and give up, while another is still in it.
+      // Rank 0 may be done with this all-reduce, and abort, while another rank is still in it.
       child->all_reduce(std::span(data), ReduceOp::kMax);
       if (group.rank() == 0) child->abort("enough");
       child->all_reduce(std::span(data), ReduceOp::kMax);
@@ -86,7 +86,7 @@ void rounds(ProcessGroup& group) {
   check(all_reduce_value(group, 1) == group.world_size(), "the group at the top is broken");
 }
 
-// The last rank is asked, all stop after the same step.
+// The last rank is asked to stop; all stop after the same step.
 void stop(ProcessGroup& group) {
   AgreedStop agreed;
   int steps = 0;

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# mpi_faults_test.sh MPIEXEC MPI_FAULTS_RANK: what backend mpi promises when a rank freezes, a group is given up, or a stop is asked for.
+# mpi_faults_test.sh MPIEXEC MPI_FAULTS_RANK: the promises of backend mpi when a rank freezes, a group is aborted, or a stop is requested.
 set -uo pipefail
 mpiexec=$1 rank=$2
 # shellcheck source-path=SCRIPTDIR source=mpi_environment.sh
 . "${BASH_SOURCE%/*}/mpi_environment.sh"
 failures=0
 
-# expect_ok SCENARIO RANKS: every rank has said so. The launcher's exit code is no part of it: ranks end without MPI's end.
+# expect_ok SCENARIO RANKS: every rank has written "ok". The launcher's exit code does not matter, because ranks exit without
+# MPI_Finalize().
 expect_ok() {
   local folder=$TMPDIR/$1-$2 output i said
   mkdir "$folder"

@@ -1,6 +1,7 @@
 #pragma once
 
-// Three ranks of which one chose something that all must choose alike.
+// Three ranks, one of which chooses a different value for something that must be the same on all
+// ranks.
 
 #include <chrono>
 #include <string>
@@ -11,7 +12,8 @@
 
 namespace paceline {
 
-// No group forms; every rank's error has `word`, and that of the odd rank says that it is invalid.
+// No group forms. Every rank's error contains `word`; the odd rank's error says that its choice is
+// invalid.
 inline void expect_odd_rank_named(int odd, const std::string& word,
                                   const harness::RanksOptions& options) {
   const auto begin = std::chrono::steady_clock::now();

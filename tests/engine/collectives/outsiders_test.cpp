@@ -1,5 +1,5 @@
-// Ranks outside a new group: whatever they ask of it is a typed error that names them and the
-// members, at once, and the members do not notice.
+// Ranks that are not members of a new group: every call on it is at once a typed error that names
+// them and the members. The members do not notice.
 
 #include <functional>
 
@@ -21,7 +21,7 @@ struct Ask {
   std::function<void(ProcessGroup&)> body;
 };
 
-// Every way into a group.
+// Every call that a group has.
 std::vector<Ask> everything() {
   static std::vector<float> a(8), b(8);
   static const std::vector<std::size_t> counts = {4, 4};
@@ -96,7 +96,7 @@ TEST(Outsiders, are_refused_by_name_whatever_they_call) {
     } else {
       expect_refusals(*part, "rank " + std::to_string(group.rank()), "ranks 3, 1 of the world");
     }
-    EXPECT_EQ(all_reduce_value(group, 1), 4);  // the group that it was made of goes on
+    EXPECT_EQ(all_reduce_value(group, 1), 4);  // the parent group still works
   });
 }
 
@@ -114,7 +114,7 @@ TEST(Outsiders, by_a_negative_color_are_told_so) {
   });
 }
 
-// Of a group that was made of a group, by the ranks of the world.
+// A group that was made from a subgroup: the error gives the ranks of the world.
 TEST(Outsiders, of_a_group_in_a_group_are_named_by_the_world) {
   run_ranks_ok(4, [](ProcessGroup& group) {
     const auto upper = group.new_group({2, 3});

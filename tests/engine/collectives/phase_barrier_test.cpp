@@ -1,4 +1,4 @@
-// A rank that gives up, and one that arrives just then.
+// A rank that gives up just when another rank arrives.
 
 #include <array>
 #include <chrono>
@@ -32,7 +32,8 @@ class TwoBlocks final : public SharedBlocks {
   std::array<ControlBlock, 2> blocks_{};
 };
 
-// Otherwise the late one goes on with memory that the other's caller uses for something else.
+// If the late rank passed, it would go on with memory that the other rank's caller uses for
+// something else.
 TEST(PhaseBarrier, no_rank_passes_another_that_gave_up_before_it_arrived) {
   const FreshDirectory records;
   FlightRecorder recorder({.directory = records.path(), .rank = 0, .world_size = 2});

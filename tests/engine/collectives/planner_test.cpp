@@ -79,7 +79,8 @@ TEST(Planner, keeps_the_promised_order_unless_told_otherwise) {
   EXPECT_TRUE(has_ring(planner_for(8, 1, {.allows_any_order = true}), Op::kAllReduce));
   const Planner named = planner_for(8, 1, {.algorithm = Algorithm::kRing});
   EXPECT_EQ(choice(named, Op::kAllReduce, 64), Algorithm::kRing);
-  EXPECT_NE(choice(named, Op::kBroadcast, 64), Algorithm::kRing);  // which it does not serve
+  // The ring does not support broadcast.
+  EXPECT_NE(choice(named, Op::kBroadcast, 64), Algorithm::kRing);
 }
 
 TEST(Planner, explains_every_candidate) {
@@ -92,7 +93,8 @@ TEST(Planner, explains_every_candidate) {
   EXPECT_EQ(text.find("ring"), std::string::npos);
 }
 
-// Also where the ranks are not a power of two, so that the last level of a tree is not full.
+// Also for numbers of ranks that are not a power of two, for which the last level of a tree is not
+// full.
 TEST(Planner, charges_no_network_on_one_host) {
   for (const int ranks : {2, 3, 4, 5, 7, 8, 17}) {
     const Planner planner(Hosts::blocks(1, ranks), {.allows_any_order = true});
@@ -106,8 +108,9 @@ TEST(Planner, charges_no_network_on_one_host) {
   }
 }
 
-// The formulas ignore queueing and overlap, so they are held to a factor; and what they choose, to
-// what the simulator finds best.
+// The formulas ignore queueing and overlap, so each prediction must be within a factor of 4 of the
+// simulated time, and the chosen algorithm must be at most twice as slow as the best one in the
+// simulator.
 TEST(Planner, predicts_what_the_simulator_does) {
   struct Shape {
     int hosts, ranks;
@@ -119,7 +122,8 @@ TEST(Planner, predicts_what_the_simulator_does) {
     for (const Op op : {Op::kAllReduce, Op::kBroadcast, Op::kReduce, Op::kAllGather,
                         Op::kReduceScatter, Op::kAllToAll, Op::kAllGatherV, Op::kReduceScatterV}) {
       for (const std::size_t bytes : {64u, 16u << 10, 1u << 20}) {
-        const int blocks = has_counts(op) ? shape.hosts * shape.ranks : 1;  // counted together
+        // Blocks of unequal sizes are counted together.
+        const int blocks = has_counts(op) ? shape.hosts * shape.ranks : 1;
         const PlanRequest request{op, Dtype::kFloat32,
                                   bytes / 4 * static_cast<std::size_t>(blocks)};
         const auto candidates = planner.candidates(request);

@@ -113,7 +113,7 @@ TEST_P(PointToPointTest, objects_that_a_message_kept_alive_are_free_once_the_gro
     const auto never =
         group.recv_async(std::span(*kept), 1, 1, {.timeout = {}, .keep_alive = kept});
     kept.reset();
-    group.recv(std::span(values), 1, 6);  // the one before it has arrived as well, and waits
+    group.recv(std::span(values), 1, 6);  // the message before it has also arrived and is waiting
     EXPECT_THROW(group.recv(std::span(values).first(2), 1, 5), Error);
     EXPECT_THROW(never->wait(), Error);
     EXPECT_TRUE(seen.expired());
@@ -126,8 +126,8 @@ TEST_P(PointToPointTest, large_unexpected_messages_are_taken_all_the_same) {
     std::vector<int> mine(500'000), theirs(mine.size());
     for (int round = 0; round < 5; ++round) {
       std::iota(mine.begin(), mine.end(), group.rank() + round);
-      group.send(std::span(mine), other);  // as the other does
-      mine.assign(mine.size(), -1);        // and has it by then
+      group.send(std::span(mine), other);  // the other rank sends at the same time
+      mine.assign(mine.size(), -1);        // the other rank has received it by now
       group.recv(std::span(theirs), other);
       EXPECT_EQ(theirs.front(), other + round);
       EXPECT_EQ(theirs.back(), other + round + 499'999);
@@ -197,13 +197,13 @@ TEST_P(PointToPointTest, a_wait_with_a_limit_ends_there_and_the_message_comes_la
   });
 }
 
-// Rank 0 never waits for anything, and yet takes what comes.
+// Rank 0 never waits for a message, and yet the engine receives what arrives.
 TEST_P(PointToPointTest, a_large_message_is_taken_beside_small_ones_all_the_time) {
   std::atomic<bool> has_arrived = false;
   run(2, [&](ProcessGroup& group) {
     std::vector<int> large(300'000, 1);
     int small = 0;
-    // Rank 0 shows that it can read what rank 1 offers.
+    // Rank 0 shows that it can read memory that rank 1 offers.
     if (group.rank() == 1) group.send(std::span(&small, 1), 0);
     if (group.rank() == 0) group.recv(std::span(&small, 1), 1);
     std::jthread sender;
@@ -212,11 +212,12 @@ TEST_P(PointToPointTest, a_large_message_is_taken_beside_small_ones_all_the_time
       if (group.rank() == 0) {
         small = has_arrived || deadline.expired() ? 1 : 0;
         group.send(std::span(&small, 1), 1);
-        std::this_thread::sleep_for(20us);  // there is always room for the next
+        // This is slow enough that there is always room for the next message.
+        std::this_thread::sleep_for(20us);
         continue;
       }
       group.recv(std::span(&small, 1), 0);
-      if (round != 10) continue;  // rank 0 waits for nothing any more
+      if (round != 10) continue;  // from now on rank 0 waits for nothing
       sender = std::jthread([&] {
         EXPECT_NO_THROW(group.send(std::span(large), 0, 9, {.timeout = 15s}));
         has_arrived = true;
@@ -227,7 +228,8 @@ TEST_P(PointToPointTest, a_large_message_is_taken_beside_small_ones_all_the_time
   });
 }
 
-// A message whose sender was told that it failed must not arrive, though its bytes are still there.
+// A message must not arrive after its sender was told that it failed, although its bytes are still
+// there.
 TEST_P(PointToPointTest, a_message_that_was_given_up_is_not_received) {
   std::promise<void> given_up;
   run(2, [&](ProcessGroup& group) {
@@ -243,7 +245,8 @@ TEST_P(PointToPointTest, a_message_that_was_given_up_is_not_received) {
   });
 }
 
-// As a device's memory may be, and here one that the kernel shows to no other process.
+// Memory of a device may be like that; here it is memory that the kernel hides from all other
+// processes.
 TEST_P(PointToPointTest, memory_that_only_its_process_can_read_is_sent_too) {
   constexpr std::size_t kBytes = 1 << 20;
   const int file = static_cast<int>(syscall(SYS_memfd_secret, 0));
@@ -258,7 +261,7 @@ TEST_P(PointToPointTest, memory_that_only_its_process_can_read_is_sent_too) {
     std::vector<int> values(secret.size());
     for (int round = 0; round < 3; ++round) {
       if (group.rank() == 0) {
-        group.recv(std::span(values), 1);  // so that this rank has shown what it can read
+        group.recv(std::span(values), 1);  // shows whether this rank can read the sender's memory
         group.recv(std::span(values), 1);
         EXPECT_TRUE(std::equal(values.begin(), values.end(), secret.begin()));
       } else {

@@ -22,10 +22,11 @@ using namespace std::chrono_literals;
 
 constexpr int kTurns = 200;
 
-// As a library's blocking collective would, the barrier returns only when all ranks are inside.
+// Like a library's blocking collective, the barrier returns only when all ranks are inside.
 void take_many(ProcessGroup& group, std::vector<int> world_ranks, std::atomic<int>& inside,
                unsigned seed) {
-  const auto raw = make_raw_mesh();  // it has rank 0, so the own one comes first
+  // This mesh has rank 0, so this rank must come first in world_ranks.
+  const auto raw = make_raw_mesh();
   std::swap(world_ranks.front(), world_ranks[static_cast<std::size_t>(group.rank())]);
   std::mt19937 random(seed);
   const Agree agree = [&](bool mine) {
@@ -104,7 +105,7 @@ TEST(ProcessTurn, an_error_of_the_agreement_leaves_no_turn_behind) {
   }
 }
 
-// In processes of their own, which a lost turn does not outlive.
+// In a separate process, because the turn is lost for the rest of the process.
 TEST(ProcessTurn, one_that_is_given_up_is_lost_a_moment_later_until_it_comes_back) {
   const auto results = run_process_ranks(1, [](ProcessGroup& /*group*/) {
     auto turn = ProcessTurn::take(0ns);
@@ -140,7 +141,7 @@ TEST(ProcessTurn, a_rank_that_may_not_go_on_keeps_no_turn) {
   const auto raw = make_raw_mesh();
   int asked = 0;
   const Agree agree = [&](bool /*mine*/) {
-    // The second rank says no, and is then the first to take its turn.
+    // The agreement fails at the second rank, which is free to take its turn then.
     if (++asked == 2) {
       EXPECT_TRUE(ProcessTurn::take(0ns));
     }

@@ -1,5 +1,5 @@
-// How errors name ranks: by the number in the group and, where that is another one, the number in
-// the world; records by the latter alone. In a group of ranks 1 and 3 of 4.
+// How errors name ranks: by the number in the group and, if it is different, also by the number in
+// the world. Flight records use only the number in the world. The group has ranks 1 and 3 of 4.
 
 #include <chrono>
 #include <functional>
@@ -22,8 +22,8 @@ using testing::StartsWith;
 
 const std::string kNames[] = {"rank 0 (rank 1 of the world", "rank 1 (rank 3 of the world"};
 
-// A number that stands for a rank and is not one of kNames, or of an output, which goes by the
-// world.
+// Finds a rank's number that is neither in one of kNames nor in a reference to an output file,
+// which has the number in the world.
 std::string bare_rank_in(std::string text) {
   for (const char* named :
        {"rank 0 (rank 1 of the world", "rank 1 (rank 3 of the world", "see the output of rank 3"}) {
@@ -44,8 +44,8 @@ std::string bare_rank_in(std::string text) {
 struct Row {
   const char* name;
   std::function<void(ProcessGroup& pair)> body;
-  const char* text;         // what the error of the first rank has, beside the names
-  int fails = 0;            // this rank of the pair
+  const char* text;         // what the failing rank's error contains besides the names
+  int fails = 0;            // the rank of the pair that fails
   bool names_other = true;  // the error is about the other rank
 };
 
@@ -96,7 +96,7 @@ const std::vector<Row>& rows() {
        "of group world.0 has left the group; see the output of rank 3"},
       {"collective_timeout",
        [](ProcessGroup& pair) {
-         if (pair.rank() == 1) return std::this_thread::sleep_for(1s);  // it is late
+         if (pair.rank() == 1) return std::this_thread::sleep_for(1s);  // this rank is late
          std::vector<float> data(10);
          pair.all_reduce(std::span(data), ReduceOp::kSum, {.timeout = 300ms});
        },

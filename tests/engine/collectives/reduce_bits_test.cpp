@@ -1,5 +1,5 @@
-// Every instruction set's reduce kernel gives the bits of the portable one, also for what
-// conversions get wrong: ties, subnormal numbers, overflow and NaN.
+// Every instruction set's reduce kernel is bitwise equal to the portable one, also in the cases in
+// which conversions go wrong: ties, subnormal numbers, overflow and NaN.
 
 #include <array>
 #include <bit>
@@ -32,7 +32,8 @@ Numbers all_numbers() {
   return all;
 }
 
-// Zeros, subnormal and normal limits, one, infinities and NaNs of both types, then any.
+// Zeros, limits of subnormal and normal numbers, one, infinities and NaNs of both types, then
+// random values.
 Numbers sample_of_numbers() {
   Numbers sample = {0x0000, 0x8000, 0x0001, 0x8001, 0x007f, 0x0080, 0x8080, 0x03ff,
                     0x0400, 0x8400, 0x3c00, 0xbc00, 0x3f80, 0xbf80, 0x7bff, 0xfbff,
@@ -47,7 +48,7 @@ const std::byte* bytes_of(const auto& values) {
   return reinterpret_cast<const std::byte*>(values.data());
 }
 
-// `Result` is what an element of the result takes: 32 bits for a partial one.
+// `Result` is the type of an element of the result: 32 bits for a partial sum.
 template <class Result>
 std::vector<Result> run(const ReduceVariant& variant, const std::vector<ReduceSource>& sources,
                         std::size_t count, Dtype dtype, ReduceOp op, std::size_t num_outs = 1) {
@@ -65,13 +66,13 @@ std::vector<Result> run(const ReduceVariant& variant, const std::vector<ReduceSo
 
 const ReduceVariant kPortable = {"portable", &portable::reduce};
 
-// What a message says about a case that fails.
+// The name of a failing case in messages.
 std::string name_of_case(const ReduceVariant& variant, Dtype dtype, ReduceOp op) {
   return std::string(variant.name) + " " + std::string(name_of(dtype)) + " " +
          std::string(name_of(op));
 }
 
-// Wherever `is_either` holds, two NaNs meet: which one is passed on is the processor's choice.
+// If `is_either` holds, two NaNs are added: the processor chooses which one is passed on.
 template <class Result, class Choice>
 void expect_same(const std::vector<Result>& got, const std::vector<Result>& expected, Dtype dtype,
                  const std::string& what, Choice is_either) {
@@ -90,7 +91,7 @@ TEST(ReduceBits, every_kernel_combines_every_16_bit_number_as_the_portable_one_d
     const Numbers others(all.size(), other);
     for (const Dtype dtype : kHalves) {
       const bool is_other_nan = is_nan(other, dtype);
-      // Not a multiple of any vector, so that its end is converted one at a time.
+      // Not a multiple of any vector length, so that the last elements are converted one at a time.
       const std::size_t count = all.size() - 3;
       const std::vector<ReduceSource> sources = {{bytes_of(all) + 6}, {bytes_of(others)}};
       for (const ReduceOp op : kOps) {
@@ -115,7 +116,7 @@ TEST(ReduceBits, every_kernel_combines_every_16_bit_number_as_the_portable_one_d
   }
 }
 
-// All upper halves, which are all bfloat16 numbers, with lower ones about every tie of either type.
+// All upper halves, that is all bfloat16 numbers, with lower halves around every tie of both types.
 TEST(ReduceBits, every_kernel_rounds_a_float32_sum_as_the_portable_one_does) {
   std::vector<std::uint32_t> sums;
   for (const std::uint32_t low : {0x0u, 0x1u, 0xfffu, 0x1000u, 0x1001u, 0x1fffu, 0x2000u, 0x3000u,
@@ -135,7 +136,7 @@ TEST(ReduceBits, every_kernel_rounds_a_float32_sum_as_the_portable_one_does) {
   }
 }
 
-// Contributions and partial sums in every mixture that trees of up to nine ranks bring.
+// Contributions and partial sums in every combination that trees of up to nine ranks have.
 TEST(ReduceBits, every_kernel_adds_up_many_sources_as_the_portable_one_does) {
   std::mt19937 random(23);
   constexpr std::size_t kCount = 3001;
@@ -147,7 +148,7 @@ TEST(ReduceBits, every_kernel_adds_up_many_sources_as_the_portable_one_does) {
   for (auto& list : sums) {
     for (auto& sum : list) sum = static_cast<std::uint32_t>(random());
   }
-  // Of how many ranks each source is; a 1 is a contribution.
+  // The number of ranks in each source; 1 is a contribution.
   for (const std::vector<std::size_t>& widths :
        std::vector<std::vector<std::size_t>>{{1},
                                              {2},
@@ -191,7 +192,8 @@ TEST(ReduceBits, every_kernel_adds_up_many_sources_as_the_portable_one_does) {
   }
 }
 
-// The rules themselves: quiet, with its sign; bfloat16 keeps what fits of the payload.
+// The rules themselves: the result is a quiet NaN with its sign; bfloat16 keeps as much of the
+// payload as fits.
 TEST(ReduceBits, one_nan_comes_out_quiet_and_with_its_sign) {
   const Numbers halves = {0x7c01, 0xfc01, 0x7e55, 0xffff};
   const Numbers brains = {0x7f81, 0xff81, 0x7fd5, 0xffff};
@@ -210,7 +212,7 @@ TEST(ReduceBits, one_nan_comes_out_quiet_and_with_its_sign) {
   }
 }
 
-// In place: each output may be a source.
+// In place: each output may also be a source.
 TEST(ReduceBits, an_output_may_be_any_source) {
   std::mt19937 random(29);
   for (const ReduceVariant& variant : reduce_variants()) {

@@ -12,7 +12,7 @@
 namespace paceline {
 namespace {
 
-// The documented tree, written down the slow way.
+// The documented tree, in its simplest form.
 float tree_sum(const std::vector<float>& values) {
   if (values.size() == 1) return values[0];
   const std::size_t left = std::bit_floor(values.size() - 1);
@@ -59,7 +59,7 @@ std::vector<std::vector<float>> random_shards(std::size_t count) {
   return shards;
 }
 
-// What ranks get that first add up `shards_of_each` of the shards.
+// The result if each rank first adds up `shards_of_each` of the shards.
 std::vector<float> sum_of_blocks(const std::vector<std::vector<float>>& shards,
                                  std::size_t shards_of_each) {
   std::vector<std::vector<float>> blocks;
@@ -104,7 +104,7 @@ float from_float16(std::uint16_t bits) {
   return sign * std::ldexp(static_cast<float>(mantissa + 1024), exponent - 25);
 }
 
-// Every 16-bit pattern must survive: max with itself widens and narrows it.
+// Every 16-bit pattern must survive: the maximum of a value and itself widens and narrows it.
 TEST(Reduce, every_float16_and_bfloat16_value_survives_widening_and_narrowing) {
   std::vector<std::uint16_t> all(65536);
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::uint16_t>(i);
@@ -124,7 +124,8 @@ TEST(Reduce, every_float16_and_bfloat16_value_survives_widening_and_narrowing) {
   }
 }
 
-// Three terms whose float32 sum is exact: the one rounding must be to the nearest, ties to even.
+// Sums of three terms are exact in float32: the only rounding must be to the nearest value, ties to
+// even.
 TEST(Reduce, accumulates_16_bit_types_in_float32_and_rounds_once) {
   std::mt19937 random(11);
   std::vector<std::vector<std::uint16_t>> inputs(3, std::vector<std::uint16_t>(4096));
@@ -233,7 +234,7 @@ TEST(Reduce, the_chosen_instruction_set_gives_the_portable_bits) {
       std::byte* const out = plain.data();
       portable::reduce(
           {list.data(), list.size(), &out, 1, 3001, dtype, op, ReduceResult::kFinal, list.size()});
-      // Which of two NaNs an addition passes on is the processor's choice, so NaN payloads are not
+      // The processor chooses which of two NaNs an addition passes on, so NaN payloads are not
       // compared.
       if (!is_floating_point(dtype)) {
         EXPECT_EQ(chosen, plain) << name_of(dtype) << " " << name_of(op);
@@ -242,7 +243,7 @@ TEST(Reduce, the_chosen_instruction_set_gives_the_portable_bits) {
   }
 }
 
-// In place too: the first output is the first source, as in an all-reduce.
+// Also in place: the first output is the first source, as in an all-reduce.
 TEST(Reduce, several_outputs_get_the_bits_of_one) {
   std::mt19937 random(5);
   for (const Dtype dtype : kAllDtypes) {
@@ -281,7 +282,7 @@ TEST(Reduce, several_outputs_get_the_bits_of_one) {
   }
 }
 
-// A mean of two multiplies by a half.
+// The mean of two contributions is computed as a multiplication by 0.5.
 TEST(Reduce, the_mean_of_two_has_the_bits_of_a_division) {
   std::mt19937 random(9);
   std::vector<float> a(5000), b(5000);

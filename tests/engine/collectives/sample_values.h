@@ -1,7 +1,7 @@
 #pragma once
 
-// Elements for tests of collectives: different on every rank and at every index, and exact in every
-// type's arithmetic, so that every order of adding up gives the same bits.
+// Elements for tests of collectives: different on every rank and at every index, and exact in the
+// arithmetic of every type, so that every order of addition gives the same bits.
 
 #include <array>
 #include <cstring>
@@ -35,7 +35,7 @@ std::vector<T> total(int world, std::size_t count, std::size_t first = 0) {
   return result;
 }
 
-// In [-1, 1), so that another order of adding up gives other bits.
+// Values in [-1, 1), so that a different order of addition gives different bits.
 inline std::vector<float> random_values(int rank, std::size_t count) {
   std::mt19937 random(static_cast<unsigned>(rank) * 31 + static_cast<unsigned>(count));
   std::vector<float> data(count);
@@ -43,7 +43,7 @@ inline std::vector<float> random_values(int rank, std::size_t count) {
   return data;
 }
 
-// value_at() of any type, as bytes.
+// value_at() as the bytes of any type.
 inline std::vector<std::byte> values_of(Dtype dtype, int rank, std::size_t count) {
   constexpr std::array<std::uint16_t, 5> kHalf = {0, 0x3c00, 0x4000, 0x4200, 0x4400};
   constexpr std::array<std::uint16_t, 5> kBrain = {0, 0x3f80, 0x4000, 0x4040, 0x4080};
@@ -85,7 +85,7 @@ inline std::vector<std::byte> values_of(Dtype dtype, int rank, std::size_t count
   return bytes;
 }
 
-// What a reduction of all ranks' values_of() gives.
+// The reduction of all ranks' values_of().
 inline std::vector<std::byte> reduced(Dtype dtype, ReduceOp op, int world, std::size_t count) {
   std::vector<std::vector<std::byte>> all;
   std::vector<const std::byte*> sources;

@@ -1,8 +1,8 @@
 #pragma once
 
-// Runs all ranks' schedules without a network, with real bytes: those of messages in the order that
-// the simulator decides, where the data moves at the latest moment at which it may; those of shared
-// memory from meeting to meeting.
+// Runs all ranks' schedules with real bytes but without a network. Messages are moved in the order
+// that the simulator decides, each at the latest moment at which it may be moved. Schedules of
+// shared memory run from one meeting to the next.
 
 #include <cstring>
 #include <functional>
@@ -24,7 +24,7 @@ struct ScheduleCase {
   Collective call;  // without buffers
   int world = 1;
   bool in_place = false;
-  Hosts hosts;  // empty: each rank its own
+  Hosts hosts;  // empty: each rank is on its own host
   std::size_t chunk = 100;
 };
 
@@ -54,7 +54,7 @@ class ScheduleData {
   const Bytes& output(int rank) const { return outputs_[static_cast<std::size_t>(rank)]; }
   const Schedule& schedule(int rank) const { return schedules_[static_cast<std::size_t>(rank)]; }
 
-  // What the operation promises, straight from the inputs.
+  // The promised result, computed directly from the inputs.
   Bytes expected(int rank) const {
     const auto& call = test_.call;
     Bytes result;
@@ -152,7 +152,8 @@ class ScheduleData {
     return spec;
   }
 
-  // Where an in-place input lies: its own block of what is gathered, the beginning otherwise.
+  // The position of an in-place input: the rank's own block of a gathered output, else the
+  // beginning.
   std::optional<std::size_t> input_in_output(int rank) const {
     const auto self = static_cast<std::size_t>(rank);
     if (!test_.in_place || inputs_[self].empty() || outputs_[self].empty()) return {};
@@ -161,7 +162,7 @@ class ScheduleData {
     return gathers ? spec_of(rank).placed(rank, rank).offset : 0;
   }
 
-  // Modest numbers of either sign in every type, none of which are sums of others.
+  // Moderate numbers of either sign in every type, none of which is a sum of others.
   Bytes random_bytes(std::size_t count, int rank) const {
     Bytes bytes(count * element());
     std::mt19937 random(static_cast<unsigned>(rank) * 7919 + static_cast<unsigned>(count));
@@ -181,7 +182,7 @@ class ScheduleData {
     return out;
   }
 
-  // In the memory of `owner`, or of the rank itself.
+  // The address of `place` in the memory of `owner`, or of the rank itself.
   std::byte* at(int rank, const Place& place, std::size_t count, int owner = -1) {
     if (owner >= 0) rank = owner;
     const auto self = static_cast<std::size_t>(rank);
@@ -205,7 +206,7 @@ class ScheduleData {
   std::vector<Bytes> inputs_, outputs_, scratch_, partials_;
 };
 
-// Schedules of messages.
+// Runs schedules that send messages.
 class ScheduleRun : public ScheduleData, public SimulationObserver {
  public:
   explicit ScheduleRun(const ScheduleCase& test)
@@ -231,7 +232,7 @@ class ScheduleRun : public ScheduleData, public SimulationObserver {
     return true;
   }
 
-  // Whether the rank sends to the next one before it waits for anything.
+  // Whether the rank sends to the next rank before it waits for anything.
   bool begins_with_next(int rank) const {
     for (const Step& step : schedule(rank).steps) {
       const bool waits_for_nothing = step.count == 0 || step.from.space == Space::kInput;
@@ -270,17 +271,18 @@ class ScheduleRun : public ScheduleData, public SimulationObserver {
   }
 
  private:
-  std::vector<std::set<int>> heard_;  // of whose beginning each rank knows
-  std::vector<std::set<int>> known_;  // by message, when it was sent
+  // For each rank, the ranks of which it knows that they have begun.
+  std::vector<std::set<int>> heard_;
+  std::vector<std::set<int>> known_;  // the same for the sender of each message, when it was sent
 };
 
-// Schedules of shared memory.
+// Runs schedules for shared memory.
 class SharedScheduleRun : public ScheduleData {
  public:
   using ScheduleData::ScheduleData;
 
-  // Error when a rank reads or writes what another one writes before they meet, or when they do not
-  // meet as often. Returns how often they met.
+  // Throws an error if a rank reads or writes a range that another rank writes before their next
+  // meeting, or if the ranks do not meet equally often. Returns the number of meetings.
   int run() {
     std::vector<std::size_t> next(schedules_.size());
     for (int meetings = 0;; ++meetings) {
@@ -326,7 +328,7 @@ class SharedScheduleRun : public ScheduleData {
     }
   }
 
-  std::vector<Use> uses_;  // since the last meeting
+  std::vector<Use> uses_;  // uses since the last meeting
 };
 
 }  // namespace paceline

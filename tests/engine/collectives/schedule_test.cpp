@@ -1,5 +1,5 @@
-// Every algorithm's schedules, for world sizes 1 to 17, without a network: the rules of schedule.h
-// and the bits of the results.
+// Every algorithm's schedules, for world sizes 1 to 17, without a network: they follow the rules of
+// schedule.h, and the results are bitwise as promised.
 
 #include <map>
 
@@ -12,7 +12,7 @@ namespace {
 
 const std::vector<std::size_t> kCounts = {0, 1, 2, 63, 64, 65, 130, 1089};
 
-// Where the two are one buffer for the caller.
+// Operations whose input and output may be one buffer of the caller.
 bool may_be_in_place(Op op) {
   return op == Op::kAllReduce || op == Op::kBroadcast || op == Op::kReduce ||
          op == Op::kAllGather || op == Op::kAllGatherV;
@@ -53,7 +53,7 @@ std::vector<ScheduleSetting> all_settings() {
   return settings;
 }
 
-// Unequal, some zero.
+// Unequal counts, some zero.
 std::vector<std::size_t> counts_for(Op op, int world, std::size_t scale) {
   const auto size = static_cast<std::size_t>(world);
   std::vector<std::size_t> counts(op == Op::kAllToAllV ? size * size : size);
@@ -122,7 +122,7 @@ INSTANTIATE_TEST_SUITE_P(Algorithms, ScheduleTest, testing::ValuesIn(all_setting
                                   std::string(name_of(info.param.op));
                          });
 
-// The ring's order is its own, but the same everywhere.
+// The ring adds in its own order, which is the same on all ranks.
 TEST(RingSchedule, sums_everything_once_and_alike_on_all_ranks) {
   for (const Op op : {Op::kAllReduce, Op::kReduceScatter, Op::kReduceScatterV}) {
     for (int world = 1; world <= 17; ++world) {
@@ -136,7 +136,7 @@ TEST(RingSchedule, sums_everything_once_and_alike_on_all_ranks) {
           test.call.count = 0;
           for (const auto part : counts) test.call.count += part;
         }
-        test.call.dtype = Dtype::kInt64;  // exact in any order
+        test.call.dtype = Dtype::kInt64;  // sums are exact in any order
         expect_right(test);
         if (op != Op::kAllReduce) continue;
         test.call.dtype = Dtype::kBfloat16;
@@ -149,12 +149,13 @@ TEST(RingSchedule, sums_everything_once_and_alike_on_all_ranks) {
   }
 }
 
-// What is taken ahead must be the same part on both ends, or the messages of a pair change places.
+// The steps that run ahead must belong to the same piece at both ends; otherwise messages of a pair
+// of ranks would be exchanged.
 TEST(OverlappingPieces, begin_with_sends_and_receives_that_match) {
   for (const Op op : {Op::kAllReduce, Op::kReduce, Op::kReduceScatter}) {
     for (int world = 2; world <= 9; ++world) {
       for (const std::size_t count : {1, 70, 1000}) {
-        std::map<std::pair<int, int>, int> open;  // sends less receives, by the ends
+        std::map<std::pair<int, int>, int> open;  // sends minus receives, for each pair of ranks
         for (int rank = 0; rank < world; ++rank) {
           const auto schedule =
               build(Algorithm::kDirect, {op, rank, world, 1, count, count, count});

@@ -1,5 +1,5 @@
-// The ways through shared memory (staged, in place, and what happens when ranks differ) give the
-// same results at every size where one takes over from another, in any order of calls.
+// The paths through shared memory (staged, in place, and for ranks that differ) give the same
+// results at every size at which the choice changes, in any order of calls.
 
 #include <cstring>
 #include <numeric>
@@ -17,7 +17,7 @@ namespace {
 
 using harness::run_ranks_ok;
 
-// Floats around 1, 8, 16 and 256 KB.
+// Numbers of floats around 1, 8, 16 and 256 KB.
 constexpr std::size_t kPathCounts[] = {1,    50,   255,  256,  257,    2047,   2048,
                                        2049, 4095, 4096, 4097, 65'536, 100'001};
 constexpr std::size_t kMostCount = 100'001;
@@ -35,7 +35,7 @@ class Buffers {
         shared_(group.allocate_symmetric(2 * world_ * kMostCount * sizeof(float))),
         ordinary_(2 * world_ * kMostCount) {}
 
-  // 0: the input, 1: the output.
+  // `which` is 0 for the input and 1 for the output.
   std::span<float> take(int which, bool is_symmetric, std::size_t count) {
     const auto all = is_symmetric ? shared_.as<float>() : std::span(ordinary_);
     return all.subspan(static_cast<std::size_t>(which) * world_ * kMostCount, count);
@@ -57,7 +57,7 @@ float sum_at(int world, int call, std::size_t index) {
   return sum;
 }
 
-// Of rank `from` for rank `to`: unequal, some zero, none above `most`.
+// The count that rank `from` has for rank `to`: unequal, some zero, none above `most`.
 std::size_t part_of(std::size_t most, std::size_t from, std::size_t to) {
   return most * ((from * 3 + to * 2 + 1) % 5) / 4;
 }
@@ -79,7 +79,7 @@ std::size_t sum_of(const std::vector<std::size_t>& counts, std::size_t last) {
     ASSERT_EQ((data)[i], (expected)) << "element " << i << " of " << (data).size() << trace; \
   }
 
-// all_gather_v, reduce_scatter_v or all_to_all_v; a block has at most `count`.
+// Calls all_gather_v, reduce_scatter_v or all_to_all_v; a block has at most `count` elements.
 template <class Input, class Output>
 void call_with_counts(ProcessGroup& group, unsigned op, int call, std::size_t count, Input input,
                       Output output, const std::string& trace) {
@@ -121,7 +121,7 @@ void call_at_random(ProcessGroup& group, Buffers& buffers, std::mt19937& random,
   const int rank = group.rank(), world = group.world_size();
   const auto ranks = static_cast<std::size_t>(world);
   const auto self = static_cast<std::size_t>(rank);
-  // The same on every rank, as `random` is.
+  // `random` and thus these values are the same on every rank.
   const std::size_t count = kPathCounts[random() % std::size(kPathCounts)];
   const unsigned inputs = random() % 3 == 0 ? ~0u : random(),
                  outputs = random() % 3 ? inputs : random();
@@ -224,7 +224,7 @@ INSTANTIATE_TEST_SUITE_P(All, SharedPaths,
                                               std::get<1>(info.param));
                          });
 
-// Together more than most machines' last-level cache, which is another way of copying.
+// Together larger than most machines' last-level cache, which changes how they are copied.
 TEST(SharedPaths, move_what_is_larger_than_the_caches) {
   constexpr std::size_t kCount = (12 << 20) / sizeof(float) + 3;
   run_ranks_ok(2, [&](ProcessGroup& group) {

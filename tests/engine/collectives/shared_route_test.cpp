@@ -1,4 +1,4 @@
-// The way of a call among ranks that share memory, and that explain() tells of the way that is
+// The route of a call between ranks that share memory, and that explain() names the route that is
 // taken.
 
 #include <algorithm>
@@ -71,7 +71,7 @@ std::size_t elements_moved(const SharedPlan& plan) {
   return most;
 }
 
-// Far more forms than there are places: those that share one replace each other.
+// Far more kinds of calls than places for plans: plans that share a place replace each other.
 TEST(SharedPlans, each_form_has_its_own_plan_however_many_there_are) {
   const SharedTerms terms{.world_size = 3};
   SharedPlans plans(terms, 1);
@@ -85,7 +85,7 @@ TEST(SharedPlans, each_form_has_its_own_plan_however_many_there_are) {
         ASSERT_EQ(plan.route.way, route.way) << "round " << round << ", " << count;
         ASSERT_EQ(plan.route.is_one_shot, route.is_one_shot);
         ASSERT_EQ(elements_moved(plan), count);
-        ASSERT_EQ(plan.staged.first_meeting, root == 2 ? 0u : 1u);  // this rank gives nothing
+        ASSERT_EQ(plan.staged.first_meeting, root == 2 ? 0u : 1u);  // this rank contributes nothing
       }
     }
   }

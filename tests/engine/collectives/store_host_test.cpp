@@ -1,5 +1,5 @@
-// Rank 0 has the store in which groups form, and ends in every order with the other ranks: it keeps
-// the store while a group forms and no longer, and groups without it make groups all the same.
+// Rank 0 hosts the store through which groups form, and ends in every order with the other ranks.
+// It keeps the store while a group forms and no longer; groups without rank 0 can form as well.
 
 #include <chrono>
 #include <cstdlib>
@@ -27,10 +27,10 @@ using Group = std::shared_ptr<ProcessGroup>;
 using harness::SharedCounter;
 using Clock = std::chrono::steady_clock;
 
-// Rank 0 waited 5 s and more for ranks that were busy with something else.
+// Rank 0 once waited 5 s and more for ranks that were busy with other work.
 constexpr auto kAtOnce = 4s;
 
-// What the ranks of one row share.
+// Shared by the ranks of one row.
 struct Shared {
   SharedCounter rank_zero_ended, arrived;
   void wait_for_rank_zero() const { rank_zero_ended.wait_for(1, Deadline::after(60s)); }
@@ -39,12 +39,12 @@ struct Shared {
 struct Row {
   const char* name;
   int world;
-  // What each rank does with its group, which it lets go by the end of it.
+  // What each rank does with its group, which is released at the end.
   std::function<void(Group world, Shared&)> body;
-  int killed = -1;  // this rank ends by itself, without a word
+  int killed = -1;  // the rank that kills itself; -1: none
 };
 
-// The ranks but 0 go on until rank 0's process has ended, and then use the group.
+// The other ranks continue until rank 0's process has ended, and then use the group.
 void outlive_rank_zero(const Group& group, Shared& shared) {
   shared.wait_for_rank_zero();
   group->barrier();
@@ -138,7 +138,7 @@ const std::vector<Row>& rows() {
        [](Group world, Shared& shared) {
          const int rank = world->rank();
          const Group others = world->new_group({1, 2});
-         // A process that ends so cannot keep a store: the others have formed theirs.
+         // A killed process cannot keep a store open, so the other groups must have formed before.
          world->barrier();
          if (others->is_member()) others->barrier();
          if (rank != 0) shared.arrived.add();

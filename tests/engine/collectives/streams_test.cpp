@@ -1,5 +1,6 @@
-// Groups whose ranks are joined by several TCP connections each, and ranks that do not agree about
-// it. The conformance suite runs over them too (conformance_test.cpp), with shorter messages.
+// Groups whose ranks are connected by several TCP streams each, and ranks that disagree about their
+// number. The conformance suite also runs over streams (conformance_test.cpp), with shorter
+// messages.
 
 #include <cstdlib>
 #include <cstring>
@@ -106,7 +107,7 @@ TEST(Streams, serve_groups_made_of_a_group) {
       with_streams(3));
 }
 
-// Shared memory on a host, streams between hosts.
+// Ranks use shared memory within a host, and streams between hosts.
 TEST(Streams, join_hosts_only) {
   auto options = with_streams(4);
   options.transport = TransportKind::kAuto;

@@ -24,13 +24,13 @@ std::size_t present_pages(const std::byte* begin, std::size_t bytes) {
       std::count_if(present.begin(), present.end(), [](unsigned char c) { return (c & 1) != 0; }));
 }
 
-// Where the memory does not suffice, touching the pages later would end the process.
+// If memory does not suffice, touching the pages later would kill the process.
 TEST(SymmetricArena, a_block_has_its_pages_when_it_is_given_out) {
   const auto body = [](ProcessGroup& group) {
     SymmetricArena arena(group, 16 * kMega);
     std::byte* const first = arena.allocate(3 * kMega);
     EXPECT_EQ(present_pages(first, 3 * kMega), 3 * kMega / SymmetricArena::kAlignment);
-    // The pages behind it come later, except the rest of a huge page.
+    // The pages after the block are only added later, except the rest of a huge page.
     EXPECT_EQ(present_pages(first + 6 * kMega, kMega), 0u);
     arena.deallocate(first);
     std::byte* const second = arena.allocate(5 * kMega);
@@ -50,7 +50,7 @@ TEST(SymmetricArena, blocks_are_aligned_and_apart_and_whole_again_when_all_are_f
   harness::run_ranks_ok(2, [](ProcessGroup& group) {
     SymmetricArena arena(group, 4 * kMega);
     std::mt19937 random(harness::random_seed() + static_cast<unsigned>(group.rank()));
-    std::map<std::byte*, std::size_t> held;  // an own record of what is in use
+    std::map<std::byte*, std::size_t> held;  // the test's own record of the blocks in use
     for (int round = 0; round < 2000; ++round) {
       if (random() % 2 == 0) {
         const std::size_t bytes = 1 + random() % (300 << 10);
@@ -111,8 +111,8 @@ TEST(SymmetricArena, a_request_that_does_not_fit_is_null) {
   });
 }
 
-// Far more than the machine has: only touched pages take memory. The thread sanitizer leaves
-// programs less to reserve.
+// Far more than the machine has: only touched pages take memory. The thread sanitizer leaves less
+// address space.
 #ifdef __SANITIZE_THREAD__
 constexpr std::size_t kMoreThanTheMachineHas = std::size_t(1) << 36;
 #else
@@ -122,7 +122,8 @@ constexpr std::size_t kMoreThanTheMachineHas = std::size_t(1) << 40;
 TEST(SymmetricArena, large_blocks_at_different_places_are_reduced_in_place) {
   const auto results = harness::run_process_ranks(3, [](ProcessGroup& group) {
     SymmetricArena arena(group, kMoreThanTheMachineHas);
-    for (int i = 0; i <= group.rank(); ++i) arena.allocate(kMega);  // other offsets on every rank
+    // Every rank allocates at a different offset.
+    for (int i = 0; i <= group.rank(); ++i) arena.allocate(kMega);
     auto* const data = reinterpret_cast<float*>(arena.allocate(2 * kMega));
     const std::span values(data, 2 * kMega / sizeof(float));
     for (std::size_t i = 0; i < values.size(); ++i)
@@ -137,7 +138,7 @@ TEST(SymmetricArena, large_blocks_at_different_places_are_reduced_in_place) {
   for (const auto& result : results) EXPECT_EQ(result.report, "right");
 }
 
-// Each has a number that all ranks know; those of freed ones are not given again.
+// Each allocation has a number that all ranks know; numbers of freed ones are not used again.
 TEST(SymmetricMemory, blocks_that_come_and_go_leave_nothing_behind) {
   harness::run_ranks_ok(2, [](ProcessGroup& group) {
     constexpr std::size_t kCount = 20'000;
@@ -168,7 +169,7 @@ TEST(SymmetricArena, memory_of_a_failed_group_is_not_used_again) {
   });
 }
 
-// Only rank 0 calls the engine that fails; the other's message of it is all that rank 1 sees.
+// Only rank 0 aborts the group; rank 1 only learns of it from rank 0's message.
 TEST(SymmetricArena, memory_of_a_group_that_failed_elsewhere_is_not_used_again) {
   harness::run_ranks_ok(2, [](ProcessGroup& group) {
     SymmetricArena arena(group, kMega);
@@ -191,7 +192,8 @@ TEST(SymmetricArena, ordinary_memory_is_not_symmetric) {
     EXPECT_FALSE(group.is_symmetric(std::span(ordinary)));
     const auto buffer = group.allocate_symmetric(8192);
     EXPECT_TRUE(group.is_symmetric(buffer.as<float>()));
-    EXPECT_FALSE(group.is_symmetric(std::span(buffer.as<float>().data(), 8192)));  // beyond it
+    // One part of this range lies beyond the buffer.
+    EXPECT_FALSE(group.is_symmetric(std::span(buffer.as<float>().data(), 8192)));
     group.barrier();
   });
 }

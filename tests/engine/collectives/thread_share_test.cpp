@@ -24,7 +24,7 @@ TEST(ThreadShare, ranks_keep_cores_that_are_theirs_alone) {
 }
 
 TEST(ThreadShare, a_core_is_divided_among_those_that_may_run_on_it) {
-  const std::vector<std::vector<int>> cores = {{0, 1, 2, 3}, {2, 3}};  // 2 + 2/2, 2/2
+  const std::vector<std::vector<int>> cores = {{0, 1, 2, 3}, {2, 3}};  // shares: 2 + 2/2 and 2/2
   EXPECT_EQ(thread_share(cores, 0), 3);
   EXPECT_EQ(thread_share(cores, 1), 1);
 }

@@ -1,6 +1,6 @@
 #pragma once
 
-// A transport and a number of ranks, for suites that run over several of each.
+// A transport and a number of ranks, for suites that run over several of both.
 
 #include <string>
 #include <vector>
@@ -18,7 +18,7 @@ inline std::string name_of(const TransportSetting& setting) {
   return std::string(name_of(setting.transport)) + "_" + std::to_string(setting.world);
 }
 
-// Those over which every mismatch must be an error on every rank.
+// The settings for which every mismatch must be an error on every rank.
 inline std::vector<TransportSetting> mismatch_settings() {
   std::vector<TransportSetting> settings;
   for (const auto transport :

@@ -1,5 +1,5 @@
-// Collectives of the engine that are none of the group's own, all with number 0, between those that
-// are: as when ranks agree about turns in a library.
+// The engine's internal collectives, which all have number 0, between the calls of the group
+// itself: for example when ranks agree on turns in a library.
 
 #include <functional>
 #include <latch>

@@ -1,4 +1,4 @@
-// What can go wrong in a visit, and how its blocks are cut. That visits work is in conformance.cpp.
+// Failures in a visit, and how its blocks are cut. conformance.cpp tests that visits work.
 
 #include <array>
 #include <cstdint>
@@ -44,7 +44,7 @@ class VisitTest : public testing::TestWithParam<bool> {};
 INSTANTIATE_TEST_SUITE_P(Memory, VisitTest, testing::Bool(),
                          [](const auto& info) { return info.param ? "symmetric" : "ordinary"; });
 
-// A body may throw anything.
+// A body may throw any type.
 TEST_P(VisitTest, whose_body_throws_no_exception_of_the_standards_ends_everywhere_too) {
   for (const bool is_asynchronous : {false, true}) {
     const auto results = harness::run_ranks(3, [&](ProcessGroup& group) {
@@ -120,7 +120,7 @@ TEST_P(VisitTest, cannot_use_its_group_in_the_body) {
       const auto body = [&](const Visit&) {
         expect_error(ErrorCode::kInvalid, {"in the body of a visit in group world"},
                      [&] { group.barrier(); });
-        later = group.barrier_async();  // comes after the visit
+        later = group.barrier_async();  // runs after the visit
       };
       is_async ? group.visit_async(data, body)->wait() : group.visit(data, body);
       later->wait();

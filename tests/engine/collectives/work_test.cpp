@@ -1,4 +1,4 @@
-// What follows an operation.
+// Callbacks that run when an operation has ended (Work::on_complete), and operations started there.
 
 #include "paceline/engine/collectives/work.h"
 

@@ -8,7 +8,8 @@
 namespace paceline {
 namespace {
 
-// Every position within a line, lengths around whole lines: what lies beside stays as it was.
+// Every position within a cache line, and lengths around whole lines; the bytes on both sides must
+// not change.
 TEST(Copy, past_the_caches_copies_exactly_what_it_is_told) {
   constexpr std::size_t kRoom = 512;
   constexpr auto kBeside = std::byte{0xEE};
@@ -29,7 +30,7 @@ TEST(Copy, past_the_caches_copies_exactly_what_it_is_told) {
   }
 }
 
-// Rows that lie apart on one side or on both, of any length; what lies between stays as it was.
+// Rows with gaps on one side or on both, of any length; the bytes in the gaps must not change.
 TEST(Copy, rows_past_the_caches_are_where_they_are_told) {
   constexpr std::size_t kRows = 9, kRoom = 8192;
   constexpr auto kBetween = std::byte{0xEE};

@@ -32,7 +32,7 @@ TEST(BindToCpus, leaves_this_thread_the_processors_that_were_named) {
   EXPECT_EQ(allowed_cpus(), before);
 }
 
-// 1,023 is the last one in a cpu_set_t.
+// 1,023 is the largest number in a cpu_set_t.
 TEST(BindToCpus, takes_large_numbers) {
   const std::vector<int> before = allowed_cpus();
   ASSERT_TRUE(bind_to_cpus({before.front(), 1024, 8191})) << "the kernel ignores what it lacks";

@@ -19,7 +19,7 @@ TEST(Crc32c, has_the_values_of_the_standard) {
   EXPECT_EQ(crc32c(std::as_bytes(std::span(counting))), 0x46dd794eu);
 }
 
-// Of three at once, and of what is left.
+// Three chunks are computed at once; of 8 chunks, two remain.
 TEST(Crc32c, of_chunks_and_of_bytes_that_come_in_pieces_is_that_of_each) {
   std::vector<std::byte> bytes(8 * 4096);
   for (std::size_t i = 0; i < bytes.size(); ++i)

@@ -1,4 +1,4 @@
-// Every form in which users write a host or an address.
+// All forms in which users write a host or an address.
 
 #include <array>
 #include <cerrno>
@@ -28,11 +28,11 @@ using harness::Says;
 
 using namespace std::chrono_literals;
 
-constexpr const char* kNobodys = "192.0.2.7";  // RFC 5737: no host has it
+constexpr const char* kNobodys = "192.0.2.7";  // RFC 5737: no host has this address
 
 struct Written {
   std::string text;
-  std::string host;  // empty: refused, ...
+  std::string host;  // empty: the text is refused ...
   int port = 0;
   std::optional<harness::SaysMatcher> because;  // ... with this message
 };
@@ -118,7 +118,7 @@ TEST(Endpoint, an_address_of_one_link_is_known) {
   EXPECT_FALSE(is_link_local("169.254.0.1"));
 }
 
-// A Kubernetes Service, NAT or a published port has such an address.
+// The given address is elsewhere if it belongs to a Kubernetes Service, a NAT or a published port.
 TEST(Endpoint, the_host_of_a_meeting_listens_on_all_addresses_when_the_given_one_is_elsewhere) {
   EXPECT_TRUE(is_of_this_host("127.0.0.1"));
   EXPECT_FALSE(is_of_this_host(kNobodys));
@@ -132,7 +132,8 @@ TEST(Endpoint, the_host_of_a_meeting_listens_on_all_addresses_when_the_given_one
   EXPECT_EQ(local_address(exact), "127.0.0.1");
 }
 
-// Makes the kernel answer as after a start with ipv6.disable=1. False where that is forbidden.
+// Makes the kernel answer as if it was started with ipv6.disable=1. Returns false where that is not
+// allowed.
 bool take_ipv6_away() {
   std::array program = {
       sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
@@ -147,7 +148,7 @@ bool take_ipv6_away() {
          prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
 }
 
-// Which of these a kernel without IPv6 gets wrong; 0: none.
+// The number of the first check that fails on a kernel without IPv6; 0: none.
 int first_wrong_without_ipv6() {
   const auto throws = [](const auto& action) {
     try {

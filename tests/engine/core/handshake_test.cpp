@@ -85,8 +85,8 @@ TEST(Secret, its_hexadecimal_text_is_itself_and_other_text_is_stretched) {
   EXPECT_THROW(Secret::from_text("too short"), Error);
 }
 
-// A stranger who connects gets a server's proof to try guesses on: each must cost what
-// docs/formats/store.md says.
+// A stranger who connects gets the server's proof and can test guesses of the secret with it: each
+// guess must cost as much as docs/formats/store.md promises.
 TEST(Secret, a_guess_at_a_text_costs_two_passes_of_argon2id_over_19_mib) {
   ASSERT_GE(sodium_init(), 0);
   const std::string text = "correct horse battery staple", salt = "paceline secret1";
@@ -161,7 +161,7 @@ TEST(ClientHandshake, proves_nothing_to_a_server_with_another_secret_or_context)
   }
 }
 
-// Its own words come back to it.
+// The client's own words are sent back to it.
 TEST(ClientHandshake, is_not_fooled_by_an_echo) {
   const auto secret = Secret::generate();
   ClientHandshake client(secret, "store", "an echo");

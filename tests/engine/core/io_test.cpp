@@ -21,11 +21,11 @@
 
 namespace {
 
-int interruptions = 0;  // of posix_fallocate(), still to come
+int interruptions = 0;  // how often posix_fallocate() will still be interrupted
 
 }  // namespace
 
-// In place of the C library's: with a signal it is interrupted.
+// Replaces the C library's function; a signal interrupts it.
 extern "C" int posix_fallocate(int fd, off_t offset, off_t size) {
   if (interruptions > 0) return --interruptions, EINTR;
   return fallocate(fd, 0, offset, size) == 0 ? 0 : errno;
@@ -48,7 +48,8 @@ Ends make_pipe(int flags = 0) {
 
 Ends make_sockets() {
   std::array<int, 2> ends{};
-  EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);  // they block
+  // The sockets block.
+  EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
   return {Fd(ends[0]), Fd(ends[1])};
 }
 

@@ -50,7 +50,7 @@ TEST_F(MemoryRoomTest, is_below_the_tightest_limit_on_the_way_up_without_kept_fi
   put("cgroup/a/memory.stat", "anon 1\ninactive_file " + std::to_string(30 * kMiB) +
                                   "\nactive_file " + std::to_string(10 * kMiB));
   EXPECT_EQ(room(), (MemoryRoom{340 * kMiB, "below the limit of " + root_.file("cgroup/a")}));
-  put("cgroup/a/memory.current", 800 * kMiB);  // the limit was lowered
+  put("cgroup/a/memory.current", 800 * kMiB);  // more than the limit, which was lowered
   EXPECT_EQ(room()->bytes, 0u);
 }
 

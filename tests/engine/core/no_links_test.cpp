@@ -21,11 +21,12 @@ namespace {
 namespace fs = std::filesystem;
 using testing::HasSubstr;
 
-// Makes a thing under a name, in a folder that also has the folder "target" with a file.
+// Makes a file-system entry called `name`, in a folder that also has the folder "target" with a
+// file.
 struct Planted {
   const char* what;
   std::function<void(const std::string& name, const std::string& target)> make;
-  int error_without_links;  // of open_without_links(); 0: it opens
+  int error_without_links;  // errno of open_without_links(); 0: it succeeds
   int error_to_read;
   int error_to_write;
 };
@@ -64,7 +65,7 @@ const std::vector<Planted>& table() {
   return rows;
 }
 
-// A folder with one thing of the table in it, and what links there point to.
+// A folder with one entry of the table, and with the targets of the links.
 struct Scene {
   explicit Scene(const Planted& row) {
     fs::create_directory(target);

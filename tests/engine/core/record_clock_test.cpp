@@ -16,7 +16,7 @@ std::uint64_t kernel_time() {
   return static_cast<std::uint64_t>(Clock::now().time_since_epoch() / 1ns);
 }
 
-// How far a reading lies outside the two of the kernel's clock around it, in nanoseconds.
+// How far a reading lies outside the interval between two readings of the kernel's clock, in ns.
 std::uint64_t error_of_a_reading() {
   const std::uint64_t before = kernel_time();
   const std::uint64_t time = record_time();
@@ -26,7 +26,7 @@ std::uint64_t error_of_a_reading() {
 }
 
 TEST(RecordClock, agrees_with_the_kernels_clock) {
-  constexpr std::uint64_t kMost = 100'000;  // about 1,000 on an idle machine
+  constexpr std::uint64_t kMost = 100'000;  // about 1,000 ns on an idle machine
   const auto end = Clock::now() + 300ms;
   int readings = 0;
   for (; Clock::now() < end; ++readings) ASSERT_LE(error_of_a_reading(), kMost);

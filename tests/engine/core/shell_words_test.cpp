@@ -1,4 +1,4 @@
-// Words for shells: what is quoted comes back as it was, also through a real shell.
+// Words for shells: a quoted text is unchanged when it is split again, also by a real shell.
 
 #include <cstdio>
 #include <memory>

@@ -11,7 +11,7 @@
 namespace paceline {
 namespace {
 
-// Of a child whose standard streams are closed: how many of these are not so.
+// Starts a child with closed standard streams; returns how many of its checks fail, or -1.
 int num_wrong_in_child() {
   const pid_t child = fork();
   if (child == 0) {

@@ -11,7 +11,7 @@
 namespace paceline {
 namespace {
 
-// What a process finds that was started from a new terminal whose kind is `kind`.
+// The answer of a process that was started from a new terminal of type `kind`.
 bool draws_on_its_terminal(const char* kind) {
   int terminal = -1;
   const pid_t pid = forkpty(&terminal, nullptr, nullptr, nullptr);
@@ -35,7 +35,7 @@ TEST(Terminal, one_without_escape_codes_is_not_drawn_on) {
   EXPECT_FALSE(draws_on_its_terminal(""));
 }
 
-// Open MPI's mpirun makes one for its ranks, also when its own output is a pipe.
+// Open MPI's mpirun makes a terminal for its ranks even if its own output is a pipe.
 TEST(Terminal, one_that_a_launcher_made_and_a_pipe_are_not_drawn_on) {
   setenv("TERM", "xterm", 1);
   int outer = -1, inner = -1, ends[2];

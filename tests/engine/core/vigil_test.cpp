@@ -1,5 +1,5 @@
-// A process that stood still knows it when it goes on. Each test has a process of its own: the
-// standstills are those of a whole process.
+// A process that stood still notices it when it continues. Each test has a process of its own,
+// because a whole process stands still.
 
 #include <csignal>
 #include <thread>
@@ -46,7 +46,7 @@ TEST(Vigil, a_wait_that_a_standstill_interrupts_has_the_time_that_it_had) {
       1500ms));
 }
 
-// As an operation that is stopped while it adds up, and waits for its peers only then.
+// Like an operation that is stopped while it reduces, and that waits for its peers only afterwards.
 TEST(Vigil, a_standstill_between_a_deadline_and_the_wait_for_it_does_not_count) {
   EXPECT_TRUE(in_a_process(
       [] {
@@ -62,7 +62,7 @@ TEST(Vigil, a_standstill_between_a_deadline_and_the_wait_for_it_does_not_count) 
       2000ms));
 }
 
-// As one that only looks whether something is there.
+// Like an operation that only checks whether something has arrived.
 TEST(Vigil, a_deadline_that_is_set_after_a_standstill_is_not_put_off) {
   EXPECT_TRUE(in_a_process(
       [] {
@@ -81,7 +81,7 @@ TEST(Vigil, a_process_that_looks_often_enough_did_not_stand_still) {
     Vigil vigil, other;
     auto deadline = Deadline::after(1300ms);
     while (!vigil.sees_passed(deadline)) std::this_thread::sleep_for(20ms);
-    other.look();  // in whose loop something took its time, while the process was awake
+    other.look();  // as if code between two looks took long while the process was awake
     return AwakeClock::woke() == AwakeClock::time_point();
   }));
 }
@@ -108,7 +108,7 @@ TEST(Vigil, a_standstill_counts_for_waits_that_had_begun_before_it) {
   }));
 }
 
-// The other end, which stood still too, goes on a little later.
+// The process and its peer are both stopped; the peer starts to listen 300 ms after both continue.
 TEST(Vigil, a_process_that_was_stopped_while_it_connected_goes_on_trying) {
   const std::string name = "paceline-vigil-test-" + std::to_string(getpid());
   Fd listener;

@@ -61,7 +61,7 @@ TEST(OneCopy, the_machine_has_its_pages_once) {
   for (const int world : {2, 4}) {
     const auto results = run_process_ranks(world, [&](ProcessGroup& group) {
       const OneCopy copy(group, kBytes, {});
-      // Everybody writes a part and reads all, in both views.
+      // Every rank writes its part and then reads everything, in both views.
       const std::size_t part = kBytes / static_cast<std::size_t>(group.world_size());
       std::fill_n(copy.data() + part * static_cast<std::size_t>(group.rank()), part, std::byte{1});
       group.barrier();
@@ -85,7 +85,7 @@ TEST(OneCopy, the_machine_has_its_pages_once) {
   }
 }
 
-// A sanitizer's handler would end the process in its own way.
+// A sanitizer's signal handler would end the process differently.
 const harness::RanksOptions kPlainFaults{
     .before_connect = [](int) { std::signal(SIGSEGV, SIG_DFL); }};
 
@@ -136,7 +136,7 @@ TEST(OneCopy, writers_may_overlap) {
     if (group.rank() == 1) {
       const OneCopy::Writing outer(copy);
       { const OneCopy::Writing inner(copy); }
-      copy.read_only()[5] = std::byte{9};  // the end of the inner one takes nothing away
+      copy.read_only()[5] = std::byte{9};  // the end of `inner` leaves the memory writable
     }
     group.barrier();
     EXPECT_EQ(copy.read_only()[5], std::byte{9});
@@ -145,9 +145,9 @@ TEST(OneCopy, writers_may_overlap) {
   for (const auto& result : results) EXPECT_EQ(result.exit_code, 0) << result.report;
 }
 
-// Sanitizers map far more than a limit leaves them.
+// Sanitizers map far more memory than the limit would allow.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-// The bytes that this process has mapped.
+// Bytes of address space that this process has mapped.
 std::size_t virtual_bytes() {
   std::ifstream file("/proc/self/statm");
   std::size_t pages = 0;
@@ -155,7 +155,7 @@ std::size_t virtual_bytes() {
   return pages * harness::kPageBytes;
 }
 
-// The memory of an object whose constructor threw is used for something else afterwards.
+// The memory of an object whose constructor threw is used for another object afterwards.
 TEST(OneCopy, a_copy_whose_making_fails_is_forgotten) {
   const auto results = run_process_ranks(2, [&](ProcessGroup& group) {
     alignas(OneCopy) std::array<std::byte, sizeof(OneCopy)> memory{};

@@ -46,18 +46,18 @@ TEST_F(BulletinTest, a_notice_is_private_and_read_as_it_was_published) {
   EXPECT_TRUE(std::filesystem::is_empty(directory_.file("paceline")));
 }
 
-// XDG_RUNTIME_DIR that cannot be used: what the log says, after which both sides meet in /tmp.
+// An unusable XDG_RUNTIME_DIR is reported, and both sides then meet in /tmp.
 TEST(Bulletin, a_runtime_directory_that_cannot_be_used_is_named_and_replaced) {
   const FreshDirectory directory;
   std::ofstream(directory.file("file")) << "";
   const std::vector<std::pair<std::string, std::string>> rows = {
-      {"/proc/self", "mkdir /proc/self/paceline"},  // a directory of this user that takes no files
+      {"/proc/self", "mkdir /proc/self/paceline"},  // a directory in which no files can be made
       {directory.file("missing"), "No such file or directory"},
       {directory.file("file"), "is not a directory of user"},
   };
   for (const auto& [runtime, words] : rows) {
     const auto variables = variables_of({{"XDG_RUNTIME_DIR", runtime}});
-    const std::string job = directory.path();  // no other test's
+    const std::string job = directory.path();  // different for every test
     const auto secret = Secret::generate();
     Bulletin bulletin(variables, job);
     testing::internal::CaptureStderr();
@@ -77,7 +77,7 @@ TEST(Bulletin, a_runtime_directory_that_cannot_be_used_is_named_and_replaced) {
 TEST_F(BulletinTest, of_two_notices_the_newer_one_is_read) {
   const std::string job = directory_.path();
   Bulletin full(variables_of({}), job), usual(variables_, job);
-  usual.publish({"127.0.0.1", 1}, Secret::generate());  // an earlier job's
+  usual.publish({"127.0.0.1", 1}, Secret::generate());  // left by an earlier job
   std::filesystem::last_write_time(
       usual.path(), std::filesystem::file_time_type::clock::now() - std::chrono::hours(1));
   full.publish({"127.0.0.1", 2}, Secret::generate());

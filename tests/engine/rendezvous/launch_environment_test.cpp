@@ -60,7 +60,7 @@ TEST(LaunchEnvironment, reads_the_role_that_a_launcher_of_roles_gave) {
       {with(with(launched, "ROLE_NAME", "default"), "ROLE_RANK", "3"), "", 0},
       {with(launched, "ROLE_NAME", "trainer"), "", 0},
       {with(launched, "ROLE_RANK", "1"), "", 0},
-      // Not the launcher's: a variable that happens to have this name.
+      // A ROLE_RANK that the launcher did not set: another program happens to use this name.
       {with(with(kTorchrun, "ROLE_NAME", "trainer"), "ROLE_RANK", "1"), "", 0},
   };
   for (const Row& row : rows) {
@@ -182,7 +182,7 @@ TEST(LaunchEnvironment, a_launcher_between_paceline_run_and_its_rank_is_named) {
   expect_named({{"TORCHELASTIC_USE_AGENT_STORE", "True"}}, "torchrun has started it");
 }
 
-// As mpirun's and Hydra's ranks find them on two nodes of a SLURM job, whatever its name.
+// The variables of mpirun's and Hydra's ranks on two nodes of a SLURM job, whatever its name is.
 TEST(LaunchEnvironment, steps_that_only_start_an_mpis_helpers_do_not_count) {
   const Variables helpers = {{"SLURM_JOB_NAME", "interactive"},
                              {"SLURM_JOB_ID", "12"},
@@ -200,7 +200,7 @@ TEST(LaunchEnvironment, steps_that_only_start_an_mpis_helpers_do_not_count) {
     EXPECT_EQ(detect(joined(kOpenMpi, step)).launcher, "openmpi");
     EXPECT_EQ(detect(joined(hydra, step)).launcher, "pmi");
   }
-  // One task a node of the program itself, to which SLURM's own PMI says the same.
+  // One task of the program itself on each node; SLURM's own PMI agrees.
   EXPECT_EQ(detect(joined(helpers, {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}})).launcher, "slurm");
 }
 
@@ -213,7 +213,8 @@ TEST(LaunchEnvironment, the_name_of_a_step_says_nothing) {
   }
 }
 
-// SLURM 22.05 leaves these: a step over both components of a job counts its tasks as one.
+// The variables that SLURM 22.05 sets: a step over both components of a job counts its tasks as one
+// group.
 TEST(LaunchEnvironment, a_step_over_the_components_of_a_job_is_one_group) {
   const Variables step = {{"SLURM_JOB_ID", "11"},
                           {"SLURM_HET_SIZE", "2"},
@@ -231,7 +232,7 @@ TEST(LaunchEnvironment, a_step_over_the_components_of_a_job_is_one_group) {
   EXPECT_EQ(who.local_world_size, 2);
 }
 
-// The shell of salloc where LaunchParameters=use_interactive_step is a step of SLURM's own.
+// With LaunchParameters=use_interactive_step, the shell of salloc is a step of SLURM's own.
 TEST(LaunchEnvironment, a_program_in_slurms_interactive_step_is_told_to_prepend_srun) {
   const Variables shell = {{"SLURM_JOB_ID", "5"},         {"SLURM_STEP_ID", "4294967290"},
                            {"SLURM_STEP_NUM_TASKS", "1"}, {"SLURM_STEP_TASKS_PER_NODE", "1"},

@@ -1,6 +1,6 @@
 #pragma once
 
-// Ranks as threads, each with an environment of its own.
+// Ranks as threads, each with its own environment variables.
 
 #include <future>
 #include <vector>
@@ -11,7 +11,7 @@
 
 namespace paceline {
 
-// Calls `body(rank)` on a thread for each of `ranks`; the futures carry what it throws.
+// Calls `body(rank)` on a thread for each of `ranks`; the futures hold exceptions of `body`.
 template <class Body>
 std::vector<std::future<void>> start_ranks(const std::vector<int>& ranks, Body body) {
   std::vector<std::future<void>> started;

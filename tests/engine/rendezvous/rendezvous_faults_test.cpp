@@ -60,7 +60,7 @@ TEST_F(RendezvousFaults, two_processes_with_one_rank_are_both_told) {
   }
 }
 
-// The other rank comes before and after.
+// The other rank arrives before or after the odd one.
 TEST_F(RendezvousFaults, a_rank_that_cannot_take_part_tells_the_others_why) {
   for (const int odd : {0, 1}) {
     auto others = start_ranks({1 - odd}, [&](int rank) { join_as(rank, 2, 20s); });
@@ -148,7 +148,7 @@ TEST_F(RendezvousFaults, explicit_arguments_are_checked) {
 TEST_F(RendezvousFaults, the_store_outlives_rank_zeros_interest_until_the_others_leave) {
   auto ranks = start_ranks({0, 1, 2}, [&](int rank) {
     const auto me = join_as(rank, 3, 20s);
-    if (rank == 0) return;  // lets go at once
+    if (rank == 0) return;  // rank 0 releases the store at once
     if (rank == 2) me.store->get("from rank 1", 20s);
     if (rank == 1) me.store->set("from rank 1", "late");
   });
@@ -176,7 +176,7 @@ TEST_F(RendezvousFaults, a_killed_rank_zero_is_a_lost_store) {
 TEST(Arrival, names_the_missing_ranks_while_it_waits) {
   const auto store = std::make_shared<MemoryStore>();
   testing::internal::CaptureStderr();
-  for (const int rank : {0, 1}) {  // rank 1 is late: it hears what rank 0 decided
+  for (const int rank : {0, 1}) {  // rank 1 is late: it gets rank 0's decision
     try {
       Arrival(store, {.rank = rank, .world_size = 3}).meet(100ms, {.first = 10ms, .every = 60ms});
       ADD_FAILURE() << "nothing was thrown";

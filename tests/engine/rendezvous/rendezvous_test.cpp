@@ -48,7 +48,7 @@ class RendezvousTest : public testing::TestWithParam<int> {
                        .timeout = 20s},
                       variables_of({}));
   }
-  // Every rank writes, reads the others and finds the same secret.
+  // Every rank writes a value, reads those of all ranks and checks that the secrets are equal.
   void talk(const Rendezvous& me) const {
     ASSERT_EQ(me.who.world_size, world_size());
     const auto rank = std::to_string(me.who.rank);
@@ -96,8 +96,8 @@ TEST_P(RendezvousTest, by_hand_on_loopback) {
   EXPECT_TRUE(notices_are_gone());
 }
 
-// The others reach rank 0 at an address that its host does not have: a Kubernetes Service, NAT, a
-// published port. Here they know the way.
+// The other ranks reach rank 0 at an address that its host does not have: a Kubernetes Service, a
+// NAT or a published port. In this test they use 127.0.0.1.
 TEST_P(RendezvousTest, at_an_address_that_rank_zeros_host_does_not_have) {
   const auto port = free_port();
   directory_.write("secret", Secret::generate().to_hex());
@@ -121,7 +121,8 @@ TEST_P(RendezvousTest, again_and_again_in_one_job) {
   }));
 }
 
-// Without a notice that is taken down: a rank that is early finds the store of the last meeting.
+// No notice is removed between the rounds, so an early rank finds the store of the previous
+// rendezvous.
 TEST_P(RendezvousTest, again_and_again_at_one_address) {
   const auto secret = Secret::generate();
   const auto method = "tcp://127.0.0.1:" + free_port();
@@ -129,7 +130,7 @@ TEST_P(RendezvousTest, again_and_again_at_one_address) {
     for (int round = 0; round < 5; ++round) {
       const auto me = meet_at(method, rank, secret);
       talk(me);
-      // Rank 0 is the last to leave, then the first.
+      // Rank 0 is the last rank to leave, then the first, in turn.
       if (rank == 0 && round % 2 == 0) std::this_thread::sleep_for(20ms);
       if (rank != 0 && round % 2 == 1) std::this_thread::sleep_for(20ms);
     }

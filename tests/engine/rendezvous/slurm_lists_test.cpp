@@ -1,4 +1,4 @@
-// SLURM's short forms of lists.
+// SLURM's compact lists.
 
 #include <random>
 

@@ -1,4 +1,4 @@
-// What programs ask for that cannot be: one clear line, and nothing half done.
+// Impossible requests of a program get one clear error line and change nothing.
 
 #include <atomic>
 #include <functional>
@@ -41,7 +41,7 @@ struct Give {
   using Request = Nothing;
   using Reply = Use::Request;
 };
-// A class with a method that has the full name of a plain one.
+// A class with a method whose full name is that of an ordinary method.
 struct OtherThing {
   static constexpr std::string_view kName = "other_thing";
   Nothing touch(const Nothing& /*nothing*/) { return {}; }
@@ -52,7 +52,7 @@ struct PlainTouch {
   using Request = Nothing;
   using Reply = Nothing;
 };
-// What create<OtherThing>() calls.
+// The method that create<OtherThing>() calls.
 struct CreateOtherThing {
   static constexpr std::string_view kName = "other_thing.create";
   using Request = Nothing;
@@ -66,7 +66,7 @@ struct TwiceTheSame {
   }
 };
 
-// The words of the Error that `body` throws, or the empty text.
+// The text of the Error that `body` throws; empty if it throws none.
 std::string error_of(const std::function<void()>& body) {
   try {
     body();
@@ -121,7 +121,7 @@ TEST_F(BadInput, of_many_that_take_one_name_at_once_one_has_it) {
   joined.front()->serve<Wait>([](const Nothing&, Context&) { return Nothing{}; });
   caller_->call<Wait>("wanted").get();
   joined.clear();
-  // The others have left nothing behind.
+  // The failed calls have left no descriptor open.
   EXPECT_TRUE(soon([&] { return num_descriptors() <= before; }))
       << num_descriptors() << " descriptors, " << before << " before";
 }
@@ -169,7 +169,7 @@ TEST_F(BadInput, a_worker_whose_preparation_fails_has_not_been_there) {
   EXPECT_EQ(job_.join("wanted")->name(), "wanted");
 }
 
-// ---- before and after ----
+// ---- before serving and after leaving ----
 
 TEST_F(BadInput, a_call_before_its_callee_joins_waits_for_it) {
   auto call = caller_->call<Wait>("late");
@@ -178,7 +178,7 @@ TEST_F(BadInput, a_call_before_its_callee_joins_waits_for_it) {
   late->serve<Wait>([](const Nothing&, Context&) { return Nothing{}; });
   try {
     call.get();
-  } catch (const CallError& error) {  // it came before the method was served
+  } catch (const CallError& error) {  // the call arrived before the method was served
     EXPECT_EQ(error.executed(), Executed::kNo) << error.what();
   }
 }
@@ -188,7 +188,7 @@ TEST_F(BadInput, nothing_is_called_after_leave) {
   thing.call<&Thing::fill>().get();
   auto under_way = caller_->call<Add>("callee", {2, 3});
   caller_->leave();
-  caller_->leave();  // nothing more
+  caller_->leave();  // the second call does nothing
   EXPECT_EQ(caller_->name(), "caller");
   const std::vector<std::string> words = {"caller", "a call to callee after leave()"};
   expect_line(words, [&] { caller_->call<Add>("callee"); });
@@ -228,7 +228,7 @@ class Limits : public BadInput {
 
 TEST_F(Limits, what_is_too_large_names_the_limit_and_the_option) {
   const std::vector<std::string> words = {"worker small", "limit of 2000 bytes", "max_message"};
-  // Of each kind once before the limit is known, and once after.
+  // Each kind of call, once before the callee's limit is known and once after.
   expect_line(words, [&] { caller_->call<Sum>("small", large()).get(); });
   expect_line(words, [&] { caller_->call<Sum>("small", large()).get(); });
   expect_line(words, [&] { caller_->tell<Sum>("small", large()); });
@@ -245,12 +245,12 @@ TEST_F(Limits, what_is_too_large_names_the_limit_and_the_option) {
 }
 
 TEST_F(Limits, what_is_told_and_too_large_costs_nobody_the_connection) {
-  // Both before the connection stands, so the callee's limit is not known.
+  // Both calls are made before the connection exists, so the callee's limit is not known.
   caller_->tell<Sum>("small", large());
   auto call = caller_->call<Sum>("small", {{1}});
   EXPECT_EQ(call.get().values.size(), 1U);
   EXPECT_EQ(num_handled_, 1);
-  for (int i = 0; i < 3000; ++i) {  // nor does it count against the credit
+  for (int i = 0; i < 3000; ++i) {  // messages without a reply do not use up the credit either
     EXPECT_TRUE(
         soon([&] { return error_of([&] { caller_->tell<Sum>("small", {{0}}); }).empty(); }));
   }
@@ -258,12 +258,12 @@ TEST_F(Limits, what_is_told_and_too_large_costs_nobody_the_connection) {
 }
 
 TEST_F(Limits, many_calls_at_a_worker_of_small_messages) {
-  // Their acknowledgements together are longer than a message may be.
+  // The acknowledgements together are longer than the longest message.
   for (int round = 0; round < 3; ++round) {
     std::vector<Future<Add::Reply>> futures;
     for (int i = 0; i < 1000; ++i) futures.push_back(caller_->call<Add>("small", {i, 1}));
     for (int i = 0; i < 1000; ++i) EXPECT_EQ(futures[static_cast<std::size_t>(i)].get().sum, i + 1);
-    // Calls that are given up together.
+    // Calls that are abandoned together.
     for (int i = 0; i < 1000; ++i) (void)caller_->call<Add>("small", {i, 1});
   }
   EXPECT_EQ(caller_->call<Add>("small", {1, 1}).get().sum, 2);
@@ -336,7 +336,7 @@ TEST_F(BadInput, a_handler_that_is_registered_twice_changes_nothing) {
   expect_line({"twice.touch already has a handler"}, [&] { callee_->serve<TwiceTheSame>(); });
 }
 
-// A reply of another type than the caller's program takes.
+// A method whose reply has a different type in the callee's program.
 struct OddAdd {
   static constexpr std::string_view kName = "add";
   using Request = Add::Request;
@@ -371,7 +371,7 @@ struct NewAdd {
   };
 };
 TEST_F(BadInput, programs_of_two_versions_call_each_other) {
-  // A newer caller, and a newer callee.
+  // First a newer caller, then a newer callee.
   EXPECT_EQ(caller_->call<NewAdd>("callee", {2, 3, "x"}).get().note, "none");
   const auto newer = job_.join("newer");
   newer->serve<NewAdd>([](const NewAdd::Request& r, Context&) {

@@ -1,4 +1,4 @@
-// Frames on a connection: what is sent arrives, what no worker sends breaks it.
+// Frames on a connection: every frame arrives, and a frame that no worker sends is an error.
 
 #include "paceline/engine/rpc/protocol/connection.h"
 
@@ -47,7 +47,7 @@ struct Arrived final : Connection::Receiver {
   }
 };
 
-// With shared memory for large messages, for all, and without any.
+// A connection with shared memory only for large messages, for all messages, or for none.
 enum class Family { kUnix, kRings, kTcp };
 
 class Pair : public testing::Test {
@@ -76,7 +76,7 @@ class Pair : public testing::Test {
     }
     return *sender_;
   }
-  // Sends and receives in turns, until so many frames have arrived.
+  // Sends and receives in turn until `count` frames have arrived.
   void carry(std::size_t count) {
     EXPECT_TRUE(harness::wait_until(
         [&] {
@@ -91,7 +91,7 @@ class Pair : public testing::Test {
   void send_raw(std::span<const std::byte> bytes) {
     send_all(raw_, bytes, Deadline::after(std::chrono::seconds(5)));
   }
-  // What was sent may take its time through TCP.
+  // Bytes that were sent over TCP may take some time to arrive.
   void expect_corrupt(const std::vector<std::string>& words) {
     const auto deadline = Deadline::after(std::chrono::seconds(30));
     expect_error(ErrorCode::kCorrupt, words, [&] {
@@ -187,12 +187,12 @@ TEST_P(EachFamily, what_no_worker_sends_breaks_the_connection) {
     Bytes bytes;
     const char* word;
   } cases[] = {
-      {with(0, 0x43504c02, 4), "begins with 0x43504c02"},  // another version
+      {with(0, 0x43504c02, 4), "begins with 0x43504c02"},  // another version of the protocol
       {with(4, 77, 1), "kind 77"},
       {with(5, 9, 1), "effect 9"},
       {with(6, 99, 1), "status 99"},
       {with(7, 0x80, 1), "flags 0x80"},
-      {with(8, 1, 4), "frame 1 instead of frame 0"},  // a frame is missing, or was swapped
+      {with(8, 1, 4), "frame 1 instead of frame 0"},  // a frame is missing or out of order
       {with(12, 0xffff'ffff, 4), "limit is"},
       {encode({.kind = FrameKind::kPart, .length = 5}), "part of 5 bytes outside of a message"},
       {encode({.kind = FrameKind::kRenew, .flags = Frame::kUrgent, .length = 5}), "urgent"},
@@ -238,7 +238,7 @@ TEST_P(EachFamily, a_ticket_is_good_once_and_only_in_its_process) {
 // ---- rings of shared memory ----
 
 TEST_F(OverRings, both_directions_go_on_while_the_other_end_does_not_read) {
-  constexpr CallNumber kCount = 3000;  // of 200 bytes: several times what a ring has room for
+  constexpr CallNumber kCount = 3000;  // frames of 200 bytes: several times the room of a ring
   Arrived back;
   for (CallNumber number = 1; number <= kCount; ++number) {
     sender().queue({.kind = FrameKind::kRequest, .number = number}, text_of(100));
@@ -251,7 +251,7 @@ TEST_F(OverRings, both_directions_go_on_while_the_other_end_does_not_read) {
   }
   EXPECT_TRUE(receiver_->flush());
   EXPECT_TRUE(receiver_->has_unsent());
-  // Each end only receives, which is when it hears of room.
+  // Each end only calls receive(), which also notices new room.
   EXPECT_TRUE(harness::wait_until(
       [&] {
         EXPECT_TRUE(sender().receive(back));
@@ -265,7 +265,7 @@ TEST_F(OverRings, both_directions_go_on_while_the_other_end_does_not_read) {
   }
 }
 
-// Two threads that sleep whenever nothing is there: a doorbell that is not rung stops them.
+// Two threads that sleep while they have nothing to receive: without the doorbell they would stop.
 TEST_F(OverRings, whoever_sleeps_is_woken) {
   constexpr CallNumber kCount = 20'000;
   const auto deadline = Deadline::after(std::chrono::seconds(120));
@@ -279,7 +279,7 @@ TEST_F(OverRings, whoever_sleeps_is_woken) {
     while (arrived.frames.size() < number && !deadline.expired()) {
       EXPECT_TRUE(end.receive(arrived, &deadline));
     }
-    // It would have been the end of a wait, not a doorbell.
+    // Then the wait ended by its time limit, not by the doorbell.
     if (std::chrono::steady_clock::now() - before >= Connection::kLongestWait) ++num_late_;
   };
   Arrived back;
@@ -296,7 +296,7 @@ TEST_F(OverRings, whoever_sleeps_is_woken) {
   other.join();
   EXPECT_EQ(arrived_.frames.size(), kCount);
   EXPECT_EQ(back.frames.size(), kCount);
-  EXPECT_LT(num_late_, 20);  // of a busy machine
+  EXPECT_LT(num_late_, 20);  // on a busy machine
 }
 
 TEST_F(OverRings, what_was_sent_before_the_end_arrives) {
@@ -311,7 +311,7 @@ TEST_F(OverRings, what_was_sent_before_the_end_arrives) {
 
 TEST_F(WithMemory, rings_come_first_or_not_at_all) {
   const auto rings = encode({.kind = FrameKind::kRings});
-  send_raw(rings);  // without a descriptor
+  send_raw(rings);  // without the descriptor that belongs to it
   expect_corrupt({"unexpected rings of shared memory"});
   connect();
   const Fd file(::memfd_create("not rings", MFD_CLOEXEC));
@@ -346,7 +346,7 @@ TEST_F(WithMemory, what_the_program_keeps_is_not_written_again) {
 
 TEST_F(WithMemory, what_finds_no_room_goes_through_the_socket) {
   arrived_.keeps = true;
-  constexpr std::size_t kCount = 4, kEach = 20'000'000;  // together more than an area has
+  constexpr std::size_t kCount = 4, kEach = 20'000'000;  // together more than an area holds
   static_assert(kCount * kEach > kAreaBytes);
   for (CallNumber number = 1; number <= kCount; ++number) {
     sender().queue({.kind = FrameKind::kRequest, .number = number}, text_of(kEach));

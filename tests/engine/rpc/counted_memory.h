@@ -1,6 +1,6 @@
 #pragma once
 
-// Bytes that the program has allocated by `new` and not given back, to the byte. Include it in one
+// Counts the bytes that the program has allocated with `new` and not freed. Include it in one
 // source of a program: it replaces the global operators.
 
 #include <atomic>
@@ -12,7 +12,7 @@
 
 namespace paceline::rpc {
 
-// With what the allocator adds to each piece.
+// The count includes the bytes that the allocator adds to each piece.
 inline std::atomic<std::ptrdiff_t> num_allocated_bytes{0};
 inline constexpr std::ptrdiff_t kBytesOfAPiece = 8;
 

@@ -1,4 +1,5 @@
-// Workers that are killed, frozen and forked; strangers. Workers of other processes meet in a file.
+// Workers that are killed, frozen or forked, and strangers. Workers in other processes use a file
+// as their store.
 
 #include <atomic>
 #include <chrono>
@@ -33,7 +34,7 @@ struct Total {
   static constexpr Effect kEffect = Effect::kRepeatable;
   using Request = Nothing;
   struct Reply {
-    std::vector<std::uint64_t> applied;  // how often each bit was
+    std::vector<std::uint64_t> applied;  // how often each bit was applied
     static auto fields(auto& m) { return std::tie(m.applied); }
   };
 };
@@ -96,7 +97,7 @@ TEST_F(Faults, calls_at_a_worker_that_is_killed_end_and_everybody_sees_it) {
     const std::lock_guard lock(mutex);
     return seen["callee"] == WorkerState::kLost;
   }));
-  // The name is free again.
+  // The name can be used again.
   const auto next = join("callee");
   serve_sums(*next);
   EXPECT_EQ(caller->call<Add>("callee", {2, 3}).get().sum, 5);
@@ -143,7 +144,7 @@ TEST_F(Faults, a_frozen_worker_costs_its_callers_no_more_than_their_deadlines) {
   callee.thaw();
   patient.get();
   const auto applied = caller->call<Total>("callee").get().applied.front();
-  EXPECT_TRUE(applied == 1 || applied == 2) << applied;  // the first one's outcome is unknown
+  EXPECT_TRUE(applied == 1 || applied == 2) << applied;  // the outcome of the first call is unknown
 }
 
 std::atomic<int> num_things{0};
@@ -172,8 +173,8 @@ TEST_F(Faults, a_holder_frozen_for_longer_than_its_lease_has_lost_its_references
         })) {
       return false;
     }
-    // Until the test has stopped this process for longer than the lease. Calls that were on their
-    // way meanwhile may fail as calls do.
+    // Touches the object until the test has frozen this process for longer than the lease. Calls
+    // that were under way then may fail with a CallError.
     for (bool has_expired = false; !has_expired; std::this_thread::sleep_for(20ms)) {
       try {
         thing.call<&Thing::touch>().get();
@@ -184,7 +185,7 @@ TEST_F(Faults, a_holder_frozen_for_longer_than_its_lease_has_lost_its_references
         if (error.executed() == Executed::kYes) return false;
       }
     }
-    // Once the owner has refused the old session, what comes next is as good as new.
+    // Once the owner has refused the old session, new calls and objects work.
     return soon([&] {
       try {
         workers->create<Thing>("owner").call<&Thing::touch>().get();
@@ -200,7 +201,8 @@ TEST_F(Faults, a_holder_frozen_for_longer_than_its_lease_has_lost_its_references
   holder.freeze();
   const auto frozen = std::chrono::steady_clock::now();
   EXPECT_TRUE(soon([] { return num_things == 0; }));
-  EXPECT_GE(std::chrono::steady_clock::now() - frozen, 300ms);  // not before most of a lease
+  // The thing ends only after most of a lease has passed.
+  EXPECT_GE(std::chrono::steady_clock::now() - frozen, 300ms);
   holder.thaw();
   EXPECT_TRUE(holder.succeeds());
 }

@@ -1,4 +1,4 @@
-// What handlers may do: answer later, block, run out of room, end the worker that they run in.
+// What handlers may do: answer later, block, fill their queue, end the worker that runs them.
 
 #include <atomic>
 #include <condition_variable>
@@ -12,7 +12,7 @@
 namespace paceline::rpc::testing_job {
 namespace {
 
-// A door that the test opens.
+// A gate that the test opens.
 class Gate {
  public:
   void open() {
@@ -82,7 +82,7 @@ TEST(Handlers, a_method_may_limit_its_threads_and_its_queue) {
   std::vector<Future<Nothing>> futures;
   for (int i = 0; i < 5; ++i) futures.push_back(caller->call<Wait>("callee"));
   EXPECT_TRUE(soon([&] { return running == 2; }));
-  // Whether the five have arrived shows in the sixth.
+  // The sixth call fails only if the first five have arrived.
   expect_call_error(Executed::kNo, {"wait of worker callee was not executed", "queue"},
                     [&] { caller->call<Wait>("callee").get(); });
   gate.open();
@@ -91,7 +91,7 @@ TEST(Handlers, a_method_may_limit_its_threads_and_its_queue) {
 }
 
 // A thread of the callee that has served a connection several times in a row stays with it, and
-// must give it up while it runs a long handler.
+// must release it while it runs a long handler.
 TEST(Handlers, a_handler_that_sleeps_does_not_hold_up_other_calls_of_its_connection) {
   Job job;
   const auto callee = job.join("callee");
@@ -132,7 +132,8 @@ TEST(Handlers, a_full_queue_slows_calls_down_and_is_an_error_for_what_is_told) {
   });
   callee->serve<Add>([](const Add::Request& r, Context&) { return Add::Reply{r.a + r.b}; });
   const auto caller = job.join("caller");
-  EXPECT_EQ(caller->call<Add>("callee", {1, 2}).get().sum, 3);  // which brings the credit
+  // The reply tells the caller its credit: 4 calls.
+  EXPECT_EQ(caller->call<Add>("callee", {1, 2}).get().sum, 3);
   std::vector<Future<Nothing>> futures;
   for (int i = 0; i < 4; ++i) futures.push_back(caller->call<Wait>("callee"));
   expect_call_error(Executed::kNo, {"wait of worker callee was not sent", "4 calls"},
@@ -191,7 +192,7 @@ TEST(Handlers, full_queues_in_a_circle_end) {
   serve(*a, "b");
   serve(*b, "a");
   EXPECT_EQ(a->call<Chain>("b", {0, {}}).get().depth, 0);
-  // Six deep is more than the credit and the threads; it ends all the same.
+  // A depth of six exceeds the credit and the threads; the call ends nevertheless.
   try {
     EXPECT_EQ(a->call<Chain>("b", {6, {}}).get().depth, 6);
   } catch (const CallError& error) {
@@ -239,7 +240,7 @@ TEST(Handlers, leaving_does_not_wait_for_a_handler_that_never_ends) {
   const auto caller = job.join("caller");
   auto call = caller->call<Wait>("callee");
   EXPECT_TRUE(soon([&] { return runs->load(); }));
-  callee.reset();  // returns
+  callee.reset();  // the destructor returns
   EXPECT_FALSE(*has_ended);
   expect_call_error(Executed::kUnknown, {"wait of worker callee"}, [&] { call.get(); });
   gate->open();
@@ -259,7 +260,7 @@ TEST(Handlers, a_worker_sees_its_own_messages_without_a_copy) {
   const auto reply = worker->call<Sum>("worker", {std::move(values)}).get();
   EXPECT_EQ(seen, where);
   EXPECT_EQ(reply.values, std::vector<float>(1000, 2.0F));
-  // Another type of the same method is read as from a stranger.
+  // A request of another type under the same name is read as if it came from another program.
   worker->serve<Add>([](const Add::Request& r, Context&) { return Add::Reply{r.a + r.b}; });
   expect_call_error(Executed::kNo, {"add of worker worker", "field 1"},
                     [&] { worker->call<OtherAdd>("worker", {"two"}).get(); });
@@ -322,7 +323,7 @@ TEST(Handlers, a_message_above_the_limit_of_either_end_is_an_error) {
   });
   const auto caller = job.join("caller");
   const std::vector<float> large(1000);
-  // The first call is made before the limit is known.
+  // For the first call the limit is not known yet.
   expect_call_error(Executed::kNo, {"sum of worker callee", "limit of 1000 bytes", "max_message"},
                     [&] { caller->call<Sum>("callee", {large}).get(); });
   expect_error(ErrorCode::kInvalid, {"sum of worker callee", "limit of 1000 bytes", "max_message"},

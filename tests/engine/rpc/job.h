@@ -76,7 +76,7 @@ struct Sum {
     static auto fields(auto& m) { return std::tie(m.values, m.sum); }
   };
 };
-// What another program thinks that `add` takes.
+// The type that another program expects for method `add`.
 struct OtherAdd {
   static constexpr std::string_view kName = "add";
   struct Request {

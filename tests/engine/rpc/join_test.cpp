@@ -1,4 +1,4 @@
-// What a worker without a name of its own is called.
+// The names of workers that do not choose a name.
 
 #include <cstdlib>
 

@@ -1,5 +1,5 @@
-// Workers that are killed and frozen in the middle of everything. What was executed is counted in
-// memory that outlives them, and compared with what their callers were told.
+// Workers that are killed and frozen at any moment. Executions are counted in memory that outlives
+// the workers, and compared with the outcomes that the callers saw.
 
 #include <array>
 #include <atomic>
@@ -32,10 +32,10 @@ using Way = Relay::Way;
 constexpr std::size_t kCells = 4 << 20;
 constexpr Effect kEffects[] = {Effect::kAtMostOnce, Effect::kRepeatable, Effect::kOnce};
 
-// Shared by a process and its children.
+// Memory that a process and its children share.
 struct Shared {
-  std::array<std::array<std::atomic<std::uint8_t>, kCells>, 3> executed;  // by effect
-  std::atomic<int> num_alive;                                             // things
+  std::array<std::array<std::atomic<std::uint8_t>, kCells>, 3> executed;  // executions by effect
+  std::atomic<int> num_alive;                                             // instances of Thing
   std::atomic<int> num_kept, num_usable, num_unusable;
   std::atomic<bool> is_done;
 };
@@ -43,7 +43,7 @@ Shared& make_shared_memory() {
   void* const place =
       ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (place == MAP_FAILED) throw std::bad_alloc();
-  return *new (place) Shared;  // zeroes; it lives as long as the process
+  return *new (place) Shared;  // zero-initialized; lives as long as the process
 }
 Shared* memory_of_this_test = nullptr;
 Shared& shared() { return *memory_of_this_test; }
@@ -80,7 +80,7 @@ struct Use {
 
 class Killed : public testing::Test {
  protected:
-  Killed() { memory_of_this_test = &make_shared_memory(); }  // before children are made
+  Killed() { memory_of_this_test = &make_shared_memory(); }  // before children are forked
   std::unique_ptr<Workers> join(const std::string& name, std::chrono::milliseconds lease = 10s,
                                 const std::string& host = "") {
     JoinOptions options{.store = open_store(), .secret = secret_, .address = "127.0.0.1"};
@@ -106,7 +106,8 @@ class Killed : public testing::Test {
     return shared().executed[static_cast<std::size_t>(effect)].at(cell);
   }
 
-  // Calls of all effects, in groups, for as long as `goes_on` says. Each end must be true.
+  // Makes calls with all effects, in groups, while `goes_on` returns true. Each outcome must be
+  // true.
   struct Ends {
     int replied = 0, not_executed = 0, unknown = 0;
   };
@@ -149,7 +150,7 @@ class Killed : public testing::Test {
     }
     return ends;
   }
-  // At the end, when nothing runs any more.
+  // Called at the end, when nothing runs any more.
   void check_cells() const {
     for (std::size_t cell = 0; cell < next_cell_; ++cell) {
       EXPECT_LE(executed(Effect::kAtMostOnce, cell), 1) << cell;
@@ -175,9 +176,9 @@ bool finds(Workers& workers, const std::string& name) {
 TEST_F(Killed, a_callee_in_the_middle_of_calls_leaves_no_doubt_that_is_not_said) {
   std::mt19937 random(harness::random_seed());
   std::vector<std::unique_ptr<Process>> callees;
-  for (int i = 0; i < 4; ++i) {  // before this process has threads
+  for (int i = 0; i < 4; ++i) {  // forked before this process has threads
     callees.push_back(std::make_unique<Process>([&, i] {
-      // One after the other: as soon as the name is free.
+      // Each callee joins after the previous one, as soon as the name is free.
       std::unique_ptr<Workers> workers;
       EXPECT_TRUE(soon([&] {
         if (shared().num_kept != i) return false;
@@ -195,7 +196,7 @@ TEST_F(Killed, a_callee_in_the_middle_of_calls_leaves_no_doubt_that_is_not_said)
     ASSERT_TRUE(soon([&] { return shared().num_usable == i + 1; }));
     const auto until = Deadline::after(std::chrono::milliseconds(50 + random() % 300));
     std::jthread killer([&] {
-      std::this_thread::sleep_for(until.remaining());  // a load
+      std::this_thread::sleep_for(until.remaining());  // continues the calls for this long
       callees[static_cast<std::size_t>(i)]->end();
     });
     const auto ends = call_on(*caller, [&] { return !until.expired(); });
@@ -227,7 +228,8 @@ TEST_F(Killed, a_caller_in_the_middle_of_calls_is_not_served_twice) {
   for (std::size_t i = 0; i < callers.size(); ++i) {
     const auto& cells = shared().executed[0];
     EXPECT_TRUE(soon([&] { return cells.at(i * (kCells / 4)) == 1; }));
-    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 200));  // a load
+    // The calls continue for this long.
+    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 200));
     callers[i]->end();
   }
   callee->leave();
@@ -249,9 +251,10 @@ TEST_F(Killed, a_caller_that_is_frozen_again_and_again_is_told_the_truth) {
   serve_all(*callee);
   EXPECT_TRUE(soon([] { return executed(Effect::kOnce, 2) == 1; }));
   for (int i = 0; i < 10; ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 50));  // a load
+    // The calls continue for this long.
+    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 50));
     caller.freeze();
-    // Now for less, now for more than the callee's lease.
+    // Sometimes shorter, sometimes longer than the callee's lease.
     std::this_thread::sleep_for(std::chrono::milliseconds(i % 2 == 0 ? 50 : 600));
     caller.thaw();
   }
@@ -260,9 +263,10 @@ TEST_F(Killed, a_caller_that_is_frozen_again_and_again_is_told_the_truth) {
   EXPECT_GT(shared().num_usable, 100);
 }
 
-// ---- what is told ----
+// ---- messages without a reply ----
 
-// Its credit comes back, also that of messages that are handled after their session has expired.
+// A caller gets its credit back, even for messages that are handled after their session has
+// expired.
 TEST_F(Killed, a_frozen_caller_that_told_much_may_tell_again) {
   std::atomic<bool> may_end{false};
   Process caller([&] {
@@ -277,7 +281,7 @@ TEST_F(Killed, a_frozen_caller_that_told_much_may_tell_again) {
         return false;
       }
     };
-    workers->call<Add>("callee", {1, 2}).get();  // brings the credit, of 4
+    workers->call<Add>("callee", {1, 2}).get();  // the reply tells the caller its credit: 4 calls
     while (tell()) ++shared().num_kept;
     if (!soon([] { return shared().is_done.load(); })) return false;
     for (int i = 0; i < 20; ++i) {
@@ -299,10 +303,10 @@ TEST_F(Killed, a_frozen_caller_that_told_much_may_tell_again) {
     return Nothing{};
   });
   callee->serve<Thing>();
-  // A message that still waits in the frozen caller would be lost with its session.
+  // A message that still waits inside the frozen caller would be lost with the session.
   EXPECT_TRUE(soon([&] { return shared().num_kept == 4 && num_begun == 4; }));
   caller.freeze();
-  std::this_thread::sleep_for(1s);  // in which its session expires
+  std::this_thread::sleep_for(1s);  // the session expires in this time
   may_end = true;
   EXPECT_TRUE(soon([&] { return num_told == 4; }));
   caller.thaw();
@@ -312,12 +316,12 @@ TEST_F(Killed, a_frozen_caller_that_told_much_may_tell_again) {
 
 // ---- references whose sender, receiver or owner dies on the way ----
 
-// The sender gives a reference to the receiver and dies; the receiver's way to the owner is cut
-// until then, so that it has no hold of its own.
+// The sender passes a reference to the receiver and dies. Until then the receiver's connection to
+// the owner is cut, so that the receiver has no hold of its own.
 class Deaths : public Killed {
  protected:
   static constexpr auto kLease = 1s;
-  // Of a process; "receiver" keeps what it gets and says whether it can be used.
+  // Body of the sender's process. "receiver" keeps the reference and counts whether it is usable.
   bool send_and_wait() {
     const auto workers = join("sender", kLease, "sender's");
     if (!soon([&] { return finds(*workers, "owner") && finds(*workers, "receiver"); })) {
@@ -325,7 +329,7 @@ class Deaths : public Killed {
     }
     const auto thing = workers->create<Thing>("owner");
     thing.call<&Thing::touch>().get();
-    workers->call<Add>("receiver", {1, 2}).get();  // the connection stands
+    workers->call<Add>("receiver", {1, 2}).get();  // the connection now exists
     ++shared().num_kept;
     if (!soon([] { return shared().is_done.load(); })) return false;
     auto passed = workers->call<Use>("receiver", {thing});
@@ -361,14 +365,15 @@ TEST_F(Deaths, the_sender_dies_before_the_receiver_has_a_hold_of_its_own) {
   owner->serve<Thing>();
   const auto receiver = join("receiver", kLease, "receiver's");
   serve_use(*receiver);
-  // The receiver goes through here, and perhaps the sender, which needs its owner no more.
+  // The receiver connects to the owner through the relay. So may the sender, which no longer needs
+  // the owner.
   Relay relay(open_store(), "owner", {});
   EXPECT_TRUE(soon([] { return shared().num_kept == 1; }));
   relay.cut(Way::kToCallee, true);
   shared().is_done = true;
   EXPECT_TRUE(soon([] { return shared().num_kept == 2; }));
   sender.end();
-  EXPECT_TRUE(soon([] { return shared().num_alive == 0; }));  // no leak
+  EXPECT_TRUE(soon([] { return shared().num_alive == 0; }));  // the object is not leaked
   relay.cut(Way::kToCallee, false);
   EXPECT_TRUE(soon([] { return shared().num_usable + shared().num_unusable == 1; }));
   EXPECT_EQ(shared().num_unusable, 1);
@@ -410,7 +415,7 @@ TEST_F(Deaths, the_receiver_dies_before_it_uses_the_reference) {
   ASSERT_TRUE(soon([&] { return finds(*sender, "receiver"); }));
   std::optional<RemoteRef<Thing>> thing = sender->create<Thing>("owner");
   std::optional<Future<Nothing>> call;
-  ASSERT_TRUE(soon([&] {  // the receiver may not serve yet
+  ASSERT_TRUE(soon([&] {  // the receiver may not serve the method yet
     call = sender->call<Use>("receiver", {*thing});
     if (soon([&] { return shared().num_kept == 1 || call->is_ready(); })) {
       return shared().num_kept == 1;
@@ -439,7 +444,7 @@ TEST_F(Deaths, the_owner_dies_first) {
       thing = sender->create<Thing>("owner");
       thing.call<&Thing::touch>().get();
       return true;
-    } catch (const Error&) {  // not there yet
+    } catch (const Error&) {  // the owner has not joined yet
       return false;
     }
   }));

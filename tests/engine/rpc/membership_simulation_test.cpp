@@ -1,6 +1,6 @@
-// Workers that come, leave, die and stand still, in virtual time, with clocks that run up to 10%
-// too fast or too slow: the library's Directory over a store in memory. A name that was taken for
-// lost may be taken by another process while the first one stands still.
+// Workers that join, leave, die and freeze, in virtual time, with clocks that run up to 10% too
+// fast or too slow: the library's Directory over a store in memory. While a worker is frozen and
+// counts as lost, another process may take its name.
 //
 // PACELINE_SIMULATION_SEEDS sets how many seeds are tried, as in references_simulation_test.cpp.
 
@@ -25,18 +25,18 @@ namespace {
 
 using namespace std::chrono_literals;
 
-using Time = std::chrono::nanoseconds;  // of the world
+using Time = std::chrono::nanoseconds;  // virtual time of the simulation
 constexpr int kNames = 8;
-// Those that die one behind the other are found one by one, a lease each.
+// If one worker dies after another, each loss takes one lease to find.
 constexpr Time kLease = 10s, kQuietFrom = 200s, kEnd = kQuietFrom + (kNames + 6) * kLease;
 
 struct Worker {
   WorkerEntry entry;
   std::unique_ptr<Directory> directory;
-  double rate = 1;  // of its clock
+  double rate = 1;  // speed of the worker's clock
   Time next_look{0};
   bool was_stopped = false;
-  std::map<std::string, WorkerEntry> seen{};  // what it knows of the others
+  std::map<std::string, WorkerEntry> seen{};  // the worker's knowledge of the others
 };
 
 class World {
@@ -64,12 +64,12 @@ class World {
     const std::size_t chosen = random_() % workers_.size();
     Worker& worker = *workers_[chosen];
     switch (random_() % 3) {
-      case 0:  // dies
+      case 0:  // the worker dies
         break;
       case 1:
         worker.directory->change(worker.entry, WorkerState::kLeft);
         break;
-      default:  // stands still
+      default:  // the worker freezes
         worker.next_look = now_ + pick(1s, 4 * kLease);
         worker.was_stopped = true;
         return;
@@ -80,7 +80,7 @@ class World {
     auto worker = std::make_unique<Worker>();
     worker->entry.name = "worker" + std::to_string(random_() % kNames);
     worker->entry.incarnation = std::to_string(++num_joined);
-    worker->entry.host = "elsewhere";  // its process cannot be seen
+    worker->entry.host = "elsewhere";  // so that no worker can check whether its process lives
     worker->directory = std::make_unique<Directory>(store_, kLease);
     worker->rate = std::uniform_real_distribution(0.9, 1.1)(random_);
     worker->next_look = now_;
@@ -102,7 +102,7 @@ class World {
         worker.seen[entry.name] = entry;
         if (entry.state == WorkerState::kLost) ++num_lost;
       }
-    } catch (const Error& error) {  // its name belongs to another process now
+    } catch (const Error& error) {  // the name now belongs to another process
       EXPECT_TRUE(worker.was_stopped) << error.what();
     }
   }
@@ -118,7 +118,7 @@ class World {
           << worker->entry.name << " was taken for lost at " << now_ / 1ms << " ms";
     }
   }
-  // After some leases without changes everybody knows the truth.
+  // Some leases after the last change every worker knows the true states.
   void check_end() {
     if (testing::Test::HasFailure()) return;
     std::map<std::string, std::string> present;  // names and incarnations
@@ -129,12 +129,13 @@ class World {
         present[there.name] = there.incarnation;
       }
     }
-    if (workers_.empty()) return;  // nobody could have seen it
+    if (workers_.empty()) return;  // no worker is left to see the end
     const auto all = Directory(store_, kLease).all();
     for (const auto& entry : all) {
       const auto found = present.find(entry.name);
       const bool lives = found != present.end() && found->second == entry.incarnation;
-      if (workers_.size() == 1 && !lives) continue;  // seen if it is not the last one's own name
+      // A single worker does not see the loss of an earlier owner of its own name.
+      if (workers_.size() == 1 && !lives) continue;
       EXPECT_EQ(entry.state == WorkerState::kPresent, lives) << entry.name;
       for (const auto& worker : workers_) {
         const auto seen = worker->seen.find(entry.name);
@@ -153,7 +154,7 @@ class World {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr int kSeeds = 100;
 #else
-constexpr int kSeeds = 500;  // of about 25 ms
+constexpr int kSeeds = 500;  // about 25 ms each
 #endif
 
 TEST(MembershipSimulation, everybody_learns_who_is_there_and_nobody_who_looks_is_lost) {

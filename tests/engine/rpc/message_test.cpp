@@ -83,7 +83,7 @@ Everything example() {
   return all;
 }
 
-// A message where it would be received: at a multiple of kAlignment.
+// A message in a buffer aligned to kAlignment, like a received one.
 class Received {
  public:
   explicit Received(const std::vector<std::byte>& bytes)
@@ -114,7 +114,7 @@ struct First {
   std::int32_t a = 1;
   static auto fields(auto& self) { return std::tie(self.a); }
 };
-struct Second {  // First, a version later
+struct Second {  // a later version of First
   std::int32_t a = 1;
   std::string b = "default";
   std::vector<First> c;
@@ -208,9 +208,10 @@ Tree of_depth(int depth) {
 }
 
 TEST(Message, what_is_nested_too_deep_is_refused_at_both_ends) {
-  EXPECT_EQ(send<Tree>(of_depth(15)).children.size(), 1U);  // two levels each, and the first
+  // This has 31 levels: the first one, and two more for each depth.
+  EXPECT_EQ(send<Tree>(of_depth(15)).children.size(), 1U);
   expect_error(ErrorCode::kInvalid, {"more than 32 levels"}, [] { write_message(of_depth(64)); });
-  // A careless program would send these: the same bytes, without the writer's check.
+  // A program without the writer's check could send these bytes.
   std::vector<std::byte> bytes;
   for (int level = 0; level < 64; ++level) {
     std::vector<std::byte> outer;
@@ -266,7 +267,7 @@ TEST(Message, random_bytes_are_refused_without_taking_much_memory) {
       ASSERT_EQ(error.code(), ErrorCode::kCorrupt);
     }
   }
-  // A count of four billion elements with no bytes behind it.
+  // A count of four billion elements that no bytes follow.
   MessageWriter out;
   out.put(FieldKind::kMessage);
   const auto length = out.begin_length();

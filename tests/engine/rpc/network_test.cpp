@@ -1,5 +1,5 @@
 // Networks that fail: frames that are lost, repeated, swapped and replayed, cuts in one direction,
-// links that are slow. No call is executed more often, or less, than its end says.
+// slow links. No call is executed more often, or less often, than its outcome says.
 
 #include <array>
 #include <atomic>
@@ -18,7 +18,7 @@ namespace {
 using namespace testing_job;
 using Way = Relay::Way;
 
-// Update `bit` is applied to cell `bit`, so that each lost or doubled one shows.
+// Update `bit` is applied to cell `bit`, so that each lost or repeated update is found.
 struct Bit {
   std::uint64_t bit = 0;
   static auto fields(auto& m) { return std::tie(m.bit); }
@@ -51,7 +51,7 @@ struct Keep {
   using Reply = Nothing;
 };
 
-// Workers on "hosts" of their own, so that TCP connects them.
+// Workers with different "hosts", so that they connect over TCP.
 class Network : public testing::Test {
  protected:
   static constexpr std::size_t kBits = 240;
@@ -81,7 +81,7 @@ class Network : public testing::Test {
       return Nothing{};
     });
   }
-  // What the end of the call says must be true.
+  // Checks that the outcome of the call is true.
   template <Effect E>
   void check_end(Future<Nothing> future, std::size_t bit) {
     int least = 1, most = E == Effect::kRepeatable ? 1 << 30 : 1;
@@ -156,7 +156,7 @@ TEST_F(Network, a_recorded_conversation_cannot_be_played_again) {
   const auto deadline = Deadline::after(20s);
   const Fd again = connect_tcp({entry.tcp_host, entry.tcp_port}, deadline);
   send_all(again, recording, deadline);
-  std::vector<std::byte> answer(1 << 10);  // more than any handshake has: it is hung up before
+  std::vector<std::byte> answer(1 << 10);  // more than any handshake: the callee hangs up before
   EXPECT_LT(receive_whole(again.get(), answer, deadline), 128);
   EXPECT_EQ(applied<Effect::kOnce>(0), 1);
   expect_usable();
@@ -170,7 +170,8 @@ TEST_F(Network, what_the_callee_says_may_be_lost) {
   expect_call_error(Executed::kUnknown, {"apply_once of worker callee", "deadline"},
                     [&] { caller_->call<ApplyOnce>("callee", {1}, {.deadline = 300ms}).get(); });
   EXPECT_TRUE(soon([&] { return applied<Effect::kOnce>(1) == 1; }));
-  // It heals, and what was swallowed is missed: a new connection goes on with the session.
+  // The network recovers and the callee's lost frames are noticed: a new connection resumes the
+  // session.
   auto call = caller_->call<ApplyOnce>("callee", {2});
   EXPECT_TRUE(soon([&] { return applied<Effect::kOnce>(2) == 1; }));
   relay.swallow(Way::kToCaller, false);
@@ -222,7 +223,7 @@ TEST_P(OneWay, a_cut_for_longer_than_the_lease_ends_references_with_a_typed_erro
     return false;
   };
   EXPECT_TRUE(soon(has_expired));
-  // The owner keeps the object as long as it hears its holder.
+  // The owner keeps the object as long as it receives messages from the holder.
   if (GetParam() == Way::kToCallee) {
     EXPECT_TRUE(soon([] { return Thing::num_alive == 0; }));
   }
@@ -232,7 +233,7 @@ TEST_P(OneWay, a_cut_for_longer_than_the_lease_ends_references_with_a_typed_erro
   try {
     call.get();
     EXPECT_EQ(applied<Effect::kOnce>(1), 1);
-  } catch (const CallError& error) {  // its session is lost
+  } catch (const CallError& error) {  // the session of the call is lost
     EXPECT_LE(applied<Effect::kOnce>(1), error.executed() == Executed::kNo ? 0 : 1);
   }
   EXPECT_TRUE(soon([&] {
@@ -245,7 +246,7 @@ TEST_P(OneWay, a_cut_for_longer_than_the_lease_ends_references_with_a_typed_erro
   }));
 }
 
-// A and B reach S, and not each other.
+// Workers A and B both reach S, but not each other.
 TEST_F(Network, two_that_do_not_reach_each_other_both_work_with_a_third) {
   const auto s = join("s", 500ms);
   s->serve<Thing>();
@@ -269,7 +270,7 @@ TEST_F(Network, two_that_do_not_reach_each_other_both_work_with_a_third) {
   while (!cut_for.expired()) {
     of_a.call<&Thing::touch>().get();
     of_b.call<&Thing::touch>().get();
-    std::this_thread::sleep_for(20ms);  // a load
+    std::this_thread::sleep_for(20ms);  // makes no more than 50 rounds per second
   }
   for (const auto& info : s->list()) EXPECT_EQ(info.state, WorkerState::kPresent) << info.name;
   for (const Way way : {Way::kToCallee, Way::kToCaller}) relay.cut(way, false);
@@ -302,11 +303,11 @@ TEST_F(Network, signs_of_life_pass_a_message_that_takes_longer_than_the_lease) {
   EXPECT_GT(std::chrono::steady_clock::now() - begun, 4s);
   thing.call<&Thing::touch>().get();
   EXPECT_EQ(Thing::num_alive, 1);
-  // Nor does a message under way hold up the end.
+  // A message under way does not delay leave() either.
   auto call = caller_->call<Sum>("callee", {values});
   const auto left = std::chrono::steady_clock::now();
   caller_->leave();
-  EXPECT_LT(std::chrono::steady_clock::now() - left, 20s);  // 5 s are its limit
+  EXPECT_LT(std::chrono::steady_clock::now() - left, 20s);  // its limit is 5 s
   EXPECT_THROW(call.get(), CallError);
 }
 

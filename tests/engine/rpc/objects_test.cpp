@@ -12,14 +12,14 @@
 namespace paceline::rpc::testing_job {
 namespace {
 
-std::atomic<int> num_counters{0};  // that exist
+std::atomic<int> num_counters{0};  // existing Counters
 
 struct Amount {
   int value = 0;
   static auto fields(auto& m) { return std::tie(m.value); }
 };
 
-// What Counter::open() leaves behind.
+// The object that Counter::open() leaves behind for its caller.
 std::atomic<int> num_cursors{0};
 class Cursor {
  public:
@@ -65,7 +65,7 @@ class Counter {
   int value_;
 };
 
-// One that can be fetched.
+// An object that can be fetched.
 struct Record {
   static constexpr std::string_view kName = "record";
   std::string text = "new";
@@ -86,7 +86,7 @@ struct Use {
   };
   using Reply = Amount;
 };
-// By an object's number.
+// Finds an object by its number.
 struct Find {
   static constexpr std::string_view kName = "find";
   struct Request {
@@ -211,7 +211,7 @@ TEST_F(Objects, a_reply_may_have_a_reference_also_to_the_owner_itself) {
   const auto counter = given.get().counter;
   EXPECT_EQ(counter.owner(), "owner");
   EXPECT_EQ(counter.call<&Counter::add>({2}).get().value, 42);
-  // And back to where the object is.
+  // The reference is also passed back to the object's owner.
   owner_->serve<Use>([](const Use::Request& request, Context&) {
     return request.counter.call<&Counter::add>({request.amount}).get();
   });
@@ -260,7 +260,7 @@ TEST_F(Objects, a_method_leaves_an_object_behind_for_its_caller) {
     EXPECT_EQ(num_cursors, 1);
   }
   EXPECT_TRUE(soon([] { return num_cursors == 0; }));
-  // Held by its caller alone: the worker that leaves takes it along.
+  // Only its caller holds the cursor: it is destroyed when that worker leaves.
   auto [reply, cursor] = counter.call_and_keep<&Counter::open, Cursor>({});
   reply.get();
   holder_.reset();
@@ -283,16 +283,17 @@ TEST_F(Objects, a_method_that_fails_or_comes_too_late_leaves_nothing_behind) {
     const auto late = counter.call_and_keep<&Counter::open, Cursor>({}, {.deadline = 50ms});
     (void)given_up, (void)late;
   }
-  std::this_thread::sleep_for(300ms);  // in which both are released
+  std::this_thread::sleep_for(300ms);  // both objects are released in this time
   may_open = true;
-  EXPECT_EQ(counter.call<&Counter::add>({1}).get().value, 8);  // behind them
+  EXPECT_EQ(counter.call<&Counter::add>({1}).get().value, 8);  // runs after both calls of open()
   EXPECT_EQ(num_cursors, 0);
 }
 
 TEST_F(Objects, a_handler_finds_the_objects_of_its_worker_by_their_numbers) {
   owner_->serve<Cursor>();
   owner_->serve<Find>([](const Find::Request& request, Context& context) {
-    EXPECT_EQ(find_object<Cursor>(context, request.number), nullptr);  // of another class
+    // The object has another class.
+    EXPECT_EQ(find_object<Cursor>(context, request.number), nullptr);
     const auto counter = find_object<Counter>(context, request.number);
     return counter ? counter->add({1}) : Amount{-1};
   });
@@ -309,7 +310,7 @@ TEST_F(Objects, holders_renew_as_often_as_the_owner_s_lease_asks_for) {
   strict->serve<Counter>();
   const auto counter = holder_->create<Counter>("strict");
   EXPECT_EQ(counter.call<&Counter::add>({5}).get().value, 5);
-  std::this_thread::sleep_for(1500ms);  // in which nothing may happen
+  std::this_thread::sleep_for(1500ms);  // longer than the lease, which must be renewed
   EXPECT_EQ(counter.call<&Counter::add>({5}).get().value, 10);
 }
 

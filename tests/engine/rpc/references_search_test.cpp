@@ -1,9 +1,10 @@
-// An exhaustive search: one object, a worker that made it and one to which it passes references,
-// and at most so many calls that are given up, leases that run out and deaths, in every order in
-// which things can come. In each state: what a holder counts on exists. At the end: what nobody
-// holds is gone. What is searched are the library's tables (paceline/engine/rpc/references.h);
-// sessions keep the order of their messages, and a holder stops counting on its lease before the
-// owner ends it, as session_search_test.cpp and protocol/session.h have it.
+// An exhaustive search: one object, a worker that created it and a worker to which it passes
+// references, and a limited number of abandoned calls, expired leases and deaths, in every order in
+// which events can occur. In each state, an object on which a holder relies must exist. At the end,
+// an object without holders must have been destroyed. The search runs the library's tables
+// (paceline/engine/rpc/references.h). It assumes that sessions keep the order of their messages,
+// and that a holder stops relying on its lease before the owner ends it, as session_search_test.cpp
+// and protocol/session.h guarantee.
 
 #include <array>
 #include <deque>
@@ -34,13 +35,13 @@ struct Message {
 struct Holder {
   ReferenceCounts counts{};
   SessionNumber session = 0;
-  int copies = 0;  // of references that its program has
+  int copies = 0;  // copies of the reference that the program has
   bool lease_counts = true, is_dead = false;
-  std::vector<PassNumber> waiting{};  // handlers that wait for a hold
+  std::vector<PassNumber> waiting{};  // handlers that wait until their worker has a hold
   std::deque<Message> to_owner{}, from_owner{};
 };
 
-// How many of each event may still come.
+// How many events of each kind may still occur.
 struct Budget {
   int passes = 0, give_ups = 0, expiries = 0, deaths = 0;
 };
@@ -50,7 +51,7 @@ struct World {
   std::array<Holder, 2> holders;
   std::set<SessionNumber> sessions = {1, 2};
   SessionNumber last_session = 2;
-  std::vector<PassNumber> open;  // passes of the first holder whose ends it has not seen
+  std::vector<PassNumber> open;  // passes of the first holder whose outcome it has not seen
   std::deque<PassNumber> to_receiver, to_sender;
   Budget budget;
   bool was_refused = false;
@@ -79,7 +80,7 @@ bool holds(ObjectHolds owner, const std::set<SessionNumber>& sessions, SessionNu
   return owner.exists(kObject);
 }
 
-// Everything on which what may follow depends.
+// Everything that determines the further events.
 std::string key_of(const World& world) {
   std::string key;
   const auto put = [&](auto number) { key += std::to_string(number) + ","; };
@@ -127,7 +128,7 @@ void carry_out(Holder& holder, const ReferenceCounts::Steps& steps) {
         {is_hold ? Message::Kind::kHold : Message::Kind::kRelease, holder.session, step.hold});
   }
 }
-// Handlers that waited go on: their callers have the replies.
+// Resumes the handlers that waited: their callers get the replies.
 void go_on(World& world) {
   for (const auto pass : std::exchange(world.holders[1].waiting, {})) {
     world.to_sender.push_back(pass);
@@ -161,7 +162,7 @@ void deliver_to_holder(World& world, Holder& holder) {
       holder.counts.refused(kObject, message.hold);
       if (!holder.counts.has(kObject)) holder.copies = 0;
       break;
-    default:  // lost
+    default:  // the session is lost
       holder.counts.lose_all();
       holder.copies = 0;
       holder.to_owner.clear();
@@ -202,7 +203,7 @@ struct Next {
   World world;
 };
 
-// `quietly`: only what comes without faults, and programs that let go of what they have.
+// `quietly`: only events without faults, and programs that only drop references.
 std::vector<Next> events(const World& world, bool quietly) {
   std::vector<Next> all;
   const auto add = [&](std::string event, const auto& change) {
@@ -220,7 +221,7 @@ std::vector<Next> events(const World& world, bool quietly) {
       add(fmt::format("{} hears the owner", name),
           [i](World& w) { deliver_to_holder(w, w.holders[i]); });
     }
-    // Not those whose handlers wait.
+    // Copies of waiting handlers are not dropped.
     if (!holder.is_dead && holder.copies > static_cast<int>(holder.waiting.size())) {
       add(fmt::format("{} drops a copy", name), [i](World& w) {
         ReferenceCounts::Steps steps;

@@ -1,8 +1,8 @@
-// Sessions, leases and references of several workers in virtual time, with everything that a
-// network and an operating system do to them: delays, lost connections whose last messages still
-// arrive or do not, workers that stop for longer than their lease and go on, workers that die, and
-// clocks that run up to 10% too fast or too slow. One worker owns objects, the others create them,
-// pass references on to each other, use and drop them.
+// Sessions, leases and references of several workers in virtual time, with every fault of a network
+// and an operating system: delays, lost connections whose last messages arrive or do not arrive,
+// workers that stop for longer than their lease and continue, workers that die, and clocks that run
+// up to 10% too fast or too slow. One worker owns objects; the others create them, pass references
+// to each other, use and drop them.
 //
 // PACELINE_SIMULATION_SEEDS sets how many seeds are tried: 2,000 (200 under sanitizers), or 100,000
 // by hand.
@@ -30,15 +30,15 @@ namespace {
 
 using namespace std::chrono_literals;
 
-using Time = std::chrono::nanoseconds;  // of the world
-constexpr Time kSettled = 300s;         // no faults come any more, and all copies are dropped
+using Time = std::chrono::nanoseconds;  // virtual time of the simulation
+constexpr Time kSettled = 300s;  // from here on there are no faults, and all copies are dropped
 
 struct Request {
   enum class Kind : std::uint8_t { kCreate, kHold, kRelease, kPass } kind{};
   ObjectNumber object = 0;
-  std::uint64_t number = 0;  // of the hold or the pass
+  std::uint64_t number = 0;  // number of the hold or of the pass
 };
-// The answer of a handler: the object that was made, or whether the hold was given.
+// The reply of a handler: the number of the created object, or 1 if the hold was given.
 using Reply = std::uint64_t;
 
 struct Faults {
@@ -47,21 +47,21 @@ struct Faults {
 
 class World;
 
-// The calls of one worker at another.
+// The state of one worker's calls to another worker.
 struct Outgoing {
   CallerSession session;
   CallerLease lease;
   std::map<CallNumber, Request> requests;
   std::uint64_t connection = 0;  // 0: none
-  Time opening_sent{};           // by the worker's clock
+  Time opening_sent{};           // time on the worker's clock
 };
 
 struct Worker {
-  double rate = 1;  // of its clock
+  double rate = 1;  // speed of the worker's clock
   bool is_dead = false;
   Time stopped_until{0};
-  std::deque<std::function<void()>> waiting;  // what happens once it runs again
-  std::map<int, Outgoing> calls;              // by callee
+  std::deque<std::function<void()>> waiting;  // actions for when the worker runs again
+  std::map<int, Outgoing> calls;              // one for each callee
   struct Session {
     CalleeSession<Reply> callee;
     CalleeLease lease;
@@ -71,15 +71,15 @@ struct Worker {
   std::map<SessionNumber, Session> sessions;
   // The worker's part as a holder of the owner's objects.
   ReferenceCounts references;
-  std::map<ObjectNumber, int> copies;  // of references, that the program has
-  std::multimap<ObjectNumber, std::function<void()>> on_hold;  // handlers that wait for one
+  std::map<ObjectNumber, int> copies;  // copies of references that the program has
+  std::multimap<ObjectNumber, std::function<void()>> on_hold;  // handlers that wait for a hold
   // The worker's part as the owner.
   ObjectHolds holds;
   ObjectNumber last_object = 0;
   std::set<ObjectNumber> destroyed;
 };
 
-// The owner is worker 0. Passed references go between the others.
+// The owner is worker 0. References are passed between the others.
 class World {
  public:
   World(unsigned seed, int num_workers, Faults faults)
@@ -123,7 +123,7 @@ class World {
     int caller = 0, callee = 0;
     std::uint64_t number_in_session = 0;
     bool caller_is_there = true, callee_is_there = true;
-    bool loses_rest = false;  // what is on its way to the callee does not arrive
+    bool loses_rest = false;  // messages under way to the callee are lost
     Time last_to_callee{0}, last_to_caller{0};
   };
 
@@ -140,7 +140,8 @@ class World {
   void later(Time delay, std::function<void()> action) {
     events_.push({now_ + delay, ++num_events_, std::move(action)});
   }
-  // Lets the worker do this once it runs, in the order of the calls; not at all if it is dead.
+  // Lets the worker run `action` as soon as it is not stopped, in the order of the calls; never if
+  // it is dead.
   void as(int index, std::function<void()> action) {
     Worker& worker = this->worker(index);
     const bool is_stopped = now_ < worker.stopped_until;
@@ -417,7 +418,8 @@ class World {
            {is_hold ? Request::Kind::kHold : Request::Kind::kRelease, object, hold});
     }
   }
-  // A reference came in a message; its handler goes on once this worker has a hold, or none.
+  // A message with a reference has arrived. Its handler continues once this worker has a hold, or
+  // has failed to get one.
   void received(int index, ObjectNumber object, std::function<void()> go_on) {
     Worker& here = worker(index);
     ReferenceCounts::Steps steps;
@@ -450,7 +452,7 @@ class World {
       here.references.passed(request.number, end, clock(here) + kDefaultLease, steps);
       carry_out(caller, steps);
     }
-    if (end != CallEnd::kReplied) return;  // with the session, and so with all references
+    if (end != CallEnd::kReplied) return;  // then the session is lost, and all references with it
     if (request.kind == Request::Kind::kCreate) {
       ++num_created;
       here.references.receive_held(reply);
@@ -497,7 +499,7 @@ class World {
     ++num_passed;
     const PassNumber pass = here.references.pass(object);
     call(index, other, Effect::kAtMostOnce, {Request::Kind::kPass, object, pass});
-    if (choice == 7) drop(index, object);  // at once, while the message is on its way
+    if (choice == 7) drop(index, object);  // at once, while the message is under way
   }
   void drop(int index, ObjectNumber object) {
     Worker& here = worker(index);
@@ -506,7 +508,7 @@ class World {
     here.references.drop(object, steps);
     carry_out(index, steps);
   }
-  // The rule of leases: what a holder may count on exists.
+  // The rule of leases: an object on which a holder relies must exist.
   void use(int index, ObjectNumber object) {
     const Worker& here = worker(index);
     if (!here.references.is_held(object)) return;
@@ -516,7 +518,7 @@ class World {
         << "worker " << index << " counts on an object that was destroyed";
   }
 
-  // Renewals, leases that run out, holds that were kept for a while.
+  // Renews leases, ends expired ones, and releases holds that were kept for a while.
   void schedule_look(int index) {
     later(100ms, [=, this] {
       as(index, [=, this] {

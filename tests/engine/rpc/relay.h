@@ -1,7 +1,7 @@
 #pragma once
 
-// A network that fails: a TCP relay between workers, in the test's process. A callee's entry in the
-// store is changed to lead there.
+// A network that fails: a TCP relay between workers, in the process of the test. The relay changes
+// a callee's entry in the store to its own address.
 
 #include <algorithm>
 #include <array>
@@ -31,23 +31,24 @@ namespace paceline::rpc::testing_job {
 
 class Relay {
  public:
-  // What may happen to each frame, one time in `one_in` (0: never). A handshake may fail as well,
-  // but then nothing else would be tested.
+  // Faults, each of which happens to one frame in `one_in` on average (0: never). Frames of a
+  // handshake are spared, because otherwise little else would be tested.
   struct Faults {
-    unsigned cut_one_in = 0;     // both directions end
-    unsigned repeat_one_in = 0;  // it is sent twice
-    unsigned lose_one_in = 0;    // it is not sent, and the next one is
-    unsigned swap_one_in = 0;    // it is sent behind the next one
+    unsigned cut_one_in = 0;     // the connection ends in both directions
+    unsigned repeat_one_in = 0;  // the frame is sent twice
+    unsigned lose_one_in = 0;    // the frame is not sent, but the next one is
+    unsigned swap_one_in = 0;    // the frame is sent after the next one
     unsigned replay_one_in =
-        0;  // one that passed before, perhaps on another connection, goes first
-    std::size_t bytes_per_s = 0;  // of each direction; 0: any number
+        0;  // a frame that passed before, perhaps on another connection, is sent first
+    std::size_t bytes_per_s = 0;  // limit in each direction; 0: unlimited
   };
   enum class Way : std::uint8_t { kToCallee, kToCaller };
 
-  // From now on, who calls `callee` comes through here. Requires: callers are on other "hosts".
+  // From now on, connections to `callee` pass through this relay. Requires: callers are on other
+  // "hosts".
   Relay(const std::shared_ptr<Store>& store, const std::string& callee, Faults faults)
       : faults_(faults), listener_(listen_tcp({"127.0.0.1", 0})) {
-    if (is_slow()) {  // what the kernel holds back is small against what passes
+    if (is_slow()) {  // so that the kernel's buffers are small compared with the messages
       const int bytes = 32 << 10;
       ::setsockopt(listener_.get(), SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
     }
@@ -62,16 +63,16 @@ class Relay {
   }
   int num_faults() const { return num_faults_; }
   int num_connections() const { return num_connections_; }
-  // How many frames of this kind have passed.
+  // The number of frames of this kind that have passed.
   int num_frames(FrameKind kind) const { return num_frames_[static_cast<std::uint8_t>(kind)]; }
-  // What the first caller has sent so far.
+  // All bytes that the first caller has sent so far.
   std::vector<std::byte> recording() const {
     const std::lock_guard lock(mutex_);
     return recording_;
   }
-  // A cut in one direction: what is sent that way waits, and arrives when the cut has healed.
+  // Cuts one direction: bytes wait, and arrive after the cut has ended.
   void cut(Way way, bool is_cut) { is_cut_[static_cast<std::size_t>(way)] = is_cut; }
-  // What is sent that way is lost, without a sign to anybody.
+  // Bytes in that direction are lost, without a sign to either end.
   void swallow(Way way, bool swallows) { swallows_[static_cast<std::size_t>(way)] = swallows; }
 
  private:
@@ -80,10 +81,10 @@ class Relay {
   static constexpr std::size_t kSlowPiece = 8 << 10;
   struct Direction {
     Fd from;
-    Clock::time_point next{};  // on a slow network
+    Clock::time_point next{};  // when the next bytes may pass on a slow network
   };
   struct Link {
-    std::array<Direction, 2> ways{};  // by Way
+    std::array<Direction, 2> ways{};  // indexed by Way
     bool is_first = false;
   };
 
@@ -134,7 +135,8 @@ class Relay {
     Bytes bytes;
     bool is_frame = false;
   };
-  // The next frame, or what has arrived of the handshake; empty and errno if there is none.
+  // The next frame, or the bytes of a handshake that have arrived; empty, with errno, if there are
+  // none.
   static Piece receive_piece(const Fd& from) {
     Piece piece{.bytes = Bytes(kFrameBytes)};
     errno = 0;
@@ -155,7 +157,7 @@ class Relay {
     return send_whole(to.get(), bytes, Deadline::after(std::chrono::seconds(5)));
   }
 
-  // False when the connection has ended.
+  // Returns false when the connection has ended.
   bool forward(Link& link, Way way, std::mt19937& random) {
     if (!is_due(link, way)) return true;
     if (is_slow()) return forward_slowly(link, way);
@@ -184,7 +186,8 @@ class Relay {
     }
     const bool loses = happens(faults_.lose_one_in);
     if (loses || happens(faults_.swap_one_in)) {
-      // TCP has no gap at the end of what arrives: nothing shows that a last frame is missing.
+      // With TCP nothing would show that the last frame of a connection is missing, so only a frame
+      // with a successor is lost or swapped.
       const auto [next, is_next_frame] = receive_piece(from(link, way));
       if (!next.empty()) {
         note_fault();
@@ -212,7 +215,7 @@ class Relay {
   std::atomic<int> num_faults_{0}, num_connections_{0};
   std::array<std::atomic<int>, 256> num_frames_{};
   std::array<std::atomic<bool>, 2> is_cut_{}, swallows_{};
-  Bytes earlier_;             // of the relay's thread
+  Bytes earlier_;             // only for the relay's thread
   mutable std::mutex mutex_;  // guards recording_
   Bytes recording_;
   std::jthread thread_;

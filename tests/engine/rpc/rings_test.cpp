@@ -1,5 +1,5 @@
-// Rings whose other end breaks the rules of docs/formats/calls.md: each is refused, or harms only
-// itself.
+// Rings whose other end breaks the rules of docs/formats/calls.md: such a ring is refused, or harms
+// only its own connection.
 
 #include <array>
 #include <cstring>
@@ -22,7 +22,7 @@ namespace paceline::rpc {
 namespace {
 
 constexpr std::size_t kFileBytes = 4096 + 2 * Rings::kBytes;
-// The places of the positions of the direction from the caller to the callee, as on the page.
+// Offsets of the positions for the direction from caller to callee, as in docs/formats/calls.md.
 constexpr std::size_t kWritten = 0, kRead = 64;
 
 Fd copy_of(int descriptor) { return Fd(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0)); }

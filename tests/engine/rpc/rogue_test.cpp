@@ -1,5 +1,5 @@
-// Peers that belong to the job and send what no worker sends: frames by hand, over connections that
-// are authenticated. They cost themselves their connection, and nobody else anything.
+// Peers that belong to the job but send what no worker sends: handmade frames over authenticated
+// connections. Such a peer loses its connection; no other worker is affected.
 
 #include <array>
 #include <atomic>
@@ -32,19 +32,19 @@ namespace {
 
 using namespace testing_job;
 
-// One end of a connection, frame by frame.
+// One end of a connection that sends and receives single frames.
 class ByHand final : Connection::Receiver {
  public:
   explicit ByHand(Fd socket)
       : raw_(::dup(socket.get())), connection_(std::move(socket), nullptr, 1 << 20, false) {}
 
-  // With the counter that is due.
+  // The connection sets the frame's counter.
   void send(Frame frame, const OutgoingPointer& message = {}) {
     connection_.queue(frame, message);
     connection_.flush();
   }
   void send_bytes(std::span<const std::byte> bytes) { send_all(raw_, bytes, Deadline::after(10s)); }
-  // The next frame; none at the end of the connection, or if nothing comes until the deadline.
+  // The next frame; nullopt at the end of the connection, or if none arrives before the deadline.
   std::optional<Frame> receive(Deadline deadline = Deadline::after(10s)) {
     while (frames_.empty() && !has_ended_ && !deadline.expired()) {
       try {
@@ -58,14 +58,14 @@ class ByHand final : Connection::Receiver {
     frames_.pop_front();
     return frame;
   }
-  // The first frame of this kind.
+  // The next frame of this kind; frames of other kinds are dropped.
   std::optional<Frame> receive(FrameKind kind) {
     for (;;) {
       const auto frame = receive();
       if (!frame || frame->kind == kind) return frame;
     }
   }
-  // Whether the other end hangs up.
+  // Whether the other end closes the connection.
   bool ends() {
     while (receive()) {
     }
@@ -117,7 +117,7 @@ class Rogue : public testing::Test {
     authenticate_as_client(socket, key(), connection_context(callee, false), deadline);
     return std::make_unique<ByHand>(std::move(socket));
   }
-  // Asks for a session; returns its number.
+  // Opens a session; returns its number.
   static SessionNumber open(ByHand& peer, std::uint64_t connection = 1) {
     peer.send({.kind = FrameKind::kOpen, .number = connection},
               message(Hello{"rogue", "an incarnation", 1 << 20}));
@@ -241,7 +241,7 @@ TEST_F(Rogue, a_request_of_an_unknown_session_is_refused) {
   EXPECT_EQ(num_counted_, 0);
 }
 
-// A duplicate that arrives over an older connection, after the session has gone on without it.
+// A duplicate arrives over an older connection after the session has continued over a newer one.
 TEST_F(Rogue, what_an_older_connection_still_brings_is_not_executed) {
   const auto first = connect();
   const SessionNumber session = open(*first);
@@ -256,7 +256,7 @@ TEST_F(Rogue, what_an_older_connection_still_brings_is_not_executed) {
   second->send(request_of<Count>(3), message(Nothing{}));
   const auto reply = second->receive(FrameKind::kReply);
   EXPECT_TRUE(reply && reply->number == 3);
-  // And one that resumes behind the newer one gets nothing.
+  // A connection that resumes the session with a number older than the current one gets no reply.
   const auto third = connect();
   third->send({.kind = FrameKind::kResume, .session = session, .number = 1},
               std::make_shared<OutgoingBytes>());
@@ -283,7 +283,8 @@ TEST_F(Rogue, a_duplicate_after_its_session_has_expired_is_refused) {
   const SessionNumber session = open(peer);
   peer.send(request_of<Count>(1), message(Nothing{}));
   EXPECT_TRUE(peer.receive(FrameKind::kReply));
-  const auto refused = peer.receive(FrameKind::kRefused);  // it has sent no sign of life
+  // The session expires because the peer has sent no sign of life.
+  const auto refused = peer.receive(FrameKind::kRefused);
   EXPECT_TRUE(refused && refused->session == session);
   peer.send(request_of<Count>(1), message(Nothing{}));
   EXPECT_TRUE(peer.receive(FrameKind::kRefused));
@@ -292,12 +293,12 @@ TEST_F(Rogue, a_duplicate_after_its_session_has_expired_is_refused) {
 
 // ---- a rogue callee ----
 
-// A worker in the store that answers its first connection as it likes.
+// A worker in the store that answers its first connection with `answer`.
 class RogueCallee : public Rogue {
  protected:
   using Answer = std::function<void(ByHand&, const Frame& request)>;
-  // `opens`: it opens the session as a worker would and answers the first request by `answer`;
-  // otherwise that answers the greeting.
+  // If `opens`, the worker opens the session properly and calls `answer` for the first request;
+  // otherwise it calls `answer` for the frame that opens the session.
   void appear(bool opens, Answer answer) {
     WorkerEntry self = entry("worker");
     self.name = "rogue" + std::to_string(++num_rogues_);
@@ -323,7 +324,7 @@ class RogueCallee : public Rogue {
         }
         if (frame) answer(peer, *frame);
         while (!stop.stop_requested() && !peer.has_ended()) peer.receive(Deadline::after(100ms));
-      } catch (const Error&) {  // it has left
+      } catch (const Error&) {  // the peer has left
       }
     });
   }

@@ -76,12 +76,12 @@ TEST_F(Scale, two_hundred_workers_on_one_host_call_each_other) {
       const auto self = rpc::join(name(i), mine);
       self->serve<Add>([](const Add::Request& r, Context&) { return Add::Reply{r.a + r.b}; });
       for (int call = 0; call < kCalls; ++call) {
-        // All call the same one first, which so meets 199 strangers at once.
+        // All call the same worker first, so that it meets 199 new peers at once.
         const int other = call == 0 ? 0 : static_cast<int>(random() % kWorkers);
         const bool was_answered = within_minutes(2, [&] {
           try {
             return self->call<Add>(name(other), {i, call}).get().sum == i + call;
-          } catch (const CallError& error) {  // it has joined, and does not serve yet
+          } catch (const CallError& error) {  // it has joined, but does not serve the method yet
             if (error.executed() != Executed::kNo) throw;
             return false;
           }
@@ -119,7 +119,7 @@ class Thing {
 TEST_F(Scale, a_million_references_cost_little_and_are_freed_with_their_holder) {
   constexpr int kThings = 1'000'000;
   constexpr auto kLease = 3s;
-  constexpr double kMostBytes = 200;  // each, at the owner
+  constexpr double kMostBytes = 200;  // bytes at the owner for each reference
   Process holder([&] {
     const auto self = rpc::join("holder", options());
     std::vector<RemoteRef<Thing>> things;
@@ -128,7 +128,7 @@ TEST_F(Scale, a_million_references_cost_little_and_are_freed_with_their_holder) 
             things.assign(1, self->create<Thing>("owner"));
             things.back().call<&Thing::touch>().get();
             return true;
-          } catch (const Error&) {  // it is not there yet
+          } catch (const Error&) {  // the worker has not joined yet
             return false;
           }
         })) {
@@ -148,7 +148,7 @@ TEST_F(Scale, a_million_references_cost_little_and_are_freed_with_their_holder) 
   owner->serve<Thing>();
   ASSERT_TRUE(within_minutes(4, [&] { return num_things == kThings && shared_.num_done == 1; }))
       << num_things << " objects";
-  // The object itself, with its control block, is the program's.
+  // The object and its control block belong to the program, not to the library.
   const std::ptrdiff_t of_objects = [] {
     const std::ptrdiff_t none = num_allocated_bytes;
     const auto one = std::make_shared<Thing>();
@@ -164,7 +164,7 @@ TEST_F(Scale, a_million_references_cost_little_and_are_freed_with_their_holder) 
   EXPECT_TRUE(within_minutes(1, [] { return num_things == 0; })) << num_things << " are left";
   std::printf("freed %.2f s after their holder was killed; the lease is %d s\n",
               seconds_since(killed), static_cast<int>(kLease / 1s));
-  // The tables keep their size.
+  // The tables do not shrink.
   EXPECT_LT(num_allocated_bytes - before, 32 * std::ptrdiff_t{kThings}) << "bytes are left";
 }
 

@@ -1,8 +1,7 @@
-// An exhaustive search: one or two calls, and at most so many lost connections, deaths and expired
-// sessions, in every order in which they can come. The rules at the top of
+// An exhaustive search: one or two calls, and a limited number of lost connections, deaths and
+// expired sessions, in every order in which they can occur. The rules at the top of
 // paceline/engine/rpc/protocol/session.h must hold in each state that can be reached. The state
-// machines that are searched are the library's; the network, the handlers and the faults are the
-// model below.
+// machines are the library's; the network, the handlers and the faults are the model below.
 
 #include <compare>
 #include <cstdint>
@@ -22,7 +21,7 @@ namespace paceline::rpc::search {
 namespace {
 
 using Step = CallerSession::Step;
-using Callee = CalleeSession<CallNumber>;  // a handler replies with the number of its call
+using Callee = CalleeSession<CallNumber>;  // each handler replies with the number of its call
 
 struct Frame {
   enum class Kind : std::uint8_t {
@@ -44,21 +43,21 @@ struct Frame {
   auto operator<=>(const Frame&) const = default;
 };
 
-// One connection. The caller may have left it while what it sent is still on its way.
+// One connection. The caller may have left it while frames that it sent are still under way.
 struct Pipe {
   std::uint64_t number = 0;
-  bool is_left = false;  // by the caller
+  bool is_left = false;  // whether the caller has left it
   std::deque<Frame> to_callee{}, to_caller{};
   auto operator<=>(const Pipe&) const = default;
 };
 
 struct Running {
-  SessionNumber session = 0;  // 0: of a process that has died or a session that has expired
+  SessionNumber session = 0;  // 0: its process has died or its session has expired
   CallNumber number = 0;
   auto operator<=>(const Running&) const = default;
 };
 
-// How many of each event may still come.
+// How many events of each kind may still occur.
 struct Budget {
   int cuts = 0, deaths = 0, expiries = 0, give_ups = 0;
   auto operator<=>(const Budget&) const = default;
@@ -67,9 +66,9 @@ struct Budget {
 struct World {
   CallerSession caller;
   std::vector<Effect> to_begin;          // calls that have not begun, the next one last
-  std::map<CallNumber, Effect> effects;  // of those that have
-  std::map<CallNumber, CallEnd> ends;    // seen by the program
-  std::map<CallNumber, int> executions;  // of handlers that have begun
+  std::map<CallNumber, Effect> effects;  // effects of the calls that have begun
+  std::map<CallNumber, CallEnd> ends;    // outcomes that the program has seen
+  std::map<CallNumber, int> executions;  // how often each handler has begun
   std::vector<Pipe> pipes;
   std::map<SessionNumber, Callee> sessions;
   SessionNumber last_session = 0;
@@ -84,7 +83,7 @@ struct World {
   }
 };
 
-// Carries out what the caller's half says.
+// Carries out the steps that the caller's state machine asks for.
 void carry_out(World& world, const CallerSession::Steps& steps) {
   for (const Step& step : steps) {
     if (step.kind == Step::Kind::kEnded) {
@@ -206,7 +205,7 @@ struct Next {
   World world;
 };
 
-// Everything that may happen in `world`, each as the world after it.
+// All events that may occur in `world`, each with the resulting world.
 std::vector<Next> events(const World& world) {
   std::vector<Next> all;
   const auto add = [&](std::string event, const auto& change) {
@@ -299,7 +298,7 @@ std::vector<Next> events(const World& world) {
   return all;
 }
 
-// Rules 1 to 3 and 5 in this state.
+// Checks rules 1 to 3 and 5 in this state.
 void check_state(const World& world) {
   for (const auto& [number, times] : world.executions) {
     if (world.effects.at(number) != Effect::kRepeatable) {
@@ -317,7 +316,7 @@ void check_state(const World& world) {
   }
 }
 
-// Without further faults everything comes to its end: rule 4, and rule 5 at the end.
+// Checks that everything ends if no further faults occur: rule 4, and rule 5 at the end.
 void check_end(World world, const Budget& spent) {
   for (int round = 0; round < 100; ++round) {
     auto next = [&]() -> std::optional<World> {
@@ -360,7 +359,7 @@ std::string path_to(const std::map<World, Visited>& visited, const World& world)
   return path;
 }
 
-// The number of states; stops at the first one that breaks a rule.
+// Returns the number of states; stops at the first one that breaks a rule.
 std::size_t search(const std::vector<Effect>& calls, const Budget& budget) {
   std::map<World, Visited> visited;
   std::deque<const World*> next;

@@ -1,9 +1,10 @@
-// rpc_soak SECONDS: workers that call each other for so long, while some of them come, leave, are
-// killed and are frozen, and counters of everything that could leak. The process that starts it has
-// two workers that stay, and whose counters are printed; the others are processes of this program.
+// rpc_soak SECONDS: workers that call each other for this long, while some of them join, leave, are
+// killed and are frozen; it counts everything that could leak. The process that starts it has two
+// workers that stay, whose counters are printed; the other workers are processes of this program.
 //
-// Every ten seconds one line. At the end all others leave; what is there then must be what was
-// there after the first round, when the same had happened. The exit code is 1 otherwise.
+// It prints one line every ten seconds. At the end all other workers leave. Then the counters must
+// be as they were after the first round, in which the same things happened; otherwise the exit code
+// is 1.
 
 #include <algorithm>
 #include <atomic>
@@ -42,7 +43,7 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kLease = 1s;
 constexpr int kClients = 4;
 
-// ---- what is called ----
+// ---- methods ----
 
 struct Data {
   std::vector<std::uint8_t> bytes;
@@ -104,7 +105,7 @@ struct Meeting {
   }
 };
 
-// ---- a client, in a process of its own ----
+// ---- a client, in its own process ----
 
 std::atomic<bool> must_leave{false};
 
@@ -121,7 +122,7 @@ void work(Workers& self, std::mt19937& random, const std::string& other) {
     case 2:
       self.call<Echo<Effect::kOnce>>(other, data).get();
       return;
-    case 3:  // given up at once
+    case 3:  // a call that is abandoned at once
       (void)self.call<Echo<Effect::kOnce>>(other, data);
       return;
     case 4:
@@ -140,7 +141,7 @@ void work(Workers& self, std::mt19937& random, const std::string& other) {
       kept.get();
       return;
     }
-    default:  // several at a time
+    default:  // several calls at once
       std::vector<Future<Data>> futures;
       for (int i = 0; i < 50; ++i) {
         futures.push_back(self.call<Echo<Effect::kOnce>>(other, {{1, 2, 3}}));
@@ -161,7 +162,7 @@ int be_client(const std::string& name, unsigned seed, const Meeting& meeting) {
                                            : "peer";
     try {
       work(*self, random, other);
-    } catch (const Error&) {  // the other one was killed or frozen, or this one was
+    } catch (const Error&) {  // the other worker was killed or frozen, or this one was
     }
   }
   return 0;
@@ -171,7 +172,7 @@ class Client {
  public:
   Client(const std::string& name, unsigned seed, const Meeting& meeting) {
     const std::string port = std::to_string(meeting.port), number = std::to_string(seed);
-    // The secret is in the environment, which the program made for itself.
+    // The client inherits the secret, which only this test uses, in its environment.
     ::setenv("PACELINE_SOAK_SECRET", meeting.secret.to_hex().c_str(), 1);
     const char* const arguments[] = {"rpc_soak",     "client",     name.c_str(),
                                      number.c_str(), port.c_str(), nullptr};
@@ -223,7 +224,7 @@ std::string to_string(const Counters& counters) {
                      counters.mapped_areas, counters.heap / 1024);
 }
 
-// ---- the whole ----
+// ---- the whole test ----
 
 class Soak {
  public:
@@ -231,7 +232,7 @@ class Soak {
     serve_all(*server_);
     serve_all(*peer_);
   }
-  // False if something has leaked.
+  // Returns false if something has leaked.
   bool run(std::chrono::seconds time) {
     const auto begun = Clock::now();
     round(std::clamp<std::chrono::seconds>(time / 6, 2s, 30s));
@@ -247,8 +248,8 @@ class Soak {
     }
     const Counters after = settle();
     fmt::print("at the end: {}\n", to_string(after));
-    // The store, which is in this process, keeps a few hundred bytes of each worker that came. A
-    // connection that is left has 64 KiB.
+    // The store, which is in this process, keeps a few hundred bytes for each worker that has
+    // joined. An unused connection takes 64 KiB.
     const std::ptrdiff_t allowed = (256 << 10) + (1 << 10) * (num_joined_ - guests_before);
     const bool is_clean = after.descriptors <= before.descriptors &&
                           after.mapped_areas <= before.mapped_areas && after.objects == 0 &&
@@ -259,19 +260,19 @@ class Soak {
   }
 
  private:
-  static constexpr long kMostThreads = 140;  // two workers of at most 64, and some
+  static constexpr long kMostThreads = 140;  // two workers of at most 64 threads, and some others
 
   void round(Clock::duration time) {
     const auto until = Clock::now() + time;
     for (int i = 0; i < kClients; ++i) start(i);
     while (Clock::now() < until) {
-      // In this process as well, with its own references.
+      // A guest in this process as well, with its own references.
       const auto guest = rpc::join("guest", meeting_.options());
       serve_all(*guest);
       for (int i = 0; i < 20; ++i) {
         try {
           work(*guest, random_, i % 2 == 0 ? "server" : "client" + std::to_string(i % kClients));
-        } catch (const Error&) {  // a client that is frozen or gone
+        } catch (const Error&) {  // the client is frozen or gone
         }
       }
       ++num_joined_;
@@ -286,7 +287,7 @@ class Soak {
           client->end(SIGTERM);
           start(chosen);
           break;
-        default:  // now for less, now for more than a lease
+        default:  // sometimes for less, sometimes for more than a lease
           client->signal(SIGSTOP);
           std::this_thread::sleep_for(std::chrono::milliseconds(random_() % 1500));
           client->signal(SIGCONT);
@@ -300,7 +301,7 @@ class Soak {
         "client" + std::to_string(i), static_cast<unsigned>(random_()), meeting_);
     ++num_joined_;
   }
-  // The counters once nothing happens any more: after leases have run out.
+  // The counters once nothing happens any more, that is, after leases have expired.
   Counters settle() {
     (void)harness::wait_until([] { return num_objects == 0; }, Deadline::after(20s));
     Counters now = count();

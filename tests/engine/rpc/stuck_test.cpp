@@ -1,5 +1,5 @@
-// What stands still, and what ends in the middle of itself: handlers that never answer, stores that
-// hang, full queues in a circle, workers that are ended by what runs in them.
+// Tests of hangs and of ends during a call: handlers that never answer, stores that hang, full
+// queues in a circle, and workers whose own handlers end them.
 
 #include <atomic>
 #include <condition_variable>
@@ -60,12 +60,12 @@ TEST(Stuck, a_call_that_is_never_answered_ends_at_its_deadline) {
                       {"add of worker callee failed: no reply before its deadline; it is unknown"},
                       [&] { caller->call<Add>("callee", {}, {.deadline = 200ms}).get(); });
   }
-  // Its handler learns that nobody waits, and what it says later is dropped.
+  // The handler learns that its caller no longer waits; its late replies are dropped.
   ASSERT_EQ(kept.size(), 2U);
   EXPECT_TRUE(kept[0].context().is_cancelled());
   kept[0].give({1});
   kept[0].give({2});
-  // Also when neither the caller nor the worker itself are there any more.
+  // Replies are also dropped when neither the caller nor the worker exists any more.
   caller.reset();
   callee.reset();
   kept[1].give({3});
@@ -123,7 +123,7 @@ TEST(Stuck, an_answer_that_was_given_counts_and_what_is_thrown_afterwards_does_n
   EXPECT_EQ(caller->call<Add>("callee", {2, 3}).get().sum, 5);
 }
 
-// ---- workers that end within themselves ----
+// ---- workers that their own code ends ----
 
 class Fuse {
  public:
@@ -170,7 +170,7 @@ TEST(Stuck, a_worker_may_be_ended_by_whatever_runs_in_it) {
          });
          try {
            caller.call<Wait>("callee").get();
-         } catch (const CallError&) {  // the end was faster than the reply
+         } catch (const CallError&) {  // the worker's end was faster than the reply
          }
        }},
       {"a constructor",
@@ -205,7 +205,7 @@ TEST(Stuck, a_worker_may_be_ended_by_whatever_runs_in_it) {
     SCOPED_TRACE(name);
     Job job;
     auto options = job.options();
-    options.leave_timeout = 30s;  // nobody waits for what ends the worker
+    options.leave_timeout = 30s;  // the destructor must not wait for the code that calls it
     auto callee = job.join("callee", options);
     const auto caller = job.join("caller");
     std::mutex mutex;
@@ -243,8 +243,8 @@ struct Keep {
   using Reply = Nothing;
 };
 
-// A message with a reference arrives at a worker whose credit with the owner is used up by calls
-// that end after it.
+// A message with a reference arrives at a worker that has no credit left at the owner, because of
+// calls that end later than this one.
 TEST(Stuck, a_reference_is_held_although_the_queue_at_its_owner_is_full) {
   Job job;
   auto options = job.options();
@@ -272,8 +272,9 @@ TEST(Stuck, a_reference_is_held_although_the_queue_at_its_owner_is_full) {
   kept->call<&Thing::touch>().get();
 }
 
-// A calls B calls A, each with one thread and one call: as deep as that goes, and then an error
-// that says so, at the deadline. Afterwards all is as before, and references have lived on.
+// A calls B, B calls A, and so on, each with one thread and one call. The chain grows as deep as
+// possible and then ends with an error at the deadline. Afterwards both work as before, and
+// references are still valid.
 TEST(Stuck, a_circle_of_full_queues_ends_at_its_deadline_and_harms_nothing) {
   Job job;
   auto options = job.options();
@@ -352,7 +353,7 @@ TEST(Stuck, a_store_that_hangs_costs_neither_calls_nor_the_end) {
   while (!until.expired()) {
     EXPECT_EQ(caller->call<Add>("callee", {2, 3}).get().sum, 5);
     thing.call<&Thing::touch>().get();
-    std::this_thread::sleep_for(20ms);  // a load
+    std::this_thread::sleep_for(20ms);  // makes no more than 50 rounds per second
   }
   expect_call_error(Executed::kNo, {"add of worker nobody", "deadline"},
                     [&] { caller->call<Add>("nobody", {}, {.deadline = 200ms}).get(); });
@@ -362,7 +363,7 @@ TEST(Stuck, a_store_that_hangs_costs_neither_calls_nor_the_end) {
   store->door.open();
 }
 
-// ---- nothing is left ----
+// ---- leaks ----
 
 TEST(Stuck, workers_that_come_and_go_leave_nothing_behind) {
   Job job;

@@ -1,5 +1,6 @@
-// A machine that sleeps for longer than a lease: CLOCK_BOOTTIME goes on meanwhile, CLOCK_MONOTONIC
-// does not, and no process does anything. Here the former jumps.
+// A machine that sleeps for longer than a lease: CLOCK_BOOTTIME continues in the meantime,
+// CLOCK_MONOTONIC does not, and no process runs. The test simulates this with a jump of
+// CLOCK_BOOTTIME.
 
 #include <atomic>
 #include <ctime>
@@ -16,7 +17,7 @@ namespace {
 std::atomic<std::time_t> slept{0};  // seconds
 }
 
-// In place of the C library's, for the whole program.
+// Replaces the C library's function in the whole program.
 extern "C" int clock_gettime(clockid_t clock, timespec* time) noexcept {
   const long status = ::syscall(SYS_clock_gettime, clock, time);
   if (status == 0 && clock == CLOCK_BOOTTIME) time->tv_sec += slept;
@@ -57,18 +58,18 @@ class Suspend : public testing::Test {
     options.host = name;
     return job_.join(name, options);
   }
-  // Whether the reference can be used; if not, the error says that its lease has run out.
+  // Whether the reference is usable; if not, the error must say that its lease has expired.
   static bool is_usable(const RemoteRef<Thing>& thing) {
     try {
       thing.call<&Thing::touch>({}, {.deadline = 2s}).get();
       return true;
     } catch (const ReferenceError& error) {
       EXPECT_EQ(error.reason(), ReferenceError::Reason::kExpired) << error.what();
-    } catch (const CallError&) {  // it was under way when its session was lost
+    } catch (const CallError&) {  // the call was under way when its session was lost
     }
     return false;
   }
-  // What comes afterwards is as good as new. The first calls may still be of the old session.
+  // New calls and objects must work. The first calls may still belong to the old session.
   void expect_usable() {
     EXPECT_TRUE(soon([&] { return is_usable(holder_->create<Thing>("owner")); }));
     holder_->call<Count>("owner").get();
@@ -85,7 +86,7 @@ TEST_F(Suspend, for_longer_than_a_lease_ends_references_with_a_typed_error) {
   Relay relay(job_.options().store, "owner", {});
   const auto thing = holder_->create<Thing>("owner");
   EXPECT_TRUE(is_usable(thing));
-  // No renewal may come before both have seen how late it is.
+  // No renewal may arrive before both workers have noticed how late it is.
   relay.cut(Relay::Way::kToCallee, true);
   slept += kSleep;
   EXPECT_FALSE(is_usable(thing));
@@ -107,7 +108,7 @@ TEST_F(Suspend, leaves_calls_and_references_that_work_or_say_why_not) {
   slept += kSleep;
   for (int i = 0; i < 20; ++i) {
     (void)is_usable(thing);
-    std::this_thread::sleep_for(20ms);  // a load
+    std::this_thread::sleep_for(20ms);  // makes no more than 50 rounds per second
   }
   may_end = true;
   try {
@@ -131,7 +132,7 @@ TEST(SuspendedWorkers, make_nobody_lose_another) {
   });
   EXPECT_TRUE(soon([&] { return num_looks >= 3; }));
   slept += kSleep;
-  std::this_thread::sleep_for(3s);  // in which nothing may happen
+  std::this_thread::sleep_for(3s);  // nothing may change in this time
   EXPECT_EQ(num_lost, 0);
   for (const auto& info : workers[0]->list()) EXPECT_EQ(info.state, WorkerState::kPresent);
 }

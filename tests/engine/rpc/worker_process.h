@@ -1,6 +1,6 @@
 #pragma once
 
-// A worker in a process of its own, which can be killed and frozen.
+// A worker in its own process, which can be killed and frozen.
 
 #include <csignal>
 #include <functional>
@@ -13,12 +13,12 @@
 
 namespace paceline::rpc::testing_job {
 
-// A process with a worker. Requires of the maker: no threads yet.
+// A process with a worker. Requires: the calling process has no threads yet.
 class Process {
  public:
   explicit Process(const std::function<bool()>& body) : pid_(fork()) {
     if (pid_ != 0) return;
-    prctl(PR_SET_PDEATHSIG, SIGKILL);  // a test that is killed leaves nothing behind
+    prctl(PR_SET_PDEATHSIG, SIGKILL);  // ends with the test, even if the test is killed
     _exit(body() && !testing::Test::HasFailure() ? 0 : 1);
   }
   Process(const Process&) = delete;
@@ -28,7 +28,7 @@ class Process {
     kill(pid_, SIGKILL);
     waitpid(pid_, nullptr, 0);
   }
-  // Returns once it stands still.
+  // Returns once the process has stopped.
   void freeze() const {
     kill(pid_, SIGSTOP);
     waitpid(pid_, nullptr, WUNTRACED);
@@ -38,7 +38,7 @@ class Process {
     kill(pid_, SIGKILL);
     waitpid(std::exchange(pid_, 0), nullptr, 0);
   }
-  // Whether it ended, and its body returned true.
+  // Whether the process has ended normally and its body returned true.
   bool succeeds() {
     int status = 0;
     waitpid(std::exchange(pid_, 0), &status, 0);
@@ -49,7 +49,7 @@ class Process {
   pid_t pid_;
 };
 
-// Until the signal that ends the process.
+// Serves until a signal ends the process.
 inline bool serve_for_ever() {
   for (;;) pause();
 }

@@ -31,7 +31,7 @@ TEST(Workers, a_call_has_its_own_reply) {
 TEST(Workers, what_join_prepares_is_there_for_the_first_call) {
   Job job;
   const auto caller = job.join("caller");
-  auto early = caller->call<Add>("callee", {2, 3});  // nobody has this name yet
+  auto early = caller->call<Add>("callee", {2, 3});  // no worker has this name yet
   auto options = job.options();
   options.prepare = [&](Workers& self) {
     EXPECT_EQ(caller->list().size(), 1U);
@@ -52,7 +52,7 @@ TEST(Workers, what_join_prepares_is_there_for_the_first_call) {
 TEST(Workers, a_worker_serves_until_another_one_is_gone) {
   Job job;
   const auto server = job.join("server");
-  EXPECT_FALSE(server->wait_until_gone("trainer", 50ms));  // it has not come yet
+  EXPECT_FALSE(server->wait_until_gone("trainer", 50ms));  // no such worker has joined yet
   auto trainer = job.join("trainer");
   EXPECT_FALSE(server->wait_until_gone("trainer", 50ms));
   std::thread leaver([&] { trainer.reset(); });
@@ -131,12 +131,12 @@ TEST(Workers, a_deadline_ends_the_call_and_tells_the_handler) {
   callee->serve<Wait>([&](const Nothing&, Context& context) {
     EXPECT_TRUE(soon([&] { return context.is_cancelled(); }));
     was_cancelled = true;
-    EXPECT_TRUE(soon([&] { return has_ended.load(); }));  // its reply would be in time
+    EXPECT_TRUE(soon([&] { return has_ended.load(); }));  // the reply would still be in time
     return Nothing{};
   });
   callee->serve<Add>([](const Add::Request&, Context&) { return Add::Reply{}; });
   const auto caller = job.join("caller");
-  caller->call<Add>("callee", {1, 2}).get();  // the connection stands
+  caller->call<Add>("callee", {1, 2}).get();  // the connection now exists
   expect_call_error(Executed::kUnknown, {"wait of worker callee", "deadline"},
                     [&] { caller->call<Wait>("callee", {}, {.deadline = 500ms}).get(); });
   has_ended = true;
@@ -175,7 +175,7 @@ TEST(Workers, calls_to_a_worker_that_leaves_end_and_a_later_one_of_its_name_is_c
   callee.reset();
   expect_call_error(Executed::kYes, {"wait of worker callee", "stopped before the end"},
                     [&] { call.get(); });
-  // The first one may have been sent before the end of the connection was seen.
+  // The first call may be sent before the end of the connection is noticed.
   EXPECT_THROW(caller->call<Wait>("callee").get(), CallError);
   expect_call_error(Executed::kNo, {"wait of worker callee", "has left"},
                     [&] { caller->call<Wait>("callee").get(); });

@@ -1,4 +1,4 @@
-// The simulator against closed formulas, where there are any.
+// Compares the simulator with closed formulas, where these exist.
 
 #include "paceline/engine/collectives/selection/simulator.h"
 
@@ -20,7 +20,7 @@ using harness::Says;
 
 constexpr double kHeader = sizeof(MessageHeader);
 
-// Round numbers; nothing but the network costs anything.
+// Round numbers; only the network costs time.
 CostModel network_only(double latency_s, double bytes_per_s) {
   CostModel costs;
   costs.network = {.latency_s = latency_s, .message_s = 0, .bytes_per_s = bytes_per_s};
@@ -65,7 +65,8 @@ TEST(Simulator, processor_time_is_paid_at_both_ends_of_a_message) {
   CostModel costs = network_only(0, 1e30);
   costs.network.message_s = 1e-3;
   const SimulatedCluster cluster{Hosts::blocks(4, 1), costs};
-  // Three sends and three receives on every rank; what comes is dealt with as it comes.
+  // Three sends and three receives on every rank. Receives overlap with sends, so only the last one
+  // adds its time to that of the sends.
   expect_near(simulate_call(Algorithm::kDirect, Op::kAllGather, 1, cluster).seconds, 4e-3);
 }
 
@@ -90,7 +91,8 @@ TEST(Simulator, trees_take_a_latency_a_level) {
     expect_near(simulate_call(Algorithm::kDoubling, Op::kAllReduce, 10, cluster).seconds,
                 levels * 1e-3);
     expect_near(simulate_call(Algorithm::kDirect, Op::kBarrier, 0, cluster).seconds, levels * 1e-3);
-    // Down the tree, and the rounds by which all hear of all run beside it.
+    // The time down the tree; at the same time run the rounds in which every rank learns that all
+    // have begun.
     const double broadcast = simulate_call(Algorithm::kTree, Op::kBroadcast, 10, cluster).seconds;
     EXPECT_GE(broadcast, levels * 1e-3 * 0.99);
     EXPECT_LE(broadcast, 2 * levels * 1e-3);
@@ -104,7 +106,8 @@ TEST(Simulator, a_chain_takes_its_length_in_chunks) {
   const std::size_t chunk = 1 << 14;
   const double one = (4.0 * chunk + kHeader) / 1e9;
   const double chunks = static_cast<double>(count) / chunk;
-  // A byte passes each host's way in and way out in one go, so a hop more costs a chunk's time.
+  // A byte passes a host's outgoing and incoming link at the same time, so each further hop costs
+  // the time of one chunk.
   expect_near(simulate_call(Algorithm::kChain, Op::kBroadcast, count, cluster, chunk).seconds,
               one * (chunks + ranks - 2), 0.03);
 }
@@ -138,7 +141,7 @@ TEST(Simulator, reduces_copies_and_meetings_take_time) {
 TEST(Simulator, carries_4096_ranks) {
   const SimulatedCluster cluster{Hosts::blocks(512, 8), CostModel()};
   const auto small = simulate_call(Algorithm::kDoubling, Op::kAllReduce, 100, cluster);
-  EXPECT_EQ(small.num_messages, 4096u * 13);  // 12 rounds and a greeting
+  EXPECT_EQ(small.num_messages, 4096u * 13);  // 12 rounds and a greeting for each rank
   EXPECT_GT(small.seconds, 12 * cluster.costs.sockets.latency_s);
   const auto large = simulate_call(Algorithm::kHierarchy, Op::kAllReduce, 1 << 20, cluster);
   EXPECT_GT(large.seconds, 2 * 4.0 * (1 << 20) / cluster.costs.network.bytes_per_s);
@@ -154,7 +157,7 @@ SimulationResult simulate_alike(Algorithm algorithm, ScheduleSpec spec,
   return simulate(cluster, schedule_of, {.hosts_are_alike = hosts_are_alike});
 }
 
-// Of which algorithms that is so is found out here: all that say it.
+// Tests every combination of algorithm and operation that is_alike_on_all_hosts() accepts.
 TEST(Simulator, of_one_host_shows_what_all_do_where_they_are_alike) {
   std::set<std::pair<Algorithm, Op>> alike;
   for (const auto& [hosts, ranks] : std::vector<std::pair<int, int>>{{2, 1},
@@ -202,8 +205,9 @@ TEST(Simulator, knows_hosts_that_are_not_alike) {
   };
   const Hosts blocks = Hosts::blocks(4, 2);
   EXPECT_TRUE(is_alike(Algorithm::kDirect, Op::kAllReduce, 1024, blocks));
-  EXPECT_FALSE(is_alike(Algorithm::kDirect, Op::kAllReduce, 1025, blocks));  // the last chunk
-  EXPECT_FALSE(is_alike(Algorithm::kDirect, Op::kBroadcast, 1024, blocks));  // the root
+  // The hosts differ because of the last chunk.
+  EXPECT_FALSE(is_alike(Algorithm::kDirect, Op::kAllReduce, 1025, blocks));
+  EXPECT_FALSE(is_alike(Algorithm::kDirect, Op::kBroadcast, 1024, blocks));  // because of the root
   EXPECT_TRUE(is_alike(Algorithm::kHierarchy, Op::kReduceScatter, 64, blocks));
   EXPECT_FALSE(is_alike(Algorithm::kHierarchy, Op::kReduceScatter, 64, Hosts::blocks(4, 3)));
   EXPECT_FALSE(is_alike(Algorithm::kDirect, Op::kAllToAll, 64, Hosts::from({0, 1, 0, 1})));
@@ -226,7 +230,7 @@ TEST(Simulator, takes_one_host_of_4096_ranks_for_all) {
         static_cast<std::uint64_t>(ranks) * static_cast<std::uint64_t>(4096 - ranks);
     EXPECT_EQ(result.network_bytes,
               static_cast<std::uint64_t>(hosts) * leaving * (4 * count + sizeof(MessageHeader)));
-    // Sending and hearing of 4,095 messages.
+    // At least the processor time for the messages to and from the 4,095 other ranks.
     EXPECT_GT(result.seconds, 4095 * cluster.costs.sockets.message_s);
   }
 }
@@ -236,7 +240,7 @@ TEST(RangesInUse, keep_reads_and_writes_apart) {
   ranges.begin({100, 200}, false);
   ranges.begin({100, 110}, false);
   ranges.begin({300, 301}, true);
-  ranges.begin({50, 50}, true);  // of nothing
+  ranges.begin({50, 50}, true);  // an empty range
   EXPECT_TRUE(ranges.may_read({0, 300}));
   EXPECT_TRUE(ranges.may_read({301, 400}));
   EXPECT_FALSE(ranges.may_read({0, 301}));

@@ -19,7 +19,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A child that opens the store, sets a key and dies without a chance to clean up.
+// Starts a child that opens the store, sets a key and dies without cleaning up.
 pid_t run_and_die(const std::string& path) {
   const pid_t child = ::fork();
   if (child == 0) {

@@ -1,5 +1,5 @@
-// One suite for every Store. A case opens any number of handles on the same contents, as the ranks
-// of a job do.
+// One suite for every kind of Store. A case opens any number of handles to the same contents, like
+// the ranks of a job.
 
 #include <chrono>
 #include <functional>
@@ -24,7 +24,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Something that hosts a store and hands out handles on it.
+// Hosts a store and opens handles to it.
 class Host {
  public:
   virtual ~Host() = default;
@@ -173,15 +173,16 @@ TEST_P(StoreConformance, add_refuses_what_is_not_a_number_and_an_overflow) {
 }
 
 TEST_P(StoreConformance, compare_set_follows_its_truth_table) {
-  EXPECT_EQ(store_->compare_set("key", "wrong", "new"), "wrong");  // absent, something expected
+  EXPECT_EQ(store_->compare_set("key", "wrong", "new"), "wrong");  // key absent, a value expected
   EXPECT_FALSE(store_->check({"key"}));
   EXPECT_EQ(store_->compare_set("key", "same", "same"), "same");
   EXPECT_FALSE(store_->check({"key"}));
-  EXPECT_EQ(store_->compare_set("key", "", "first"), "first");  // absent, nothing expected
+  EXPECT_EQ(store_->compare_set("key", "", "first"), "first");  // key absent, none expected
   EXPECT_EQ(host_->open()->get("key"), "first");
-  EXPECT_EQ(store_->compare_set("key", "first", "second"), "second");  // present and equal
+  EXPECT_EQ(store_->compare_set("key", "first", "second"), "second");  // key present, value equal
   EXPECT_EQ(store_->get("key"), "second");
-  EXPECT_EQ(store_->compare_set("key", "first", "third"), "second");  // present and unequal
+  // Key present, value different.
+  EXPECT_EQ(store_->compare_set("key", "first", "third"), "second");
   EXPECT_EQ(store_->compare_set("key", "", "third"), "second");
   EXPECT_EQ(host_->open()->get("key"), "second");
 }

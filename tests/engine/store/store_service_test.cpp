@@ -9,7 +9,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-const StoreService::Moment kStart{};  // the service knows no other clock than its arguments
+const StoreService::Moment kStart{};  // the service has no clock except its arguments
 
 StoreRequest get(std::vector<std::string> keys, std::int64_t timeout_ms = 1000) {
   return {StoreCommand::kGet, timeout_ms, std::move(keys), {}};

@@ -1,4 +1,4 @@
-// Strangers on the store's port: the job does not notice them.
+// Strangers connect to the store's port: the job is not disturbed.
 
 #include <algorithm>
 #include <array>
@@ -91,7 +91,8 @@ TEST_F(TcpStoreFaults, random_bytes_cost_nothing) {
     try {
       send_all(socket, bytes, Deadline::after(1s));
     } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::kPeerLost);  // closed before all was sent
+      // The server closed the connection before everything was sent.
+      EXPECT_EQ(error.code(), ErrorCode::kPeerLost);
     }
   }
   TcpStore store(endpoint(), secret_, 5s);
@@ -137,7 +138,7 @@ TEST_F(TcpStoreFaults, an_authenticated_peer_that_breaks_the_protocol_is_disconn
     send_all(socket, frame.bytes(), Deadline::after(1s));
     EXPECT_TRUE(gets_closed(socket, 5s)) << length;
   }
-  const auto announces = stranger();  // a length within the limit, but nothing after it
+  const auto announces = stranger();  // announces a length within the limit, but sends nothing more
   authenticate_as_client(announces, secret_, "store", Deadline::after(5s));
   ByteWriter header;
   header.put(std::uint32_t{16 << 20});
@@ -147,7 +148,7 @@ TEST_F(TcpStoreFaults, an_authenticated_peer_that_breaks_the_protocol_is_disconn
   EXPECT_LT(resident_bytes(), before + (8 << 20));
 }
 
-// Both ends of the thousand are in this process; the usual soft limit is 1024.
+// Both ends of the thousand connections are in this process; the usual soft limit is 1024.
 void allow_descriptors(rlim_t count) {
   rlimit limit{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
@@ -163,8 +164,8 @@ TEST_F(TcpStoreFaults, a_thousand_idle_connections_do_not_disturb_the_job) {
   std::vector<Fd> idle;
   for (int i = 0; i < 1000; ++i) idle.push_back(stranger());
   for (int i = 0; i < 1000; i += 3) {
-    ::send(idle[i].get(), "PLINE", 5,
-           MSG_NOSIGNAL);  // some of them drip; the oldest are closed by now
+    // Some clients send a few bytes. The oldest connections are closed by now.
+    ::send(idle[i].get(), "PLINE", 5, MSG_NOSIGNAL);
   }
   EXPECT_LT(slowest_call(store), 10s);
   TcpStore newcomer(endpoint(), secret_, 20s);
@@ -202,8 +203,8 @@ TEST_F(TcpStoreFaults, a_client_that_vanishes_while_it_waits_leaves_nothing_behi
   EXPECT_EQ(store.get("late", 1s), "now");
 }
 
-// Runs in a child of its own, because a lowered limit would hold for all later tests. Returns what
-// is wrong, or 0.
+// Runs in its own child process, because a lowered limit would stay for all later tests. Returns
+// the number of the failed check, or 0.
 int survive_with_64_descriptors() {
   const rlimit limit{64, 64};
   if (setrlimit(RLIMIT_NOFILE, &limit) != 0) return 2;
@@ -234,7 +235,8 @@ int survive_with_64_descriptors() {
     for (int i = 1; i <= 20; ++i) {
       if (store.add("count", 1) != i) result = 5;
     }
-    const Fd own(open("/dev/null", O_RDONLY));  // descriptors are left for the host itself
+    // The process that hosts the store still has descriptors.
+    const Fd own(open("/dev/null", O_RDONLY));
     if (!own) result = 6;
   }
   if (write(finish[1], "12345678", 8) != 8) result = 7;

@@ -83,7 +83,7 @@ TEST(TcpStore, a_new_connection_to_a_dead_server_is_a_lost_peer) {
   for (auto& call : calls) expect_error(ErrorCode::kPeerLost, {}, [&] { call.get(); });
 }
 
-// Of a job that was stopped as a whole the server goes on a little later than this client.
+// All processes of a job were stopped, and the server continues a little later than this client.
 TEST(TcpStore, a_client_that_was_stopped_while_it_connected_does_not_call_the_server_dead) {
   const auto secret = Secret::generate();
   const Endpoint endpoint{"127.0.0.1", local_port(listen_tcp(kLoopback))};
@@ -97,7 +97,8 @@ TEST(TcpStore, a_client_that_was_stopped_while_it_connected_does_not_call_the_se
     });
     TcpStore store(endpoint, secret);
     const auto waiting = std::async(std::launch::async, [&] { store.get("never", 60s); });
-    const Fd connection = accepted.get();  // the only one, in use; the next call needs another
+    // This is the only connection, and it is in use; the next call needs another one.
+    const Fd connection = accepted.get();
     listener.reset();
     harness::stop_soon();
     try {
@@ -119,7 +120,7 @@ TEST(TcpStore, a_client_that_was_stopped_before_it_was_turned_away_tries_again) 
   Fd listener = listen_tcp(kLoopback);
   const Endpoint endpoint{"127.0.0.1", local_port(listener)};
   const auto client = [&] {
-    listener.reset();  // the parent has it too
+    listener.reset();  // the parent process still has it
     harness::stop_soon();
     try {
       TcpStore(endpoint, secret, 500ms).set("key", "1");
@@ -140,8 +141,8 @@ TEST(TcpStore, the_server_can_wait_for_its_clients_to_leave) {
   const auto secret = Secret::generate();
   TcpStoreServer server(kLoopback, secret);
   EXPECT_TRUE(server.wait_until_clients_left(0ms));
-  // Many rounds: a first command on the heels of the handshake once was answered before its client
-  // was counted.
+  // Many rounds, because a first command that followed the handshake at once was answered before
+  // its client was counted.
   for (int round = 0; round < 500; ++round) {
     TcpStore store({"127.0.0.1", server.port()}, secret);
     store.add("count", 1);

@@ -95,7 +95,7 @@ TEST_F(CallGaugeTest, has_room_for_64_methods_at_each_end) {
   }
   EXPECT_EQ(gauge->counter(CallSide::kCaller, 7, "late").method, nullptr);
   EXPECT_NE(gauge->counter(CallSide::kCallee, 7, "other end").method, nullptr);
-  CallGauge::begin({});  // of a method that has no room
+  CallGauge::begin({});  // a method for which the gauge has no room
   CallGauge::end({}, 1, true);
 }
 
@@ -162,7 +162,8 @@ TEST_F(CallGaugeTest, anything_else_is_no_gauge) {
   const auto reading = read();
   ASSERT_TRUE(reading);
   EXPECT_TRUE(reading->open[0].empty());
-  EXPECT_TRUE(read_call_gauges(folder_.path()).empty());  // of another rank than its name says
+  // The file belongs to another rank than its name says.
+  EXPECT_TRUE(read_call_gauges(folder_.path()).empty());
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// A crash whose reporting uses nothing that the crashed thread may hold: this program's malloc()
-// and pthread_mutex_lock() end the process with codes of their own once it has crashed.
+// Reporting a crash must not use anything that the crashed thread may hold: this program's malloc()
+// and pthread_mutex_lock() end the process with special exit codes once it has crashed.
 
 #include "paceline/engine/telemetry/crash_reporter.h"
 
@@ -53,7 +53,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A launcher's socket: an abstract name, as PACELINE_JOB_SOCKET has it.
+// Listens like a launcher on an abstract socket name, as in PACELINE_JOB_SOCKET.
 Fd listen_as(const std::string& name) {
   Fd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
@@ -77,7 +77,7 @@ const Crash kCrashes[] = {
     {"a signal that was sent", SIGBUS, [] { ::raise(SIGBUS); }},
 };
 
-// The launcher stops the process while it reads its stacks, for longer than any Vigil overlooks.
+// The launcher stops the process while it reads its stacks, for longer than a Vigil tolerates.
 TEST(CrashReporter, neither_allocates_nor_locks_and_leaves_the_signal) {
   for (const Crash& crash : kCrashes) {
     SCOPED_TRACE(crash.what);

@@ -1,5 +1,5 @@
-// What a rank's ring keeps, whatever happens to the rank; and what a reader takes for granted:
-// nothing.
+// The contents of a rank's ring, whatever happens to the rank; and that a reader takes nothing for
+// granted.
 
 #include "paceline/engine/telemetry/flight_recorder.h"
 
@@ -277,7 +277,7 @@ TEST_F(FlightRecorderTest, a_place_that_cannot_be_written_is_a_typed_error) {
   EXPECT_FALSE(std::filesystem::exists(path()));
 }
 
-// ---- files of strangers
+// ---- files of unknown origin
 
 Error error_of(const std::function<void()>& body) {
   try {
@@ -330,7 +330,7 @@ TEST_F(FlightRecorderTest, a_file_of_another_kind_is_a_clear_error) {
 
   auto newer = good;
   put(newer, offsetof(flight::Header, version), std::uint32_t{2});
-  newer.resize(100);  // may also have another size
+  newer.resize(100);  // a newer version may also have another size
   const Error error = error_of([&] { parse_flight(newer, "new.flight"); });
   EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
   EXPECT_THAT(error.what(), Says("flight.other_version", "new.flight", 2, 1));

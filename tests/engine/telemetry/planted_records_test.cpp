@@ -1,4 +1,4 @@
-// Records in a folder into which others may have put something else under their names.
+// Records in a folder in which other users may have planted entries with the records' names.
 
 #include <chrono>
 #include <cstdlib>
@@ -22,7 +22,7 @@ namespace {
 using harness::with_each_planted;
 using namespace std::chrono_literals;
 
-// Whether it is an Error or not, it ends.
+// The action must end, with or without an Error.
 template <class Action>
 void attempt(const Action& action) {
   try {

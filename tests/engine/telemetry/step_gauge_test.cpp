@@ -81,7 +81,7 @@ TEST_F(StepGaugeTest, says_when_the_first_step_began_and_the_last_one_ended) {
   EXPECT_LE(*read()->last_ended, now() + 1e-6);
 }
 
-// As programs of other languages may write it.
+// A program in another language may write such a file.
 TEST_F(StepGaugeTest, a_file_without_moments_is_read) {
   { StepGauge().step(1, 1, 0); }
   std::filesystem::resize_file(folder_.file("rank-007.steps"), 64);

@@ -22,7 +22,7 @@
 namespace paceline {
 namespace {
 
-// A reader that accepts nothing but what event.proto says; throws for anything else.
+// A strict reader: throws for anything that event.proto does not define.
 class ProtoReader {
  public:
   explicit ProtoReader(std::span<const std::byte> bytes) : bytes_(bytes) {}
@@ -118,12 +118,13 @@ TEST(TensorBoardLog, writes_records_that_a_strict_reader_accepts) {
   TensorBoardLog log(directory.file("deep/er"));
   EXPECT_EQ(std::filesystem::path(log.path()).filename().string().rfind("events.out.tfevents.", 0),
             0u);
-  const std::string long_tag(300, 't');  // a length of two bytes
+  const std::string long_tag(300, 't');  // its length takes two bytes
   log.scalar("train/loss", 1, 0.5);
   log.scalar("train/loss", std::int64_t{1} << 40, -3);
   log.scalar(long_tag, 0, std::nan(""));
-  log.scalar("größe", 7, 1e300);                 // beyond float32
-  const auto scalars = read_events(log.path());  // while it is still open: all is flushed
+  log.scalar("größe", 7, 1e300);  // beyond the range of float32
+  // The log is still open, but everything was flushed.
+  const auto scalars = read_events(log.path());
   ASSERT_EQ(scalars.size(), 5u);
   EXPECT_EQ(scalars[0].version, "brain.Event:2");
   EXPECT_EQ(scalars[1].tag, "train/loss");
@@ -148,7 +149,7 @@ TEST(TensorBoardLog, every_log_has_a_file_of_its_own) {
   EXPECT_EQ(read_events(two.path()).size(), 1u);
 }
 
-// TensorBoard drops the steps from a session's start on that earlier files have.
+// TensorBoard drops the events of earlier files whose steps are not before a session's start.
 TEST(TensorBoardLog, a_run_that_goes_on_takes_the_place_of_later_steps) {
   const FreshDirectory directory;
   TensorBoardLog first(directory.path());
@@ -165,7 +166,7 @@ TEST(TensorBoardLog, a_run_that_goes_on_takes_the_place_of_later_steps) {
   TensorBoardLog().resume_after(3);
 }
 
-// It reads files in the order of their names.
+// TensorBoard reads files in the order of their names.
 TEST(TensorBoardLog, the_newest_file_has_the_last_name_also_after_the_clock_went_back) {
   const FreshDirectory directory;
   const std::string future = directory.file("events.out.tfevents.9123456789.host.1.0");

@@ -150,7 +150,7 @@ TEST(Timeline, has_the_phases_that_are_timed) {
   const FreshDirectory directory;
   PhaseTimes times(std::make_shared<Timeline>(TimelineOptions{.directory = directory.path()}));
   { const auto timed = times.measure(Phase::kForward); }
-  times.add(Phase::kCommunication, 1.5);  // a sum, no span
+  times.add(Phase::kCommunication, 1.5);  // adds to the sum without a span
   const RankTimeline read = only_one(directory);
   ASSERT_EQ(read.spans.size(), 1u);
   EXPECT_EQ(read.spans[0].what, static_cast<std::uint8_t>(Phase::kForward));
@@ -180,9 +180,9 @@ TEST(TimelineFile, refuses_other_files_and_leaves_out_impossible_spans) {
                                            number * sizeof(timeline::Span) + field));
     file.write(reinterpret_cast<const char*>(&value), sizeof value);
   };
-  put(1, offsetof(timeline::Span, stamp), 0);                // being written
+  put(1, offsetof(timeline::Span, stamp), 0);                // still being written
   put(2, offsetof(timeline::Span, begin), 1u << 31);         // ends before it begins
-  put(3, offsetof(timeline::Span, end), ~std::uint64_t{0});  // beyond all clocks
+  put(3, offsetof(timeline::Span, end), ~std::uint64_t{0});  // later than any clock
   put(9, offsetof(timeline::Span, stamp), 9);                // never recorded
   const RankTimeline read = read_timeline(path);
   ASSERT_EQ(read.spans.size(), 2u);

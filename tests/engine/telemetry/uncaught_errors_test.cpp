@@ -18,7 +18,7 @@ namespace {
 using testing::ExitedWithCode;
 using testing::KilledBySignal;
 
-// As it leaves main(): nothing catches it.
+// Throws an exception that nothing catches, as if it left main().
 template <class Thrown>
 void leave_with(const Thrown& thrown) {
   std::thread([&] { throw thrown; }).join();
@@ -57,7 +57,7 @@ TEST_F(UncaughtErrorsDeathTest, another_exception_is_named_with_its_type_and_the
               "^error: rank 2: std::runtime_error: no such key\n$");
 }
 
-// As a program that reads its data before init_process_group().
+// Like a program that reads its data before init_process_group().
 TEST_F(UncaughtErrorsDeathTest, an_exception_before_any_call_of_the_library_is_reported_too) {
   EXPECT_EXIT(leave_with(std::runtime_error("no such file")), ExitedWithCode(1),
               "^error: std::runtime_error: no such file\n$");

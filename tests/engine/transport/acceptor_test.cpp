@@ -1,4 +1,4 @@
-// More callers at a rank's door than it lets in at once.
+// More callers than an acceptor lets in at once.
 
 #include "paceline/engine/transport/formation/acceptor.h"
 
@@ -30,7 +30,7 @@ class AcceptorTest : public testing::TestWithParam<bool> {
     while (callers.size() < kCrowd) callers.push_back(knock());
     return callers;
   }
-  // Says who it is, as rank `rank`.
+  // Authenticates and introduces itself as rank `rank`.
   std::future<void> introduce(const Fd& socket, int rank) const {
     return std::async(std::launch::async, [&socket, rank, this] {
       authenticate_as_client(socket, secret_, "door", Deadline::after(30s));

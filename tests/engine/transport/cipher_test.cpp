@@ -33,7 +33,8 @@ class CipherTest : public testing::TestWithParam<CipherKind> {
     receiver_ = std::make_unique<Cipher>(GetParam(), two.session_keys(one.public_half(), false));
   }
 
-  // All of `bytes` after `head`, received in parts of at most `part`.
+  // Sends `head` and `bytes`, and returns everything after `head`, received in parts of at most
+  // `part`.
   Bytes transfer(const Bytes& head, const Bytes& bytes, std::size_t part) {
     const std::size_t total = head.size() + bytes.size();
     Bytes got;
@@ -56,7 +57,7 @@ class CipherTest : public testing::TestWithParam<CipherKind> {
     return got;
   }
 
-  // What travels for `text`.
+  // The bytes that are sent for `text`.
   Bytes sealed(std::string_view text) {
     EXPECT_EQ(sender_->send(here_.get(), as_bytes(text), {}), static_cast<ssize_t>(text.size()));
     Bytes bytes(4096);
@@ -64,7 +65,7 @@ class CipherTest : public testing::TestWithParam<CipherKind> {
     return bytes;
   }
   void put(const Bytes& bytes) { ::send(here_.get(), bytes.data(), bytes.size(), 0); }
-  // What receive() says, and errno.
+  // The result of receive(), and errno.
   std::pair<ssize_t, int> take() {
     Bytes into(4096);
     errno = 0;
@@ -119,7 +120,7 @@ TEST_P(CipherTest, every_flipped_bit_is_noticed) {
       put(bytes);
       ::shutdown(here_.get(), SHUT_WR);
       const auto [got, error] = take();
-      // A length that is too long, but possible, waits for bytes that do not arrive.
+      // A length that is too long, but allowed, makes the reader wait for bytes that do not arrive.
       const bool is_refused = got == -1 && error == EBADMSG;
       EXPECT_TRUE(is_refused || (i < Cipher::kLengthBytes && got == 0)) << i << ": " << got;
     }
@@ -138,8 +139,8 @@ TEST_P(CipherTest, records_that_are_repeated_left_out_or_swapped_are_noticed) {
   EXPECT_EQ(take(), std::pair(ssize_t(-1), EBADMSG));
 }
 
-// A caller that gives up a message and sends a shorter one must not be told that more bytes are
-// through than it has.
+// A caller that gives up a message and sends a shorter one must not learn that more bytes were sent
+// than the shorter one has.
 TEST_P(CipherTest, fewer_bytes_than_were_begun_are_refused) {
   const Bytes large = numbered(3 * Cipher::kRecordBytes);
   while (sender_->send(here_.get(), large, {}) > 0) continue;

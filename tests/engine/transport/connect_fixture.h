@@ -1,6 +1,6 @@
 #pragma once
 
-// Ranks of a test that form a mesh through a store that they share.
+// Ranks of a test that form a mesh through a common store.
 
 #include <chrono>
 #include <future>
@@ -46,7 +46,7 @@ class ConnectTest : public testing::TestWithParam<TransportKind> {
   PeerAddress address_of(int rank) {
     return PeerAddress::decode(store_.get(std::to_string(rank), std::chrono::seconds(10)));
   }
-  // Both doors of rank 0.
+  // Connects to both listeners of rank 0.
   std::vector<Fd> knock() {
     const auto address = address_of(0);
     std::vector<Fd> sockets;
@@ -55,7 +55,7 @@ class ConnectTest : public testing::TestWithParam<TransportKind> {
     return sockets;
   }
 
-  // Of this host, where no rank listens.
+  // An address on this host where no rank listens.
   PeerAddress address_of_a_dead_rank() {
     PeerAddress address;
     address.host = host_token();

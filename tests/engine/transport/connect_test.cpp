@@ -1,4 +1,4 @@
-// Who may join a mesh, and who may not.
+// Which processes may join a mesh, and which may not.
 
 #include "paceline/engine/transport/formation/connect.h"
 
@@ -32,7 +32,7 @@ TEST_P(ConnectTest, strangers_at_the_door_do_not_hold_the_group_up) {
   auto first = join(0, 3);
   std::vector<Fd> strangers;
   for (int i = 0; i < 40; ++i) {
-    for (Fd& socket : knock()) strangers.push_back(std::move(socket));  // silent
+    for (Fd& socket : knock()) strangers.push_back(std::move(socket));  // silent clients
   }
   for (const std::string& text :
        {std::string("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), std::string(4000, '\xff'),
@@ -47,11 +47,12 @@ TEST_P(ConnectTest, strangers_at_the_door_do_not_hold_the_group_up) {
   while (address_of(1).host_name == "box") std::this_thread::yield();
   auto third = join(2, 3);
   for (auto* mesh : {&first, &second, &third}) mesh->get()->throw_if_failed();
-  EXPECT_LT(Clock::now() - begin, 8s);  // one by one, the silent ones alone would take two minutes
+  // Waiting for the silent clients one by one would take two minutes.
+  EXPECT_LT(Clock::now() - begin, 8s);
 }
 
 TEST_P(ConnectTest, another_secret_or_generation_is_refused_and_the_group_forms_without_it) {
-  store_.set("1", address_of_a_dead_rank().encode());  // so that rank 0 opens its door
+  store_.set("1", address_of_a_dead_rank().encode());  // so that rank 0 starts to listen
   auto first = join(0, 2);
   for (Fd& socket : knock()) {
     const Secret other = Secret::generate();
@@ -79,7 +80,7 @@ TEST_P(ConnectTest, another_secret_or_generation_is_refused_and_the_group_forms_
   EXPECT_TRUE(two->throw_if_failed().empty());
 }
 
-// As rank 0, of a later version of this protocol.
+// Rank 0 has a later version of this protocol.
 TEST_P(ConnectTest, a_peer_of_another_version_is_named_with_both_versions) {
   auto address = address_of_a_dead_rank();
   const Fd local = listen_unix(address.unix_name);
@@ -102,7 +103,7 @@ TEST_P(ConnectTest, a_peer_of_another_version_is_named_with_both_versions) {
   }
 }
 
-// Who is on its way to a rank that gave up sees nothing but a closed door.
+// A rank that is connecting to a rank that gave up only sees that it no longer listens.
 TEST_P(ConnectTest, why_a_rank_gave_up_reaches_those_that_were_not_connected_to_it) {
   store_.set("0", address_of_a_dead_rank().encode());
   std::string told;
@@ -130,8 +131,8 @@ TEST_P(ConnectTest, why_a_rank_gave_up_reaches_those_that_were_not_connected_to_
               Says("forming.gave_up", "rank 1", "world", cause.what()));
 }
 
-// Rank 1 does not get as far as to rank 0, which waits for it, nor to its own address, for which
-// rank 2 waits.
+// Rank 1 fails before it connects to rank 0, which waits for it, and before it publishes its
+// address, for which rank 2 waits.
 TEST_P(ConnectTest, why_a_rank_gave_up_reaches_those_that_wait_for_it) {
   for (const bool it_published : {true, false}) {
     const std::string notice = it_published ? "gave up 1" : "gave up 2";
@@ -150,7 +151,7 @@ TEST_P(ConnectTest, why_a_rank_gave_up_reaches_those_that_wait_for_it) {
     };
     for (const char* rank : {"0", "1", "2"}) store_.delete_key(rank);
     const auto begin = Clock::now();
-    // A rank whose own connections all stand hears it through them.
+    // A rank that is fully connected learns of the failure through its connections.
     const auto join_until_failure = [&](int rank) {
       const auto mesh = connect_mesh(with_notices(rank), secret_);
       const auto never = [&] {
@@ -196,7 +197,7 @@ TEST_P(ConnectTest, why_a_rank_gave_up_reaches_those_that_wait_for_it) {
 }
 
 TEST_P(ConnectTest, a_caller_that_speaks_slowly_is_sent_away_while_the_group_waits) {
-  store_.set("1", address_of_a_dead_rank().encode());  // so that rank 0 opens its door
+  store_.set("1", address_of_a_dead_rank().encode());  // so that rank 0 starts to listen
   auto first = join(0, 2);
   for (Fd& socket : knock()) {
     const char hello[] = "PLINE\0\0\x03 and then half a nonce, byte by byte";
@@ -207,7 +208,7 @@ TEST_P(ConnectTest, a_caller_that_speaks_slowly_is_sent_away_while_the_group_wai
     while ((got = ::recv(socket.get(), &byte, 1, MSG_DONTWAIT)) < 0 && errno == EAGAIN) {
       ASSERT_FALSE(deadline.expired()) << "it is still connected";
       if (sent < 30) (void)!::send(socket.get(), &hello[sent++], 1, MSG_NOSIGNAL);
-      wait_ready(socket.get(), POLLIN, Deadline::after(100ms));  // as slowly as that
+      wait_ready(socket.get(), POLLIN, Deadline::after(100ms));  // about ten bytes a second
     }
     EXPECT_LE(got, 0);
   }
@@ -220,7 +221,8 @@ TEST_P(ConnectTest, a_caller_that_speaks_slowly_is_sent_away_while_the_group_wai
 
 class TcpConnectTest : public ConnectTest {};
 
-// As a rank does that has more callers than it can hear. Its callers over shared memory dial alike.
+// The callee turns the first two calls away, like a rank with more callers than it can serve.
+// Callers over shared memory connect in the same way.
 TEST_P(TcpConnectTest, a_rank_that_is_turned_away_in_the_handshake_calls_again) {
   auto address = address_of_a_dead_rank();
   const Fd tcp = listen_tcp({"127.0.0.1", 0});
@@ -246,7 +248,8 @@ TEST_P(ConnectTest, a_second_rank_of_the_same_number_is_refused) {
   const auto two = second.get();
   auto late = options(1, 2);
   late.publish = [](const std::string&) {};
-  // No rank listens any more; over TCP a refusal may pass.
+  // No rank listens any more. Over TCP a refused connection may be temporary, so the call ends by
+  // its timeout.
   late.timeout = 1s;
   EXPECT_THROW(connect_mesh(late, secret_), Error);
   EXPECT_TRUE(one->throw_if_failed().empty());
@@ -269,7 +272,7 @@ TEST_P(ConnectTest, a_missing_rank_is_named) {
   }
 }
 
-// Where the ranks are connected already, in another group.
+// The ranks are already connected in another group, the parent.
 TEST_P(ConnectTest, a_failure_of_the_parent_ends_the_forming_soon_and_is_told) {
   const auto begin = Deadline::Clock::now();
   auto alone = options(0, 2);

@@ -1,4 +1,5 @@
-// Many calls at once: to peers that answer, that say nothing, that are not there yet, or no more.
+// Many calls at once: to peers that answer, that stay silent, that do not listen yet, or that no
+// longer listen.
 
 #include "paceline/engine/transport/formation/dialer.h"
 
@@ -31,15 +32,15 @@ using Clock = std::chrono::steady_clock;
 
 class DialerTest : public testing::TestWithParam<bool> {
  protected:
-  // At a port below those that the kernel gives away: no other test gets it while this one has let
-  // it go.
+  // Listens at a port below the range from which the kernel chooses ports, so that no other test
+  // gets it while it is closed.
   static Fd listen_anywhere() {
     std::mt19937 random(std::random_device{}());
     for (;;) {
       try {
         return listen_tcp({"127.0.0.1", static_cast<std::uint16_t>(20'000 + random() % 12'000)});
       } catch (const Error&) {
-        continue;  // somebody has it
+        continue;  // the port is in use
       }
     }
   }
@@ -116,7 +117,7 @@ TEST_P(DialerTest, a_silent_peer_does_not_hold_up_the_others) {
   EXPECT_EQ(hello, (std::array<std::int32_t, 2>{9, 0}));
 }
 
-// More channels than are called, and heard, at once.
+// More channels than a rank calls, and than a rank accepts, at the same time.
 TEST_P(DialerTest, a_hundred_calls_come_through_one_door) {
   Door door;
   const auto at = callee(3, door);
@@ -176,7 +177,7 @@ TEST_P(DialerTest, a_rank_that_listens_a_little_later_is_reached) {
   EXPECT_EQ(channels[0].peer, 3);
 }
 
-// Of a job that was stopped as a whole the peer goes on a little later than this rank.
+// All processes of a job were stopped, and the peer continues a little later than this rank.
 TEST_P(DialerTest, a_rank_that_was_stopped_while_it_called_does_not_call_the_peer_dead) {
   Door door;
   const auto at = callee(3, door);
@@ -218,12 +219,12 @@ TEST_P(DialerTest, a_rank_that_hangs_up_in_the_handshake_is_called_again) {
   const Door door;
   Dialer dialer({4, "rank 4"}, {callee(3, door)}, secret_, "world");
   auto answers = std::async(std::launch::async, [&] {
-    accept_connection(door.of(GetParam()), Deadline::after(10s));  // before its first word
+    accept_connection(door.of(GetParam()), Deadline::after(10s));  // closed before its first byte
     Fd caller = accept_connection(door.of(GetParam()), Deadline::after(10s));
     std::array<std::byte, 40> hello{};
     receive_all(caller, hello, Deadline::after(10s));
     send_all(caller, std::span(hello).first(8), Deadline::after(10s));
-    caller.reset();  // in the middle of its first words
+    caller.reset();  // closed in the middle of its first message
     return answer(door);
   });
   EXPECT_EQ(call(dialer, 1).size(), 1u);
@@ -246,7 +247,7 @@ TEST_P(DialerTest, another_secret_is_refused_before_this_rank_identifies_itself)
   const Error error = failure_of(*dialer);
   EXPECT_EQ(error.code(), ErrorCode::kInvalid);
   EXPECT_THAT(error.what(), Says("nodes.secret_differs"));
-  dialer.reset();  // hangs up
+  dialer.reset();  // closes the connection
   EXPECT_LE(answers.get(), 0);
 }
 

@@ -18,7 +18,7 @@ using harness::RawMesh;
 using harness::run_until_idle;
 using namespace std::chrono_literals;
 
-// Waits for one message of four bytes and says how that ended.
+// Waits for one message of four bytes; returns the error, if any.
 std::optional<Error> receive_four(RawMesh& raw, std::chrono::milliseconds limit = 5s) {
   Exchange exchange(*raw.mesh);
   std::array<std::byte, 4> into{};
@@ -92,7 +92,8 @@ TEST(Exchange, a_peer_that_has_left_needs_no_presence) {
     EXPECT_NO_THROW(exchange.pump(kNothing));
   }
   const std::array<std::byte, 4> payload{};
-  exchange.post_send(1, header_of(4), payload);  // but a message it has not received
+  // But a message that the peer has not received is an error.
+  exchange.post_send(1, header_of(4), payload);
   const auto error = run_until_idle(exchange, 5s);
   ASSERT_TRUE(error);
   EXPECT_EQ(error->code(), ErrorCode::kPeerLost) << error->what();
@@ -100,7 +101,7 @@ TEST(Exchange, a_peer_that_has_left_needs_no_presence) {
 
 TEST(Exchange, a_peer_that_trickles_bytes_does_not_move_the_deadline) {
   auto raw = make_raw_mesh();
-  constexpr std::size_t kBytes = 64 << 20;  // minutes, byte by byte
+  constexpr std::size_t kBytes = 64 << 20;  // would take minutes, byte by byte
   const auto header = header_of(kBytes);
   raw.send(Channel::kData, &header, sizeof header);
   std::jthread trickle([&](std::stop_token stop) {
@@ -116,8 +117,8 @@ TEST(Exchange, a_peer_that_trickles_bytes_does_not_move_the_deadline) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s);
 }
 
-// It comes while the one before it is waited for, and says nothing that the check minds; the next
-// caller's would.
+// The message arrives while an earlier one is expected. The first caller's check accepts its
+// header; that of the next caller could refuse it.
 TEST(Exchange, an_unexpected_message_is_shown_to_every_caller) {
   auto raw = make_raw_mesh();
   Exchange exchange(*raw.mesh);

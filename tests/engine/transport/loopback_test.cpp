@@ -1,4 +1,4 @@
-// Ranks that are threads of one process: no descriptor, and what they tell each other.
+// Ranks that are threads of one process: their messages, and that they need no descriptors.
 
 #include <algorithm>
 #include <filesystem>
@@ -163,7 +163,7 @@ TEST_F(LoopbackTest, what_was_sent_before_the_end_arrives_and_then_the_end) {
   EXPECT_EQ(errno, EPIPE);
 }
 
-// Both sides sleep and wake each other; a wake-up that is lost costs a slice of ten seconds.
+// Both sides sleep and wake each other; a lost wake-up would cost ten seconds.
 TEST_F(LoopbackTest, a_waiting_rank_is_woken) {
   const auto room = Room::named("test", 2, secret_);
   LoopbackWire one(room, 0), two(room, 1);
@@ -218,7 +218,7 @@ TEST_F(LoopbackTest, a_missing_rank_is_named_and_the_others_are_told) {
   for (auto* fetching : {&first, &second}) {
     fetching->timeout = 300ms;
     fetching->fetch = [this](auto ranks, auto) {
-      // It has published its address and then comes no more.
+      // Rank 2 has published its address but never arrives.
       std::replace(ranks.begin(), ranks.end(), 2, 0);
       return harness::fetch_from(store_, ranks, 10s);
     };

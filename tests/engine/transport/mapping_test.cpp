@@ -31,7 +31,7 @@ std::size_t present_pages(const Mapping& mapping) {
       std::count_if(present.begin(), present.end(), [](unsigned char c) { return (c & 1) != 0; }));
 }
 
-// The kernel's two-letter flags of the area that begins there.
+// The kernel's two-letter flags of the memory area that begins at the mapping.
 std::string flags_of(const Mapping& mapping) {
   std::ifstream file("/proc/self/smaps");
   const std::string begin = fmt::format("{:x}-", reinterpret_cast<std::uintptr_t>(mapping.data()));
@@ -73,7 +73,7 @@ TEST(Mapping, pages_behind_those_that_come_at_once_are_brought_before_they_are_t
   EXPECT_EQ(present_pages(lazy), 0u);
   ASSERT_TRUE(bring_pages(lazy.data() + kMegabyte, kMegabyte));
   EXPECT_EQ(present_pages(lazy), kMegabyte / 4096);
-  // Where only the mapping could reserve the pages, all of them come.
+  // Anonymous pages can only be reserved while they are mapped, so all of them are present.
   EXPECT_EQ(present_pages(Mapping::anonymous(bytes, {Pages::kPresent, kMegabyte})), bytes / 4096);
   const Fd file = file_of(bytes);
   EXPECT_EQ(present_pages(Mapping::of_file(file, bytes, {Pages::kPresent, kMegabyte})),
@@ -85,7 +85,7 @@ TEST(Mapping, a_failed_mapping_is_an_error_and_not_a_signal) {
       Mapping::of_file(file_of(kMegabyte), std::size_t(1) << 62, Pages::kPresent);
   EXPECT_FALSE(too_large);
   EXPECT_EQ(errno, ENOMEM);
-  // Pages beyond the end of a file, which touching would answer with SIGBUS.
+  // Pages beyond the end of a file: touching them would cause SIGBUS.
   const Mapping beyond = Mapping::of_file(file_of(4096), kMegabyte, Pages::kPresent);
   EXPECT_FALSE(beyond);
   EXPECT_NE(errno, 0);

@@ -28,7 +28,7 @@ struct Offer {
   std::uint64_t value = 1;
 };
 
-// In pieces of at most so many bytes, the descriptor with the first.
+// Sends the offer in pieces of at most `piece` bytes, the descriptor with the first.
 void offer(const RawMesh& raw, const Offer& offer, int fd, std::size_t piece = sizeof(Offer)) {
   iovec data{const_cast<Offer*>(&offer), piece};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
@@ -61,7 +61,7 @@ Fd make_file(std::size_t bytes, bool sealed) {
   return file;
 }
 
-// The peer agrees to everything. Empty: the memory was had.
+// Allocates with a peer that agrees to everything. Returns the error, or nullopt on success.
 std::optional<Error> allocate_shm(RawMesh& raw, std::chrono::milliseconds limit = 5s) {
   ShmMemory memory(*raw.mesh);
   try {
@@ -93,7 +93,7 @@ TEST(ShmMemory, takes_a_peers_sealed_file) {
   EXPECT_FALSE(error) << error->what();
 }
 
-// The peer has brought no pages of its file, so that one can see who does.
+// The peer has made none of its pages present, so the test sees which rank does.
 TEST(ShmMemory, brings_its_own_pages_and_those_of_peers_only_when_all_are_to_be_present) {
   for (const Pages pages : {Pages::kPresent, Pages::kOwnPresent, Pages::kOnTouch}) {
     auto raw = make_raw_mesh();

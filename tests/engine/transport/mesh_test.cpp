@@ -73,7 +73,7 @@ TEST(Mesh, a_notice_counts_before_the_end_of_the_connection) {
                "rank 0: group world was aborted by rank 1 (box): rank 1: odd counts");
 }
 
-// Its data come over another connection, whose end may be there first.
+// Data use another connection than the notice, so the end of the data may arrive first.
 TEST(Mesh, a_notice_that_comes_behind_the_end_of_the_data_counts) {
   auto raw = make_raw_mesh();
   Exchange exchange(*raw.mesh);
@@ -116,7 +116,7 @@ TEST(Mesh, a_peer_that_dies_in_the_middle_of_a_notice_is_lost) {
   EXPECT_EQ(error->code(), ErrorCode::kPeerLost);
 }
 
-// Words that a peer takes too late are neither cut nor mixed with those that follow.
+// Messages that a peer reads too late are neither cut nor mixed with later ones.
 TEST(Mesh, words_that_were_given_up_go_before_the_next_ones) {
   using namespace std::chrono_literals;
   for (const bool is_encrypted : {false, true}) {
@@ -134,7 +134,7 @@ TEST(Mesh, words_that_were_given_up_go_before_the_next_ones) {
     const std::string question = Inquiry::encode_question();
     const std::string reason = Inquiry::encode_reason(std::string(400, 'r'));
     std::string expected;
-    // The one that the peer does not take any more needs a second.
+    // The question for which the peer has no room left takes a second.
     for (auto took = 0s; took < 1s; expected += question) {
       const auto begin = Deadline::Clock::now();
       raw.mesh->ask_peers();
@@ -184,7 +184,7 @@ TEST(Mesh, whoever_finds_a_dead_peer_tells_the_others) {
   EXPECT_EQ(notice->ranks, std::vector{1});
 }
 
-// Otherwise a peer may see this rank's end before the first notice and take it for the cause.
+// Without this a peer might see this rank's end before the first notice and take it for the cause.
 TEST(Mesh, a_notice_is_passed_on) {
   auto raw = make_raw_mesh();
   const auto notice = encode_notice(Error(ErrorCode::kInvalid, "rank 1: odd counts"));
@@ -202,7 +202,7 @@ TEST(Mesh, only_the_first_cause_stays_and_is_told) {
   raw.mesh->abort(Error(ErrorCode::kTimeout, "first"));
   raw.mesh->abort(Error(ErrorCode::kInvalid, "second"));
   EXPECT_STREQ(failure_of(*raw.mesh)->what(), "first");
-  raw.mesh.reset();  // a failed group says no goodbye
+  raw.mesh.reset();  // a failed group sends no goodbye
   char buffer[kMaxNoticeBytes];
   const ssize_t got = ::recv(raw.end(Channel::kControl).get(), buffer, sizeof buffer, 0);
   EXPECT_EQ(got, static_cast<ssize_t>(4 + 5));
@@ -304,7 +304,8 @@ TEST(Mesh, tells_its_peers_once_why_another_group_of_the_domain_has_failed) {
   const ssize_t got = ::recv(other.end(Channel::kControl).get(), buffer, sizeof buffer, 0);
   EXPECT_EQ(std::string(buffer, static_cast<std::size_t>(got)), Inquiry::encode_reason("too late"));
   one.mesh.reset();
-  other.mesh->abort(Error(ErrorCode::kInvalid, "odd"));  // no other rank is left to be told
+  // No other rank is left that needs the notice.
+  other.mesh->abort(Error(ErrorCode::kInvalid, "odd"));
 }
 
 TEST(Mesh, an_answer_that_names_a_rank_that_is_none_ends_the_group) {

@@ -27,7 +27,7 @@ std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
-// Two ranks of one host that share memory.
+// Two ranks on one host that share memory.
 class MessageStreamsTest : public ConnectTest {
  protected:
   struct Rank {
@@ -59,7 +59,7 @@ class MessageStreamsTest : public ConnectTest {
     if (got < 0) return errno == EAGAIN ? "nothing" : "error";
     return got == 0 ? "end" : text.substr(0, static_cast<std::size_t>(got));
   }
-  // Bytes that the ring takes.
+  // Fills the ring; returns the number of bytes that it took.
   std::size_t fill(std::size_t rank) {
     const std::vector<std::byte> piece(10'000);
     std::size_t taken = 0;
@@ -70,7 +70,7 @@ class MessageStreamsTest : public ConnectTest {
     }
   }
   void leave(std::size_t rank) { ranks_[rank] = {}; }
-  // Rank 0's memory is not that which it named to rank 1.
+  // After this, rank 0's memory is not the memory that it named to rank 1.
   void forget_token() { ranks_[1].blocks->of(1)[512] ^= std::byte{2}; }
 
   std::array<Rank, 2> ranks_;
@@ -85,11 +85,11 @@ TEST_P(MessageStreamsTest, head_and_payload_arrive_in_order_and_stay_when_looked
   EXPECT_EQ(receive(1, 7), "head pa");
   EXPECT_EQ(receive(1, 100), "yload");
   EXPECT_EQ(receive(1, 100), "nothing");
-  EXPECT_EQ(receive(0, 100), "nothing");  // the other direction is another ring
+  EXPECT_EQ(receive(0, 100), "nothing");  // the other direction has its own ring
 }
 
 TEST_P(MessageStreamsTest, a_stream_of_any_pieces_is_the_same_at_the_other_end) {
-  constexpr std::size_t kBytes = 3'000'001;  // many times the ring
+  constexpr std::size_t kBytes = 3'000'001;  // many times the size of the ring
   std::vector<std::byte> sent(kBytes), got(kBytes);
   std::mt19937 random(7);
   for (auto& byte : sent) byte = static_cast<std::byte>(random());
@@ -164,7 +164,8 @@ TEST_P(MessageStreamsTest, bytes_sent_before_a_ranks_end_are_read_before_it) {
 }
 
 TEST_P(MessageStreamsTest, a_position_that_cannot_be_is_an_error_and_no_read_behind_the_ring) {
-  std::memset(ranks_[1].blocks->of(1), 0x7f, 8);  // what rank 0 says it has written
+  // Overwrites the position up to which rank 0 has written.
+  std::memset(ranks_[1].blocks->of(1), 0x7f, 8);
   try {
     receive(1, 100);
     FAIL();
@@ -174,12 +175,12 @@ TEST_P(MessageStreamsTest, a_position_that_cannot_be_is_an_error_and_no_read_beh
   }
 }
 
-// Payloads that are read where they lie.
+// Payloads that the receiver reads directly from the sender's memory.
 class OfferTest : public MessageStreamsTest {
  protected:
   using Offered = MessageStreams::Offered;
 
-  // As a receiver does that waits for something.
+  // Rank 1 first tries to receive, like a receiver that waits; from then on rank 0 can offer.
   void SetUp() override {
     MessageStreamsTest::SetUp();
     EXPECT_FALSE(streams(0).can_offer(1));
@@ -241,14 +242,15 @@ TEST_P(OfferTest, of_a_process_that_has_ended_is_refused_for_good) {
   const pid_t child = fork();
   if (child == 0) _exit(0);
   waitpid(child, nullptr, 0);
-  // Whose memory it is: the ring's fifth line, behind token and address.
+  // Writes the number of another process as the sender's: it is at offset 528, after token and
+  // address.
   const std::int64_t number = child;
   std::memcpy(ranks_[1].blocks->of(1) + 528, &number, sizeof number);
   EXPECT_FALSE(streams(1).read_offered(0, address, got_));
-  EXPECT_FALSE(streams(0).can_offer(1));  // not again; its end shows in the stream
+  EXPECT_FALSE(streams(0).can_offer(1));  // not again; the stream shows the peer's end
 }
 
-// After exec() the same process has other memory.
+// After exec() the same process has different memory.
 TEST_P(OfferTest, of_a_process_that_is_another_program_by_now_is_not_taken) {
   read(offer());
   forget_token();
@@ -259,7 +261,7 @@ TEST_P(OfferTest, of_a_process_that_is_another_program_by_now_is_not_taken) {
 TEST_P(OfferTest, that_is_taken_wakes_its_sender_and_a_reader_does_not_sleep) {
   const std::uint64_t address = offer();
   std::array<Interest, 1> writing = {Interest{1, Channel::kPointToPoint, POLLOUT}};
-  EXPECT_TRUE(streams(0).prepare_to_sleep(writing));  // room is not what it waits for
+  EXPECT_TRUE(streams(0).prepare_to_sleep(writing));  // it does not wait for room
   std::jthread reader([&] {
     EXPECT_GT(streams(1).read_offered(0, address, got_).value(), 0u);
     std::array<Interest, 1> reading = {Interest{0, Channel::kPointToPoint, POLLIN}};
@@ -290,7 +292,8 @@ TEST_P(OfferTest, whose_header_did_not_fit_waits_for_room) {
   EXPECT_FALSE(streams(0).prepare_to_sleep(writing));
 }
 
-// What its kernel does not let it read looks the same.
+// Rank 1 cannot read rank 0 because its token does not match. The result is the same if the kernel
+// does not let it read.
 TEST_P(MessageStreamsTest, nothing_is_offered_to_a_rank_that_cannot_read_it) {
   forget_token();
   EXPECT_EQ(receive(1, 1), "nothing");

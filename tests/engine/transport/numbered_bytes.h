@@ -1,6 +1,6 @@
 #pragma once
 
-// Bytes that show where they belong.
+// Bytes whose values show their positions.
 
 #include <cstddef>
 #include <vector>

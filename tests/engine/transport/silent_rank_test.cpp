@@ -1,4 +1,4 @@
-// Ranks that do not answer, or never arrive: what the others do while a group forms.
+// Ranks that do not answer, or never arrive, and what the other ranks do while a group forms.
 
 #include <chrono>
 #include <future>
@@ -21,7 +21,7 @@ using harness::Says;
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-// As a stopped process does: its kernel accepts connections, but no answer is sent.
+// Like a stopped process: its kernel accepts connections, but no answer is sent.
 class SilentRankTest : public ConnectTest {
  protected:
   struct Doors {

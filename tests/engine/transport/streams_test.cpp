@@ -1,4 +1,4 @@
-// Messages that several connections carry together.
+// Messages that are spread over several connections.
 
 #include <array>
 #include <cstring>
@@ -33,7 +33,7 @@ std::vector<std::byte> make_bytes(std::size_t count) {
   return bytes;
 }
 
-// The other end's: what goes over a stream, without the header.
+// Sends the other end's share of a message over a stream, without the header.
 void send_share(const RawMesh& raw, std::size_t stream, std::span<const std::byte> bytes) {
   const Stripes stripes(bytes.size(), kStreams);
   const Fd& end = raw.end(data_channel(stream));
@@ -89,7 +89,8 @@ TEST(Streams, a_message_counts_as_received_up_to_its_first_gap) {
                        Deadline::after(5s), [] {});
     return exchange.received_bytes(1, number);
   };
-  // A stream may be there before the header; it is not read, as its message is not known.
+  // Bytes of a stream may arrive before the header; they are not read, because the message is not
+  // known yet.
   std::jthread second([&] { send_share(raw, 1, bytes); });
   exchange.run_until(kNever, kNothing, Deadline::after(20ms), [] {});
   EXPECT_EQ(exchange.received_bytes(1, number), 0u);
@@ -147,7 +148,7 @@ TEST(Streams, one_that_is_slow_does_not_hold_the_others_up) {
   Exchange exchange(*raw.mesh);
   const auto number = exchange.post_send(1, header_of(bytes.size()), bytes);
   exchange.post_send(1, header_of(bytes.size()), bytes);
-  // No rank reads stream 1; the others get through their shares of both messages.
+  // The peer does not read stream 1; the other streams send their shares of both messages.
   const Stripes stripes(bytes.size(), kStreams);
   std::array<std::size_t, kStreams> got{};
   const auto wanted = [&](std::size_t stream) {
@@ -167,7 +168,7 @@ TEST(Streams, one_that_is_slow_does_not_hold_the_others_up) {
   EXPECT_EQ(got[0], wanted(0));
   EXPECT_EQ(got[2], wanted(2));
   EXPECT_LT(exchange.sent_bytes(1, number), bytes.size());
-  EXPECT_GE(exchange.sent_bytes(1, number), kBlock);  // the first block went over stream 0
+  EXPECT_GE(exchange.sent_bytes(1, number), kBlock);  // stream 0 carried the first block
 }
 
 }  // namespace

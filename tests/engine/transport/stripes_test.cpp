@@ -35,7 +35,7 @@ TEST(Stripes, carry_every_byte_once) {
 }
 
 TEST(Stripes, go_on_within_a_block) {
-  const Stripes stripes(5 * kBlock + 10, 2);  // 0 and 2 and 4; 1 and 3 and ten bytes
+  const Stripes stripes(5 * kBlock + 10, 2);  // blocks 0, 2 and 4; blocks 1 and 3 and ten bytes
   EXPECT_EQ(stripes.share(0), 3 * kBlock);
   EXPECT_EQ(stripes.share(1), 2 * kBlock + 10);
   EXPECT_EQ(stripes.next(0, kBlock + 1).offset, 2 * kBlock + 1);
@@ -47,7 +47,7 @@ TEST(Stripes, go_on_within_a_block) {
 TEST(Stripes, leave_short_payloads_to_the_first_stream) {
   const Stripes stripes(Stripes::kLeastBytes - 1, 4);
   EXPECT_EQ(stripes.share(0), Stripes::kLeastBytes - 1);
-  EXPECT_EQ(stripes.next(0, 10).count, Stripes::kLeastBytes - 11);  // in one piece
+  EXPECT_EQ(stripes.next(0, 10).count, Stripes::kLeastBytes - 11);  // all in one piece
   for (const std::size_t stream : {1, 2, 3}) EXPECT_EQ(stripes.share(stream), 0u);
 }
 

@@ -1,5 +1,4 @@
-// The wire over UCX itself: two ranks as threads of this process, over UCX's TCP and its shared
-// memory.
+// The UCX wire itself: two ranks as threads of this process, over UCX's TCP and its shared memory.
 
 #include "paceline/engine/transport/ucx/ucx.h"
 
@@ -63,7 +62,7 @@ Code code_in_memory(const void* function) {
   return code;
 }
 
-// The same in the file that the function was loaded from.
+// The same bytes in the file from which the function was loaded.
 Code code_in_file(const void* function) {
   struct Place {
     std::uintptr_t address;
@@ -173,12 +172,12 @@ TEST_P(UcxTest, what_was_sent_before_an_end_in_order_arrives) {
     sender = gettid();
     wires[1].reset();
   });
-  harness::wait_until_asleep(sender);  // it is gone, or waits for this rank
+  harness::wait_until_asleep(sender);  // the sender has ended or waits for this rank
   EXPECT_EQ(receive_all(*wires[0], 1, Channel::kData, bytes.size()), bytes);
   wires[0].reset();
 }
 
-// As after a failure: the memory is the caller's again, and the other end learns of it.
+// Like after a failure: the caller may use the memory again, and the other end learns of it.
 TEST_P(UcxTest, a_send_that_is_given_up_is_over_on_both_sides) {
   const auto wires = make_wires();
   auto bytes = numbered(64 << 20);
@@ -220,8 +219,8 @@ TEST_P(UcxTest, a_peer_that_says_nothing_is_a_time_out_and_one_that_is_gone_is_l
   EXPECT_EQ(code_of(), ErrorCode::kPeerLost);
 }
 
-// UCX would write jumps over these while other threads call them, and try them out on the heap's
-// end that other threads move.
+// UCX would overwrite these functions with jumps while other threads call them, and would test them
+// by moving the end of the heap, which other threads also move.
 TEST_P(UcxTest, leaves_the_memory_calls_of_the_c_library_as_they_are) {
   const auto wires = make_wires();
   for (const char* name : {"mmap", "munmap", "brk", "sbrk", "madvise"}) {
@@ -230,7 +229,7 @@ TEST_P(UcxTest, leaves_the_memory_calls_of_the_c_library_as_they_are) {
   }
 }
 
-// Otherwise every test of it would be skipped, without notice.
+// If the library were not found, every UCX test would be skipped without notice.
 TEST(Ucx, a_build_with_its_headers_finds_its_library) {
   const UcxInfo info = ucx_info();
   if (info.text.find("UCX's headers were not found") != std::string::npos ||

@@ -58,8 +58,8 @@ TEST(BoxPlan, ranks_that_cannot_write_do_only_what_no_other_one_has) {
   EXPECT_EQ(plan.num_files, 2U);
 }
 
-// As the stages of a pipeline that both have the embedding, with an optimizer that each divides
-// among other ranks.
+// Like two pipeline stages that both have the embedding, each with an optimizer that divides it
+// among a different number of ranks.
 TEST(BoxPlan, elements_held_in_several_boxes_are_written_once) {
   std::mt19937 random(harness::random_seed());
   for (int round = 0; round < 300; ++round) {
@@ -76,7 +76,7 @@ TEST(BoxPlan, elements_held_in_several_boxes_are_written_once) {
           list.push_back({"w", Dtype::kInt16, shape, box});
       }
     }
-    // It would throw if an element were in no box or in two.
+    // plan_boxes() would throw if an element were in no box or in two.
     const BoxPlan plan = plan_boxes(held, std::vector<bool>(held.size(), true));
     for (std::size_t rank = 0; rank < held.size(); ++rank) {
       for (const BoxToWrite& one : plan.of_rank[rank])
@@ -85,7 +85,7 @@ TEST(BoxPlan, elements_held_in_several_boxes_are_written_once) {
   }
 }
 
-// A rank that wants some columns finds them together.
+// A rank that reads some columns finds them in one box.
 TEST(BoxPlan, large_tensors_are_cut_into_columns) {
   const BoxPlan plan = plan_boxes({{whole("w", {1024, 512}), whole("small", {8, 8})}}, {true});
   EXPECT_EQ(plan.tensors[0].boxes.size(), 1U);
@@ -113,7 +113,7 @@ TEST(BoxPlan, ranks_that_disagree_or_leave_something_out_are_an_error) {
               Says("checkpoint.dimensions_of_box", "[0:2, 0:2]", "a", 0, 1));
 }
 
-// Memory is taken for no more than can be there.
+// Memory is only allocated for as many entries as the text can hold.
 TEST(BoxPlan, a_list_that_was_cut_or_counts_too_much_is_an_error_and_takes_no_memory) {
   const std::string whole_list = encode({whole("a", {2, 3}), whole("b", {})});
   for (std::size_t length = 0; length < whole_list.size(); ++length) {

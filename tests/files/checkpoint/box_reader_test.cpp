@@ -1,5 +1,5 @@
-// Whatever boxes the files have and whatever boxes are wanted: the elements are right, little else
-// is read, and damage is found where it is read.
+// Whatever boxes the files contain and whatever boxes are wanted: the elements are correct, little
+// else is read, and damage is found when the damaged bytes are read.
 
 #include <filesystem>
 #include <fstream>
@@ -41,7 +41,7 @@ std::vector<std::int32_t> values_of(std::size_t tensor, const std::vector<std::i
   return values;
 }
 
-// What `held` says, by rank, in files of a folder.
+// Writes the boxes `held` (one list for each rank) into files in a folder.
 Manifest write(const std::string& folder, const std::vector<std::vector<HeldBox>>& held,
                std::int64_t step = 5, const std::string& run = "a") {
   const BoxPlan plan = plan_boxes(held, std::vector<bool>(held.size(), true));
@@ -117,7 +117,7 @@ TEST(BoxReader, any_box_comes_out_of_any_boxes) {
   }
 }
 
-// By rows, by columns, and a run of elements as a sharded optimizer has it.
+// Reads rows, columns, and a run of elements like that of a sharded optimizer.
 TEST(BoxReader, reads_what_is_wanted_and_at_most_a_twentieth_more) {
   const TestDirectory folder;
   const std::vector<std::int64_t> shape = {1536, 1024};  // 6 MiB

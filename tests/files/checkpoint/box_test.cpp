@@ -11,7 +11,7 @@
 namespace paceline {
 namespace {
 
-// Which elements of the tensor a box has, in row-major numbers.
+// The elements of the tensor that a box contains, by their row-major numbers.
 std::set<std::int64_t> elements_of(const Box& box, const std::vector<std::int64_t>& shape) {
   std::set<std::int64_t> numbers;
   for_common_runs(box, whole_box(shape), box,
@@ -86,7 +86,7 @@ void copy_boxes(std::mt19937& random) {
   for (int round = 0; round < 300; ++round) {
     const auto shape = random_shape(random);
     const Box box = random_box(shape, random);
-    // The whole with its dimensions in another order in memory.
+    // The whole tensor, in memory with its dimensions in another order.
     std::vector<std::size_t> order(shape.size());
     std::iota(order.begin(), order.end(), 0);
     std::ranges::shuffle(order, random);
@@ -114,7 +114,7 @@ void copy_boxes(std::mt19937& random) {
     std::size_t i = 0;
     for (const std::int64_t number : elements_of(box, shape))
       ASSERT_EQ(copied[i++], static_cast<Element>(number));
-    // And back.
+    // Copies the part back.
     std::vector<Element> before = memory;
     std::ranges::fill(memory, Element{});
     copy_elements(part, dense, box.sizes, sizeof(Element));

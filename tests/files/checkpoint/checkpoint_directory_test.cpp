@@ -59,7 +59,7 @@ TEST(CheckpointDirectory, keeps_the_newest_and_leaves_nothing_else) {
   SoloTeam team(folder.path(), {.keep = 2});
   for (const std::int64_t step : {5, 1'000'000'000, 7, 1'000'000'001}) team.save(step);
   EXPECT_THAT(team.directory().list(), ElementsAre(1'000'000'000, 1'000'000'001));
-  EXPECT_EQ(entries_in(folder.path()), 3U);  // and the workspace
+  EXPECT_EQ(entries_in(folder.path()), 3U);  // two checkpoints and the workspace
 }
 
 TEST(CheckpointDirectory, never_prunes_what_it_just_saved) {
@@ -152,7 +152,7 @@ TEST(CheckpointDirectory, a_folder_of_another_name_is_left_alone) {
   EXPECT_EQ(entries_in(folder.path()), 7U);
 }
 
-// Replaces a shard by something else and expects the fall-back, with the reason.
+// Damages a shard with `spoil`; expects that the older checkpoint is loaded, with the reason.
 void expect_refused(const std::string& reason,
                     const std::function<void(const std::string&)>& spoil) {
   TestDirectory folder;

@@ -1,4 +1,4 @@
-// A save that dies: by an error of any of its system calls, by a full disk, by SIGKILL at any
+// Saves that fail or are killed: by an error of any system call, by a full disk, by SIGKILL at any
 // moment.
 
 #include <algorithm>
@@ -34,8 +34,8 @@ using ::testing::HasSubstr;
 using testing::SoloTeam;
 using testing::TestDirectory;
 
-// Counts the calls and fails the chosen one, or it and all that follow, as a dying disk does. A
-// write can fail half-way.
+// Counts the calls and fails the chosen one, or it and all later ones, like a dying disk. A write
+// can fail half-way.
 class FailingFileSystem final : public FileSystem {
  public:
   void fail_at(int call, int error_number, bool for_ever) {
@@ -55,10 +55,10 @@ class FailingFileSystem final : public FileSystem {
     return failing() ? -1 : real().read_at(fd, position, part);
   }
   ssize_t write(int fd, std::span<const std::byte> bytes) override {
-    // Short writes, as a nearly full disk or a signal makes them.
+    // Short writes, like those on a nearly full disk or after a signal.
     return failing() ? -1 : real().write(fd, bytes.first(std::min<std::size_t>(bytes.size(), 100)));
   }
-  // No test here cuts the power, so the disk need not be waited for.
+  // No test here cuts the power, so fsync() need not wait for the disk.
   int fsync(int) override { return failing() ? -1 : 0; }
   int close(int fd) override {
     const bool failed = failing();
@@ -98,7 +98,7 @@ class FailingFileSystem final : public FileSystem {
 
 class EveryCallFails : public ::testing::TestWithParam<std::tuple<int, bool, bool, bool>> {};
 
-// The number of calls grows with the save, so the loop ends when a save meets no failure any more.
+// Each round fails the next call. The loop ends when a save makes too few calls to fail.
 TEST_P(EveryCallFails, an_older_checkpoint_still_loads_and_the_next_save_succeeds) {
   const auto [error_number, for_ever, same_step, exchange] = GetParam();
   int call = 0;
@@ -133,7 +133,8 @@ TEST_P(EveryCallFails, an_older_checkpoint_still_loads_and_the_next_save_succeed
     team.save(step);
     EXPECT_EQ(load_newest(team.directory())->manifest.step, step);
     const auto entries = std::distance(fs::directory_iterator(folder.path()), {});
-    // Two checkpoints and the workspace; on a full disk the older one may have made room.
+    // Two checkpoints and the workspace; on a full disk the older checkpoint may have been removed
+    // to make room.
     const bool full = error_number == ENOSPC || error_number == EDQUOT;
     EXPECT_LE(entries, 3) << "call " << call;
     EXPECT_GE(entries, full ? 2 : 3) << "call " << call;
@@ -146,7 +147,7 @@ INSTANTIATE_TEST_SUITE_P(Errors, EveryCallFails,
                                             ::testing::Bool(), ::testing::Bool(),
                                             ::testing::Bool()));
 
-// A file system of this size on a folder, for this process and its children alone.
+// Mounts a file system of this size on a folder, only for this process and its children.
 class SmallDisk {
  public:
   SmallDisk(const std::string& folder, const std::string& size) : folder_(folder) {
@@ -166,7 +167,7 @@ class FullDisk : public ::testing::Test {
   void SetUp() override {
     if (::getuid() != 0) GTEST_SKIP() << "a small file system needs root";
   }
-  // 1 MiB and little more.
+  // Saves slightly more than 1 MiB.
   static void save_large(SoloTeam& team, std::int64_t step) { team.save(step, "", 1 << 18); }
 };
 
@@ -251,7 +252,7 @@ TEST(CheckpointFaults, a_file_size_limit_is_an_error_with_file_and_size) {
   TestDirectory folder;
   const pid_t child = ::fork();
   if (child == 0) {
-    // In a process of its own, because not every user can lift the limit again.
+    // In a separate process, because not every user can raise the limit again.
     ::signal(SIGXFSZ, SIG_IGN);
     SoloTeam team(folder.path());
     team.save(1);
@@ -263,7 +264,7 @@ TEST(CheckpointFaults, a_file_size_limit_is_an_error_with_file_and_size) {
                       text.find("boxes-00000-of-00001.bin") != std::string::npos &&
                       text.find("65536 were written") != std::string::npos;
     const bool clean = std::distance(fs::directory_iterator(folder.path()), {}) == 2;
-    team.save(3);  // training goes on
+    team.save(3);  // the training continues
     ::_exit(told && clean && load_newest(team.directory())->manifest.step == 3 ? 0 : 1);
   }
   int status = 0;
@@ -271,7 +272,7 @@ TEST(CheckpointFaults, a_file_size_limit_is_an_error_with_file_and_size) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
-// How long a kill may wait so that it meets every part of a save, on a slow disk too.
+// The time of four saves on this disk. A kill within such a time can meet every part of a save.
 std::int64_t microseconds_of_four_saves() {
   TestDirectory folder;
   SoloTeam team(folder.path());
@@ -280,14 +281,14 @@ std::int64_t microseconds_of_four_saves() {
   return (std::chrono::steady_clock::now() - start) / std::chrono::microseconds(1);
 }
 
-// How the process that is killed saves.
+// How the victim process saves its checkpoints.
 enum class Saves {
-  kAcknowledged,  // waits for each to be on the disk
-  kBehind         // hands one over while the one before it is written
+  kAcknowledged,  // waits until each checkpoint is on the disk
+  kBehind         // starts a save while the previous one is written
 };
 
-// The process notes the newest step that must not be lost, in a file, so that its death loses no
-// note.
+// Writes the newest step that must not be lost into a file, so that it is known after the process
+// was killed.
 [[noreturn]] void save_for_ever(const std::string& path, int safe, Saves saves) {
   SoloTeam team(path, {.keep = 2});
   const auto newest = load_newest(team.directory());
@@ -319,7 +320,9 @@ TEST_P(KilledWriter, at_any_microsecond_loses_no_step_that_is_on_the_disk) {
   for (int round = 0; round < 50; ++round) {
     const pid_t child = ::fork();
     if (child == 0) {
-      ::close(STDERR_FILENO);  // "they come faster than the disk can write them", each time
+      // Hides the warning, in each round, that checkpoints come faster than the disk can write
+      // them.
+      ::close(STDERR_FILENO);
       save_for_ever(path, safe, GetParam());
     }
     std::uniform_int_distribution<std::int64_t> delay(0, longest);
@@ -330,7 +333,7 @@ TEST_P(KilledWriter, at_any_microsecond_loses_no_step_that_is_on_the_disk) {
     ASSERT_TRUE(WIFSIGNALED(status)) << "the writer ended by itself";
     const std::int64_t before = last;
     ASSERT_GE(::pread(safe, &last, sizeof last, 0), 0);
-    // Beside other programs a process may start and save much later than the first did.
+    // On a busy machine a process may start and save much later than the one that was measured.
     if (last == before) longest = std::min(longest * 5 / 4, 20 * four_saves);
     const auto loaded = load_newest(CheckpointDirectory(path, {.read_only = true}));
     if (last > 0) {

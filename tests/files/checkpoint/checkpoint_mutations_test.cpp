@@ -1,5 +1,5 @@
-// Bit rot and torn files: whatever happens to the newest checkpoint's bytes, it is refused and the
-// older one is used.
+// Bit rot and torn files: any change to the newest checkpoint's bytes is refused, and the older
+// checkpoint is used.
 
 #include <random>
 

@@ -71,7 +71,7 @@ TEST(CheckpointTeam, any_number_of_ranks_loads_what_any_other_saved) {
   }
 }
 
-// No file in the directory is there for it.
+// A file system on which the directory's files cannot be found.
 class BlindFileSystem final : public FileSystem {
  public:
   int open(const std::string&, int, mode_t) override { return none(); }
@@ -140,7 +140,7 @@ TEST(CheckpointTeam, returns_while_the_disk_still_works_and_the_memory_may_chang
   });
 }
 
-// A disk on which a rank cannot write for so many times.
+// A disk on which the first `times` writes fail.
 class FullFileSystem final : public RealFileSystem {
  public:
   FullFileSystem(int times, int error_number) : times_(times), error_number_(error_number) {}
@@ -155,7 +155,7 @@ class FullFileSystem final : public RealFileSystem {
   const int error_number_;
 };
 
-// One rank of three cannot write its file of step 3 so many times.
+// On one rank of three, the first `times` writes of step 3 fail.
 void save_with_failures(const std::string& path, int times, int error_number,
                         const std::function<void(CheckpointTeam& team)>& on_rank_0) {
   run_ranks_ok(3, [&](ProcessGroup& group) {
@@ -210,7 +210,7 @@ TEST(CheckpointTeam, a_disk_that_fails_on_one_rank_leaves_the_older_ones) {
   });
 }
 
-// Kills its process in front of the write of this number.
+// Kills its process before write number `writes`, counted from 0.
 class KillingFileSystem final : public RealFileSystem {
  public:
   explicit KillingFileSystem(int writes) : writes_(writes) {}
@@ -234,7 +234,8 @@ TEST(CheckpointTeam, a_rank_killed_in_the_middle_of_a_save_leaves_the_older_one)
           EXPECT_FALSE(team.finish());
         }
         group.barrier();
-        KillingFileSystem killing(victim == 0 ? writes + 1 : writes);  // one is of the claim
+        // On rank 0 one more write belongs to the writer's claim.
+        KillingFileSystem killing(victim == 0 ? writes + 1 : writes);
         FileSystem& files =
             group.rank() == victim ? static_cast<FileSystem&>(killing) : FileSystem::real();
         CheckpointTeam team(borrowed(group), folder.path(), {}, files);
@@ -255,10 +256,10 @@ TEST(CheckpointTeam, a_rank_killed_in_the_middle_of_a_save_leaves_the_older_one)
   }
 }
 
-// Sanitizers need memory of their own for each byte.
+// Sanitizers need extra memory for each byte.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-// Of 64 MiB, a quarter each: a save takes memory for a copy of a quarter, a load next to none, and
-// reads little more than the quarter.
+// Each rank has a quarter of 64 MiB. A save needs memory for a copy of the quarter; a load needs
+// almost none, and reads little more than the quarter.
 TEST(CheckpointTeam, no_rank_has_the_whole_to_save_or_to_load_it) {
   constexpr std::int64_t kRows = 4096, kColumns = 4096;
   constexpr std::int64_t kPart = kRows / 4 * kColumns;

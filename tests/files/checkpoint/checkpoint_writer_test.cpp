@@ -25,7 +25,7 @@ using ::testing::ElementsAre;
 using testing::error_of;
 using testing::SlowFileSystem;
 
-// A write is one call of a disk.
+// Each save makes one call to a simulated disk.
 class CheckpointWriterTest : public ::testing::Test {
  protected:
   void save(CheckpointWriter& writer, std::int64_t step) {
@@ -36,7 +36,7 @@ class CheckpointWriterTest : public ::testing::Test {
   }
 
   SlowFileSystem disk_;
-  std::vector<std::int64_t> on_disk_;  // steps; the writer orders who reads and writes it
+  std::vector<std::int64_t> on_disk_;  // steps; the writer orders all accesses to it
 };
 
 TEST_F(CheckpointWriterTest, returns_while_the_disk_still_works) {
@@ -107,8 +107,8 @@ TEST(CheckpointWriter, has_a_lower_priority_until_it_is_waited_for) {
   may_end.notify_all();
 }
 
-// No thread of this process starts as long as it lives: each wants a stack larger than any address
-// space. (RLIMIT_NPROC does not bind root.)
+// While it exists, no thread of this process can start: the default stack is larger than any
+// address space. (RLIMIT_NPROC does not bind root.)
 class NoThreads {
  public:
   NoThreads() {

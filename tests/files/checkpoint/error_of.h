@@ -1,6 +1,6 @@
 #pragma once
 
-// The Error that a call throws, to look at.
+// Returns the Error that a call throws.
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 
 namespace paceline::testing {
 
-// A call that throws none is a failure of the test.
+// If the call throws none, the test fails.
 template <class Call>
 Error error_of(Call&& call) {
   try {

@@ -28,7 +28,7 @@ const Manifest kSample{.step = 42,
                                     {{{{0, 0}, {4, 5}}, 0, 0}, {{{0, 5}, {4, 1}}, 1, 6}}}},
                        .metadata = {{"epoch", "3"}}};
 
-// A manifest that another program sealed correctly, with a field of its choice.
+// A manifest with one changed field and a correct checksum, as another program could write it.
 std::string sealed_with(const char* key, const nlohmann::json& value) {
   auto json = nlohmann::json::parse(to_json(kSample));
   json.erase("xxh3_128_of_the_rest");

@@ -28,7 +28,7 @@ namespace {
 using testing::error_of;
 using testing::TestDirectory;
 
-// The files 1 and 3 of four, of `elements` bytes, each of which follows from step and file.
+// The memory has files 1 and 3 of four. The bytes of a file follow from its number and the step.
 constexpr std::array<std::uint32_t, 2> kFiles = {1, 3};
 
 std::vector<std::byte> sample_bytes(std::int64_t step, std::uint32_t file, std::int64_t elements) {
@@ -59,7 +59,7 @@ void save_sample(MemoryCheckpoint& memory, std::int64_t step, std::int64_t eleme
   memory.seal(open.slot, open.newest + 1, {kFiles.begin(), kFiles.end()}, manifest);
 }
 
-// The newest that is whole.
+// The newest checkpoint that is whole.
 std::optional<SealedSlot> load_newest(const MemoryCheckpoint& memory) {
   for (const SealedSlot& sealed : memory.sealed()) {
     const bool whole = std::ranges::all_of(
@@ -121,7 +121,7 @@ TEST(MemoryCheckpoint, the_one_saved_last_counts_not_the_one_of_the_highest_step
   TestDirectory folder;
   MemoryCheckpoint memory(folder / "memory");
   save_sample(memory, 100);
-  save_sample(memory, 7);  // the job went on from an older state
+  save_sample(memory, 7);  // the job continued from an older state
   EXPECT_EQ(newest_step(memory), 7);
   save_sample(memory, 8);
   EXPECT_EQ(newest_step(memory), 8);
@@ -224,7 +224,8 @@ TEST(MemoryCheckpoint, memory_that_does_not_suffice_is_an_error_and_the_one_befo
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
-// As the launcher holds it: a file without a name, opened by its descriptor in another process.
+// The launcher holds the memory like this: a file without a name, which another process opens
+// through its descriptor.
 TEST(MemoryCheckpoint, kill_at_any_microsecond_leaves_a_whole_one_in_the_launchers_memory) {
   const Fd held(memfd_create("memory-checkpoint-test", MFD_CLOEXEC));
   const std::string path =

@@ -31,8 +31,8 @@ using testing::Held;
 using testing::peak_memory;
 using testing::TestDirectory;
 
-// Jobs of as many hosts as there are numbers, each the number of ranks there. Each host has the
-// memory of its name.
+// Jobs on several hosts: hosts({2, 1}) is two ranks on host "0" and one on host "1". Each host has
+// its own memory, path_of(its name).
 class MemoryTeamTest : public ::testing::Test {
  protected:
   struct Host {
@@ -76,7 +76,7 @@ class MemoryTeamTest : public ::testing::Test {
       for (const std::int64_t step : steps) EXPECT_TRUE(save(team, group, step));
     });
   }
-  // Its step; 0: nothing.
+  // Returns the step that was loaded; 0: none.
   static std::int64_t load(MemoryTeam& team, ProcessGroup& group) {
     const auto manifest = team.newest(0, "r");
     if (!manifest) return 0;
@@ -90,7 +90,7 @@ class MemoryTeamTest : public ::testing::Test {
   }
   void lose(const std::string& host) const { std::filesystem::remove(path_of(host)); }
 
-  // A byte of a file in a host's newest checkpoint.
+  // Damages a byte of a file in a host's newest checkpoint.
   void damage(const std::string& host, std::uint32_t file) const {
     const MemoryCheckpoint memory(path_of(host));
     const SealedSlot sealed = memory.sealed().front();
@@ -128,7 +128,7 @@ TEST_F(MemoryTeamTest, the_loss_of_any_host_loses_nothing) {
       left.erase(left.begin() + static_cast<std::ptrdiff_t>(lost));
       lose(all[lost].name);
       expect_load(left, 5);
-      // Those that are left, and one that comes back with nothing, keep the next ones.
+      // The remaining hosts, and one that returns with empty memory, keep the next checkpoints.
       expect_load(all, 5);
       save_on(left, {6});
       expect_load(left, 6);
@@ -147,7 +147,7 @@ TEST_F(MemoryTeamTest, two_neighbours_lost_leave_nothing_and_others_everything) 
   expect_load(all, 7);
 }
 
-// Divided and replicated tensors: half of the bytes of each on each of four hosts.
+// Divided and replicated tensors: each of four hosts keeps half of the bytes.
 TEST_F(MemoryTeamTest, each_host_keeps_its_share) {
   const auto bytes_of_slots = [&](const Hosts& all) {
     save_on(all, {1, 2});
@@ -184,9 +184,9 @@ TEST_F(MemoryTeamTest, what_is_damaged_comes_from_the_other_host_or_is_passed_ov
   save_on(all, {1, 2});
   damage("2", 2);
   expect_load(all, 2);
-  damage("3", 1 + 1);  // the same file's other copy
+  damage("3", 1 + 1);  // the other copy of the same file
   expect_load(all, 1);
-  // It went on from there: that one stays until the next is whole.
+  // The job continues from step 1, whose checkpoint stays until the next one is whole.
   on(all, [&](ProcessGroup& group, MemoryTeam& team) {
     EXPECT_TRUE(save(team, group, 3));
     EXPECT_EQ(load(team, group), 3);
@@ -196,7 +196,7 @@ TEST_F(MemoryTeamTest, what_is_damaged_comes_from_the_other_host_or_is_passed_ov
 TEST_F(MemoryTeamTest, an_incomplete_newest_is_not_taken_and_the_next_save_spares_the_one_before) {
   const Hosts all = hosts({1, 1, 1, 1});
   save_on(all, {1, 2});
-  for (const char* host : {"1", "2"}) {  // as if they had died before they sealed it
+  for (const char* host : {"1", "2"}) {  // as if these hosts had died before they sealed it
     MemoryCheckpoint memory(path_of(host));
     memory.unseal(memory.sealed().front().slot);
   }
@@ -207,7 +207,7 @@ TEST_F(MemoryTeamTest, an_incomplete_newest_is_not_taken_and_the_next_save_spare
   for (const Host& host : all) {
     EXPECT_EQ(newest_of(host.name), 1);
     MemoryCheckpoint memory(path_of(host.name));
-    memory.open_older();  // a save that has begun
+    memory.open_older();  // begins a save
     EXPECT_EQ(newest_of(host.name), 1);
   }
   expect_load(all, 1);
@@ -248,7 +248,7 @@ TEST_F(MemoryTeamTest, ranks_that_leave_something_out_are_an_error_on_every_rank
   });
 }
 
-// Replicas that differ, against what their owner says: nobody takes one for the other.
+// Rank 1's replica differs from the digest that the owner states, so no rank takes it for a copy.
 TEST_F(MemoryTeamTest, a_second_copy_of_other_bits_is_not_kept) {
   on(hosts({1, 1}), [](ProcessGroup& group, MemoryTeam& team) {
     EXPECT_TRUE(save(team, group, 1));
@@ -272,10 +272,10 @@ void limit_files(rlim_t bytes) {
   setrlimit(RLIMIT_FSIZE, &limit);
 }
 
-// Sanitizers need memory of their own for each byte.
+// Sanitizers need extra memory for each byte.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-// Of 64 MiB, a quarter each, four ranks keep two quarters each and get their own back; none has
-// another quarter in its own memory meanwhile.
+// Each of four ranks has a quarter of 64 MiB, keeps two quarters and gets its own back. Meanwhile
+// no rank has another quarter in its own memory.
 TEST_F(MemoryTeamTest, no_rank_has_a_copy_of_the_whole_or_of_its_part) {
   constexpr std::int64_t kRows = 4096, kColumns = 4096;
   constexpr std::int64_t kPart = kRows / 4 * kColumns;
@@ -307,7 +307,8 @@ TEST_F(MemoryTeamTest, no_rank_has_a_copy_of_the_whole_or_of_its_part) {
 }
 #endif
 
-// One rank has no room for it; the others learn that, and the older one stays.
+// One rank has no room for the checkpoint; the other ranks learn that, and the older checkpoint
+// stays.
 TEST_F(MemoryTeamTest, memory_that_does_not_suffice_on_one_host_is_told_on_all) {
   const auto results = harness::run_process_ranks(
       3,
@@ -321,9 +322,9 @@ TEST_F(MemoryTeamTest, memory_that_does_not_suffice_on_one_host_is_told_on_all) 
           limit_files(RLIM_INFINITY);
         };
         EXPECT_TRUE(save(team, group, 1));
-        save_without_room(2);  // not even for the second slot
+        save_without_room(2);  // no room for the second slot at all
         EXPECT_TRUE(save(team, group, 2));
-        save_without_room(3);  // for a part of what goes into the first one
+        save_without_room(3);  // no room for a part of the data of the first slot
         EXPECT_TRUE(save(team, group, 3));
         EXPECT_EQ(load(team, group), 3);
         return std::string();
@@ -332,8 +333,8 @@ TEST_F(MemoryTeamTest, memory_that_does_not_suffice_on_one_host_is_told_on_all) 
   for (const auto& result : results) EXPECT_EQ(result.exit_code, 0) << result.report;
 }
 
-// With or without its host's memory the job goes on from the last one that was acknowledged, or,
-// when the rank died at the very end, from the one under way.
+// With or without the memory of its host, the job continues from the last acknowledged checkpoint
+// or, if the rank died at the very end of the save, from the one that was being saved.
 TEST_F(MemoryTeamTest, a_rank_that_dies_in_a_save_leaves_a_whole_one) {
   for (const int tenth : {0, 4, 8, 10}) {
     for (const bool loses_memory : {false, true}) {
@@ -351,7 +352,7 @@ TEST_F(MemoryTeamTest, a_rank_that_dies_in_a_save_leaves_a_whole_one) {
                 bytes += sealed.manifest.files[file].size;
               const rlimit no_core{0, 0};
               setrlimit(RLIMIT_CORE, &no_core);
-              signal(SIGXFSZ, SIG_DFL);  // ends this rank when it writes more
+              signal(SIGXFSZ, SIG_DFL);  // kills this rank when it writes beyond the limit
               limit_files(4096 + bytes * static_cast<std::uint64_t>(tenth) / 10);
             }
             save(team, group, 3);

@@ -22,7 +22,7 @@ using testing::error_of;
 using testing::RealFileSystem;
 using testing::TestDirectory;
 
-// Notes what is written past the kernel's cache, and what is not.
+// Records the sizes of writes that bypass the kernel's cache, and of those that do not.
 class NotingFileSystem : public RealFileSystem {
  public:
   ssize_t write(int fd, std::span<const std::byte> bytes) override {
@@ -45,7 +45,7 @@ class NotingFileSystem : public RealFileSystem {
   bool passes_ = false;
 };
 
-// Bytes that begin at a page.
+// Bytes that begin at a page boundary.
 class AlignedBytes {
  public:
   explicit AlignedBytes(std::size_t size) : room_(size + kPage) {

@@ -1,6 +1,5 @@
-// Others may put things into a folder of checkpoints, wherever a name is expected.
-// Nothing that such a thing points to is read, written or removed, and nothing waits for
-// it.
+// Other users may put entries into a folder of checkpoints, under any name that Paceline uses.
+// Nothing that such an entry points to is read, written or removed, and no process waits for it.
 
 #include <filesystem>
 #include <functional>
@@ -38,7 +37,7 @@ using testing::SoloTeam;
 using testing::TestDirectory;
 using testing::write_text;
 
-// Somebody's folder: nothing of it may change.
+// Another user's folder: nothing in it may change.
 class Precious {
  public:
   Precious() {
@@ -89,7 +88,7 @@ const std::vector<Kind>& kinds() {
   return rows;
 }
 
-// Where: a name that Paceline uses. A folder of it that is missing is made.
+// The planted names: all are names that Paceline uses. Missing parent folders are made.
 const std::vector<const char*>& places() {
   static const std::vector<const char*> rows = {
       ".writer-00000007",
@@ -116,7 +115,7 @@ void plant(const TestDirectory& folder, const std::string& place, const Kind& ki
   kind.plant(name, precious);
 }
 
-// Does as a training does: saves two checkpoints, reads what there is, and prunes.
+// Does the same as a training: saves two checkpoints, reads the newest one, and prunes.
 void use(const std::string& path) {
   SoloTeam team(path, {.keep = 2});
   CheckpointDirectory& directory = team.directory();
@@ -138,7 +137,7 @@ TEST(PlantedPaths, of_every_kind_at_every_place_harm_nothing_and_hold_nobody_up)
         for (const std::int64_t step : {1, 2}) team.save(step);
       }
       plant(folder, place, kind, precious);
-      // A reader, for which nothing is locked or removed.
+      // A reader, which does not lock or remove anything.
       const CheckpointDirectory reader(folder.path(), {.read_only = true});
       const auto loaded = load_newest(reader);
       ASSERT_TRUE(loaded);
@@ -152,7 +151,7 @@ TEST(PlantedPaths, of_every_kind_at_every_place_harm_nothing_and_hold_nobody_up)
       }
       (void)reader.mark();
       precious.expect_untouched();
-      // A writer.
+      // A writer, which locks and removes.
       const bool must_be_removed =
           std::string(place) == ".run" && fs::is_directory(fs::symlink_status(folder / ".run"));
       if (must_be_removed) {
@@ -165,7 +164,8 @@ TEST(PlantedPaths, of_every_kind_at_every_place_harm_nothing_and_hold_nobody_up)
   }
 }
 
-// The example: everything behind the link was removed, with the rights of who trains.
+// The original fault: everything in the link's target was removed, with the rights of the user who
+// trains.
 TEST(PlantedPaths, a_link_in_the_place_of_a_workspace_is_removed_alone) {
   const Precious precious;
   const TestDirectory folder;
@@ -187,7 +187,7 @@ TEST(PlantedPaths, the_folder_itself_may_be_reached_over_links) {
   EXPECT_EQ(load_newest(reader)->manifest.step, 4);
 }
 
-// Replaces a folder by a link to somebody's, at the worst moment: between two calls.
+// Replaces a folder with a link to another user's folder, at the worst moment: between two calls.
 class ReplacingFileSystem final : public RealFileSystem {
  public:
   ReplacingFileSystem(std::string folder, std::string by)
@@ -220,7 +220,7 @@ TEST(PlantedPaths, a_folder_that_becomes_a_link_while_it_is_removed_leads_nowher
     for (const char* name : {"top/file", "top/middle/file", "top/middle/deep/er/file"})
       write_text(folder / name, "mine");
     ReplacingFileSystem files(folder / replaced, precious.path());
-    (void)remove_tree(files, folder / "top");  // whether all of it went depends on the order
+    (void)remove_tree(files, folder / "top");  // how much of it is removed depends on the order
     precious.expect_untouched();
   }
 }

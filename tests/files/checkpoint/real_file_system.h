@@ -6,7 +6,7 @@
 
 namespace paceline::testing {
 
-// The machine's file system, to be another one in some of its calls.
+// The machine's file system; derived classes replace some of its calls.
 class RealFileSystem : public FileSystem {
  public:
   int open(const std::string& path, int flags, mode_t mode) override {

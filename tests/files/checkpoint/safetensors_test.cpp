@@ -111,7 +111,8 @@ TEST(Safetensors, a_hostile_length_is_refused_before_anything_is_read) {
   EXPECT_THAT(refusal_of_file(std::string(8, '\0')).what(),
               Says("safetensors.header_without_object"));
   EXPECT_THAT(refusal_of_header(" {}").what(), Says("safetensors.header_without_object"));
-  // Ten million tensors cannot be named in the header's 16 MiB: the limit refuses them unseen.
+  // The names of ten million tensors do not fit into a header of 16 MiB: the limit refuses the file
+  // before the names are read.
   const std::string ten_million = file_with("{" + std::string(10'000'000 * 8, '1'));
   EXPECT_THAT(refusal_of_file(ten_million).what(), Says("safetensors.header_over_limit"));
 }

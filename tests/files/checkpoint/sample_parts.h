@@ -1,6 +1,6 @@
 #pragma once
 
-// What each rank of a test holds of the same tensors, and whether it gets its part of them back.
+// The parts of the same tensors that each rank of a test holds, and a check that it gets them back.
 
 #include <cstdint>
 #include <functional>
@@ -18,7 +18,7 @@ namespace paceline::testing {
 struct Tensor {
   std::string name;
   std::vector<std::int64_t> shape;
-  bool is_divided;  // among the ranks, by elements; otherwise each has all of it
+  bool is_divided;  // among the ranks, by elements; otherwise each rank has the whole tensor
 };
 inline const std::vector<Tensor> kTensors = {
     {"divided", {37, 11, 5}, true}, {"empty", {0, 4}, true},
@@ -30,7 +30,7 @@ inline float value_of(const Tensor& tensor, std::int64_t step, std::int64_t elem
          static_cast<float>(element) / 8;
 }
 
-// One rank's part, the tensors with their dimensions the other way round in memory.
+// One rank's part of the tensors, in memory with the dimensions in reverse order.
 struct Held {
   Held(ProcessGroup& group, std::int64_t step) {
     for (const Tensor& tensor : kTensors) {
@@ -64,8 +64,8 @@ struct Held {
   std::vector<HeldMemory> boxes;
 };
 
-// `read` fills all of the replica and an n-th of the rest, what this rank of n has after a restart,
-// with the elements of that step.
+// Expects that `read` returns the elements of that step: all of a replicated tensor, and of a
+// divided one the part that this rank has after a restart with the group's number of ranks.
 inline void expect_parts(ProcessGroup& group, std::int64_t step,
                          const std::function<void(const std::vector<WantedBox>&)>& read) {
   std::vector<std::vector<float>> found;

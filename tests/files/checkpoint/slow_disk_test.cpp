@@ -1,5 +1,5 @@
 // Ranks that wait for a disk: for longer than a collective of the training may take, and for longer
-// than they wait for disks at all. Neither may cost more than the checkpoint.
+// than the limit for disks. Neither may cost more than the checkpoint.
 
 #include <chrono>
 #include <functional>
@@ -29,7 +29,7 @@ using testing::RealFileSystem;
 using testing::SlowFileSystem;
 using testing::TestDirectory;
 
-// The time limit of the training's collectives, and how long the disk is away.
+// The time limit of the training's collectives, and the time for which the disk does not answer.
 constexpr auto kGroupTimeout = 3s;
 constexpr auto kSlow = 7s;
 
@@ -40,7 +40,7 @@ void save(CheckpointTeam& team, ProcessGroup& group, std::int64_t step) {
   team.save(step, held.boxes, {.run = "r", .metadata = {}});
 }
 
-// One call of a kind takes long, once.
+// One call of the chosen kind takes long, once.
 class SlowOnce : public RealFileSystem {
  public:
   enum Call { kNone, kMkdir, kRead, kFsync, kRename, kUnlink };
@@ -66,7 +66,7 @@ class SlowOnce : public RealFileSystem {
     return RealFileSystem::unlink(path);
   }
   int num_slow() const { return num_slow_; }
-  // Once more.
+  // Makes one more call slow.
   void again(Call slow) { slow_ = slow; }
 
  private:
@@ -74,7 +74,7 @@ class SlowOnce : public RealFileSystem {
     if (slow_.load() != call) return;
     slow_ = kNone;
     ++num_slow_;
-    std::this_thread::sleep_for(kSlow);  // the disk's time
+    std::this_thread::sleep_for(kSlow);  // the time that the disk takes
   }
   std::atomic<Call> slow_;
   std::atomic<int> num_slow_{0};
@@ -105,7 +105,7 @@ TEST_P(SlowDisk, costs_time_and_no_checkpoint) {
             group.rank() == GetParam().rank ? static_cast<FileSystem&>(slow) : FileSystem::real();
         CheckpointTeam team(borrowed(group), folder.path(), {.keep = 2}, files);
         for (const std::int64_t step : {1, 2, 3}) {
-          group.barrier();  // a training step
+          group.barrier();  // stands for a training step
           save(team, group, step);
           EXPECT_FALSE(team.take_error());
         }
@@ -159,7 +159,7 @@ TEST(SlowDisk, that_never_answers_costs_the_saves_until_it_does_and_nothing_else
             group.rank() == 1 ? static_cast<FileSystem&>(files) : FileSystem::real());
         save(team, group, 1);
         for (const std::int64_t step : {2, 3}) {
-          save(team, group, step);  // the second one waits for nothing any more
+          save(team, group, step);  // the second save no longer waits for the disk
           const auto error = team.take_error();
           ASSERT_TRUE(error) << step;
           // kAborted would end the run, as if another generation had taken over.

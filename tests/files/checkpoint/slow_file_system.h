@@ -9,7 +9,7 @@
 
 namespace paceline::testing {
 
-// A disk whose fsync takes until it is let go, or fails.
+// A disk whose fsync() blocks between hold() and let_go(), or fails.
 class SlowFileSystem final : public RealFileSystem {
  public:
   void hold() { held_ = true; }

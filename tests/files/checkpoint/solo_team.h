@@ -1,7 +1,7 @@
 #pragma once
 
-// One process that saves as every training does, by a CheckpointTeam, here of one rank. What it
-// saves follows from the step, so that a load can be checked without keeping what was saved.
+// One process that saves like every training does, through a CheckpointTeam, here of one rank. The
+// saved values follow from the step, so that a load can be checked without a copy of them.
 
 #include <algorithm>
 #include <cstddef>
@@ -21,7 +21,7 @@
 
 namespace paceline::testing {
 
-// What is held at a step.
+// The tensors that are held at a step.
 class Sample {
  public:
   explicit Sample(std::int64_t step, std::int64_t elements = 96)
@@ -68,14 +68,14 @@ inline void expect_sample(const harness::Loaded& loaded, std::int64_t elements =
   }
 }
 
-// A process that is to be killed or frozen makes its own after fork().
+// A process that will be killed or frozen makes its own SoloTeam after fork().
 class SoloTeam {
  public:
   explicit SoloTeam(const std::string& path, const CheckpointDirectoryOptions& options = {},
                     FileSystem& files = FileSystem::real())
       : team_(group_of_one(), path, options, files) {}
 
-  // Returns when it is on the disk; throws what finish() gives.
+  // Returns when the checkpoint is on the disk; throws the error that finish() returns.
   void save(std::int64_t step, const std::string& run = "", std::int64_t elements = 96) {
     const Sample sample(step, elements);
     save(step, sample.held(), sample.words(run));
@@ -84,7 +84,7 @@ class SoloTeam {
     team_.save(step, held, words);
     if (const auto error = team_.finish()) throw *error;
   }
-  // Returns when the save before it is on the disk.
+  // Returns when the previous checkpoint is on the disk.
   void begin_save(std::int64_t step) {
     const Sample sample(step);
     team_.save(step, sample.held(), sample.words());

@@ -1,6 +1,6 @@
 #pragma once
 
-// A fresh folder for one test, removed with everything in it, and whole files as strings.
+// A new folder for one test, removed with everything in it, and whole files as strings.
 
 #include <filesystem>
 #include <fstream>

@@ -119,7 +119,7 @@ TEST_F(Writers, of_the_past_have_left_what_a_dead_claim_leaves) {
               ElementsAre(".writer-00000008", ".writer-00000008x", ".writer-7"));
 }
 
-// Runs one thread for each, all at the same time.
+// Calls `body` on `count` threads, all at the same time.
 void at_once(std::size_t count, const std::function<void(std::size_t)>& body) {
   std::barrier start(static_cast<std::ptrdiff_t>(count));
   std::vector<std::jthread> threads;

@@ -1,5 +1,5 @@
-// A writer that is frozen in front of any of its system calls: the next generation writes at once,
-// and what was frozen changes nothing when it thaws.
+// A writer that is frozen before any of its system calls: the next generation can write at once,
+// and the frozen writer changes nothing when it thaws.
 
 #include <filesystem>
 #include <map>
@@ -21,7 +21,7 @@ using ::testing::ElementsAre;
 using testing::SoloTeam;
 using testing::TestDirectory;
 
-// Stops its process in front of the chosen call that changes something.
+// Stops its process before the chosen call, among those that change something.
 class FreezingFileSystem final : public FileSystem {
  public:
   explicit FreezingFileSystem(bool exchanges) : exchanges_(exchanges) {}
@@ -79,7 +79,7 @@ class FreezingFileSystem final : public FileSystem {
   int freeze_at_ = -1;
 };
 
-// Every path and what is in it, but for the workspace of one that has not become the writer.
+// All paths with their contents, without the workspace of a process that has not become the writer.
 std::map<std::string, std::string> content_of(const std::string& folder) {
   std::map<std::string, std::string> content;
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
@@ -92,7 +92,7 @@ std::map<std::string, std::string> content_of(const std::string& folder) {
 
 enum Answer { kSaved = 0, kAborted = 1, kOther = 2 };
 
-// Ends the process with what `action` came to.
+// Runs `action` and ends the process with its outcome.
 [[noreturn]] void answer(const std::function<void()>& action) {
   try {
     action();
@@ -109,7 +109,7 @@ class FrozenWriter : public ::testing::TestWithParam<std::tuple<bool, bool>> {
  protected:
   bool same_step() const { return std::get<0>(GetParam()); }
 
-  // What the child does, frozen in front of this call.
+  // Runs in the child, which freezes before this call.
   [[noreturn]] void write(const std::string& path, int call) {
     FreezingFileSystem files(std::get<1>(GetParam()));
     std::optional<SoloTeam> team;
@@ -121,7 +121,7 @@ class FrozenWriter : public ::testing::TestWithParam<std::tuple<bool, bool>> {
     });
   }
 
-  // False when the writer ended before that call.
+  // Returns false if the writer ended before that call.
   bool survives(int call) {
     TestDirectory folder;
     {
@@ -133,7 +133,8 @@ class FrozenWriter : public ::testing::TestWithParam<std::tuple<bool, bool>> {
     int status = 0;
     EXPECT_EQ(::waitpid(child, &status, WUNTRACED), child);
     if (!WIFSTOPPED(status)) return false;
-    // Refused at once if it had to wait for the frozen one: there is no lock_timeout.
+    // There is no lock_timeout, so this would throw at once if it had to wait for the frozen
+    // writer.
     SoloTeam successor(folder.path(), {.keep = 2, .writer = kNew});
     const auto found = load_newest(successor.directory());
     EXPECT_TRUE(found && found->refused.empty()) << "call " << call;
@@ -157,7 +158,7 @@ TEST_P(FrozenWriter, in_front_of_any_call_of_a_save_changes_nothing_when_it_thaw
   int call = 0;
   while (survives(call)) ASSERT_LT(++call, 200);
   EXPECT_GT(call, 10);
-  // After the commit there is nothing left that has to succeed.
+  // After the commit no other call of a save has to succeed.
   EXPECT_THAT(codes_, ElementsAre(kSaved, kAborted));
 }
 

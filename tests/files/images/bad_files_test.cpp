@@ -1,4 +1,4 @@
-// Files that are damaged, hostile or no images: each refusal names the file and the reason, and
+// Files that are damaged, hostile or not images: each error names the file and the reason, and
 // nothing is printed.
 
 #include <fcntl.h>
@@ -103,7 +103,7 @@ TEST(BadFiles, a_chunk_that_is_longer_than_its_file_takes_no_memory) {
 
 TEST(BadFiles, a_jpeg_of_a_thousand_scans_is_refused) {
   const std::string one = jpeg_of(sample_image({64, 64}), {.progressive = true, .components = 1});
-  // Its first scan, again and again.
+  // The first scan, a thousand times.
   const std::size_t scan = one.find("\xff\xda");
   const std::size_t end = std::min(one.find("\xff\xda", scan + 2), one.find("\xff\xc4", scan + 2));
   std::string file = one.substr(0, end);
@@ -136,7 +136,7 @@ TEST(ImageFile, what_cannot_be_read_is_an_error_with_its_path_and_reason) {
   expect_error(ErrorCode::kInvalid, {folder.file("pipe.jpg"), "not a regular file"},
                [&] { read(folder.file("pipe.jpg")); });
   expect_error(ErrorCode::kInvalid, {"not a regular file"}, [&] { read(folder.path()); });
-  // The first page of a process is never mapped, so to read it fails as a broken disk does.
+  // The first page of a process is never mapped, so reading it fails like a broken disk.
   ASSERT_EQ(::symlink("/proc/self/mem", folder.file("broken.jpg").c_str()), 0);
   expect_error(ErrorCode::kSystem, {folder.file("broken.jpg"), "Input/output error"},
                [&] { read(folder.file("broken.jpg")); });

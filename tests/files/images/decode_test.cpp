@@ -1,4 +1,4 @@
-// Sound files: every part of an image has the pixels of the whole.
+// Valid files: a decoded part of an image has the same pixels as the whole image.
 
 #include <random>
 
@@ -161,10 +161,10 @@ TEST(Exif, is_read_in_both_orders_of_bytes_and_ignored_where_it_is_not_in_order)
   }
   EXPECT_EQ(orientation_of(bytes_of(exif_of(9).substr(6))), 1);
   std::string far = exif_of(6).substr(6);
-  far[7] = '\x7f';  // the directory is beyond the end
+  far[7] = '\x7f';  // the directory's offset is beyond the end
   EXPECT_EQ(orientation_of(bytes_of(far)), std::nullopt);
   far = exif_of(6).substr(6);
-  far[8] = far[9] = '\xff';  // more entries than there are bytes
+  far[8] = far[9] = '\xff';  // the number of entries exceeds the bytes
   far[10] = 0;
   EXPECT_EQ(orientation_of(bytes_of(far)), std::nullopt);
 }

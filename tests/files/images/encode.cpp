@@ -150,7 +150,7 @@ std::string png_of(const Image& image, const PngForm& form) {
     for (int x = 0; x < image.width(); ++x) {
       for (int c = 0; c < samples; ++c) {
         *to = c < colours ? image.row(y)[3 * x + c] : static_cast<std::uint8_t>(x);
-        to += bytes;  // of 16 bits, the lower byte stays 0
+        to += bytes;  // with 16 bits the lower byte stays 0
       }
     }
   }

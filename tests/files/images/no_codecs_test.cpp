@@ -1,4 +1,4 @@
-// What a build without the libraries says.
+// The errors of a build without the image libraries.
 
 #include "paceline/engine/core/error.h"
 #include "paceline/files/images/encoded_image.h"

@@ -49,7 +49,7 @@ TEST(ImagePipeline, channels_last_holds_the_same_values) {
     const Values planes = applied(file, kAllAtRandom, 0, index);
     const Values last = applied(file, kAllAtRandom, 0, index, 0, true);
     ASSERT_EQ(planes.size(), last.size());
-    // Noise is drawn plane by plane in both.
+    // Both layouts draw the noise plane by plane.
     for (std::size_t pixel = 0; pixel < 480; ++pixel) {
       for (std::size_t channel = 0; channel < 3; ++channel)
         ASSERT_EQ(planes[channel * 480 + pixel], last[pixel * 3 + channel]);
@@ -87,8 +87,9 @@ TEST(ImagePipeline, a_random_crop_is_the_resized_part_that_was_drawn) {
   }
 }
 
-// The tolerances of docs/images.md, for every sampling of the colours: 3 of 255 in the mean where
-// edges are some pixels apart, 15 where stripes are as fine as a reduction can just not resolve.
+// The tolerances of docs/images.md, for every subsampling of the colours: a mean of 3 of 255 if
+// edges are several pixels apart, and of 15 for stripes that are just too fine for the reduced
+// size.
 TEST(ImagePipeline, a_reduced_decode_is_close_to_the_exact_one) {
   Image stripes({1200, 900});
   for (int y = 0; y < stripes.height(); ++y) {

@@ -1,4 +1,4 @@
-// Every place in a PNG that can have an orientation. images_parity_test.cpp compares the same
+// Every place in a PNG that can hold an orientation. images_parity_test.cpp compares the same
 // places with Pillow.
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ std::string international_chunk(const std::string& keyword, const std::string& t
                                (is_packed ? packed(text) : text));
 }
 
-// ImageMagick's, in lines of 36 bytes.
+// A raw profile as ImageMagick writes it, in lines of 36 bytes.
 std::string profile(const std::string& bytes) {
   std::string text = "\nexif\n      " + std::to_string(bytes.size()) + "\n";
   for (std::size_t i = 0; i < bytes.size(); ++i) {
@@ -46,7 +46,7 @@ std::string exif_chunk(int orientation) {
 }
 
 std::string damaged(std::string chunk) {
-  chunk.back() = static_cast<char>(chunk.back() ^ 1);  // of the checksum
+  chunk.back() = static_cast<char>(chunk.back() ^ 1);  // a byte of the checksum
   return chunk;
 }
 
@@ -56,7 +56,7 @@ TEST(PngOrientation, is_found_in_every_place_before_and_behind_the_pixels) {
   const std::string exif = exif_of(6), attribute = xmp("tiff:Orientation=\"6\""),
                     element = xmp("<tiff:Orientation>6</tiff:Orientation>");
   const std::string large = packed_chunk(kXmp, std::string((1 << 20) - 9, ' '));
-  std::string crowd;  // of texts that unpack to just 64 MiB together
+  std::string crowd;  // texts that together unpack to almost 64 MiB
   for (int i = 0; i < 64; ++i) crowd += large;
   const std::string no_tag("MM\0*\0\0\0\x08\0\0\0\0\0\0", 14);
   struct Case {
@@ -125,7 +125,8 @@ TEST(PngOrientation, a_file_that_is_cut_anywhere_is_read_to_its_end_only) {
   const std::string png = with_chunks(png_of(sample_image({5, 3})), "", exif_chunk(6));
   for (std::size_t size = 0; size <= png.size(); ++size) {
     const int found = png_orientation(bytes_of(png.substr(0, size)));
-    EXPECT_EQ(found, size >= png.size() - 12 ? 6 : 1) << size;  // behind it is only the end
+    // Only the end chunk follows the EXIF.
+    EXPECT_EQ(found, size >= png.size() - 12 ? 6 : 1) << size;
   }
 }
 

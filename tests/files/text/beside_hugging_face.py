@@ -4,7 +4,7 @@
     python3 -m venv /tmp/venv && /tmp/venv/bin/pip install tokenizers
     /tmp/venv/bin/python tests/files/text/beside_hugging_face.py build/dev/tests/files/text/tokenize README.md docs/*.md
 
-Vocabularies are trained on the files that are given. Run by hand: the package tokenizers is not in Debian.
+It trains vocabularies on the given files. Run by hand, because Debian does not have the package tokenizers.
 """
 import random
 import subprocess
@@ -24,7 +24,8 @@ RANGES = [(1, 0x7F), (0x80, 0x24F), (0x370, 0x52F), (0x5D0, 0x6FF), (0x1E00, 0x2
 for _ in range(20000):
     ranges = draw.sample(RANGES, draw.randint(1, 3))
     characters = (chr(draw.randint(*draw.choice(ranges))) for _ in range(draw.randint(1, 40)))
-    texts.append("".join(c for c in characters if c != "\u061d"))  # punctuation since Unicode 14, which not both know
+    # punctuation only since Unicode 14, which one side may not know
+    texts.append("".join(c for c in characters if c != "\u061d"))
 
 
 def ours(*arguments):

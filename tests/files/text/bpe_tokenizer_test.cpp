@@ -22,7 +22,7 @@ void write(const std::string& file, const std::string& text) {
   std::ofstream(file, std::ios::binary) << text;
 }
 
-// GPT-2's letters of the bytes, in the order of its vocabulary.
+// The letters with which GPT-2 writes the bytes, in the order of its vocabulary.
 std::vector<std::string> letters() {
   std::vector<std::string> seen, unseen;
   for (unsigned byte = 0; byte < 256; ++byte) {
@@ -36,7 +36,7 @@ std::vector<std::string> letters() {
   return seen;
 }
 
-// Files of a vocabulary with these merges ("a b") and <|endoftext|>.
+// The files of a vocabulary with these merges ("a b") and the token <|endoftext|>.
 class Files {
  public:
   explicit Files(const std::vector<std::string>& merges) {
@@ -70,7 +70,8 @@ std::vector<std::string> pieces(const BpeTokenizer& tokenizer, std::string_view 
   return all;
 }
 
-// The definition: the pair with the lowest rank, everywhere from the left, again and again.
+// The definition of BPE: merges the pair with the lowest rank everywhere, from left to right, until
+// no pair is left.
 std::vector<std::string> merged(std::string_view word, const std::vector<std::string>& merges) {
   std::vector<std::string> parts;
   for (const char letter : word) parts.emplace_back(1, letter);

@@ -1,9 +1,9 @@
-// tokenize bpe VOCABULARY MERGES | word-piece VOCABULARY [cased]: reads texts, each ended by a zero
-// byte, and prints the tokens of each in a line. For beside_hugging_face.py.
+// tokenize bpe VOCABULARY MERGES | word-piece VOCABULARY [cased]: reads texts that each end with a
+// zero byte, and prints the tokens of each text in a line. For beside_hugging_face.py.
 //
-// tokenize classes: prints two hexadecimal digits for each code from 0 to 10FFFF, which say what it
-// is (below), then a line "CODE TEXT" for each that append_plain_lower_case() changes. For
-// unicode_classes_test.py.
+// tokenize classes: prints two hexadecimal digits for each code from 0 to 10FFFF, with the bits of
+// its classes (see below), then a line "CODE TEXT" for each code that append_plain_lower_case()
+// changes. For unicode_classes_test.py.
 
 #include <cstdio>
 #include <iostream>
@@ -27,7 +27,7 @@ int print_classes() {
   }
   std::puts("");
   for (char32_t code = 0; code < kEnd; ++code) {
-    if (code >= 0xD800 && code < 0xE000) continue;  // surrogates, which UTF-8 does not have
+    if (code >= 0xD800 && code < 0xE000) continue;  // UTF-8 does not have surrogates
     std::string itself, lower;
     append_utf8(code, itself);
     append_plain_lower_case(code, lower);

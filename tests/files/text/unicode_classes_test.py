@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""unicode_classes_test.py TOKENIZE: the classes of characters, and the plain lower case, of all of Unicode, against Python's unicodedata:
+"""unicode_classes_test.py TOKENIZE: compares the classes and the plain lower case of all Unicode characters with Python's unicodedata:
 
     letter, number   \\p{L} and \\p{N} of GPT-2's regular expression
-    space            its \\s, Unicode's White_Space: str.isspace() but for U+001C to U+001F, which only Python's re takes for space
+    space            \\s of that expression, Unicode's White_Space: str.isspace() without U+001C to U+001F, which are space only for Python's re
     punctuation      category P, for BERT
-    control          Cc, Cf and Co, which BERT leaves out
+    control          Cc, Cf and Co, which BERT removes
     accent           Mn
-    lower case       NFD of str.lower() without accents, as BERT's
+    lower case       NFD of str.lower() without accents, as in BERT
 
-Where the module regex is installed, whose \\s GPT-2's encoder.py uses, it is asked, too. Characters that this Python's Unicode does not have are
-not compared."""
+If the module regex is installed, whose \\s GPT-2's encoder.py uses, spaces are compared with it too. Characters that this Python's Unicode does
+not have are not compared."""
 import subprocess
 import sys
 import unicodedata

@@ -40,7 +40,7 @@ TEST(Unicode, characters_have_their_categories) {
   EXPECT_TRUE(is_letter(U'Z') && is_letter(U'\u00DF') && is_letter(U'\u4E2D'));
   EXPECT_TRUE(is_number(U'7') && is_number(U'\u00B2') && is_number(U'\u2163'));
   EXPECT_TRUE(is_space(U' ') && is_space(U'\n') && is_space(U'\u00A0') && is_space(U'\u2028'));
-  for (const char32_t code : {U'\x1C', U'\x1D', U'\x1E', U'\x1F'})  // as GPT-2's \s
+  for (const char32_t code : {U'\x1C', U'\x1D', U'\x1E', U'\x1F'})  // like GPT-2's \s
     EXPECT_FALSE(is_space(code));
   EXPECT_TRUE(is_punctuation(U'!') && is_punctuation(U'\u00BF') && !is_punctuation(U'+'));
   EXPECT_TRUE(is_control(U'\x07') && is_control(U'\u200B') && !is_control(U'a'));

@@ -31,7 +31,7 @@ std::string pieces(const WordPieceTokenizer& tokenizer, std::string_view text,
   return all;
 }
 
-// The example of BERT's own tests.
+// An example from BERT's own tests.
 TEST_F(WordPiece, a_word_is_cut_into_the_longest_pieces) {
   const std::vector<std::string> names{"[UNK]", "[CLS]", "[SEP]", "want", "##want", "##ed",  "wa",
                                        "un",    "runn",  "##ing", ",",    "low",    "lowest"};

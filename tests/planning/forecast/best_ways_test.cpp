@@ -19,7 +19,7 @@ using testing::Contains;
 TEST(BestWays, replicas_where_communication_is_free) {
   const Search search = search_ways(divisible_job(4, 4), ideal_machine(1, 4), 8);
   EXPECT_EQ(search.ways.front().way, (Way{.replicas = 4}));
-  // Every mesh is there: 4 = dp x tp x pp.
+  // The search covers every mesh with dp x tp x pp = 4.
   for (const Way& way : {Way{.parts = 4}, Way{.replicas = 2, .parts = 2}}) {
     EXPECT_TRUE(std::any_of(search.ways.begin(), search.ways.end(), [&](const Forecast& one) {
       return one.way == way;
@@ -46,7 +46,7 @@ TEST(BestWays, what_does_not_fit_comes_last) {
   JobProfile profile = job_of_blocks(4);
   profile.shard_stages = {0, 1, 2, 3};
   Machine machine = ideal_machine(1, 2);
-  machine.memory_bytes = 100e3;  // replicas need 2 x 4000 x 16 bytes
+  machine.memory_bytes = 100e3;  // replicas would need 2 x 4000 x 16 bytes
   const Search search = search_ways(profile, machine, 2);
   EXPECT_TRUE(search.ways.front().fits);
   EXPECT_FALSE(search.ways.back().fits);
@@ -56,7 +56,8 @@ TEST(BestWays, what_does_not_fit_comes_last) {
 
 TEST(BestWays, of_equal_ways_the_simpler_one) {
   JobProfile profile = job_of_blocks(1);
-  profile.shard_stages = {0, 1, 2, 3};  // nothing to gain: the optimizer takes no time
+  // Sharding gains nothing, because the optimizer takes no time.
+  profile.shard_stages = {0, 1, 2, 3};
   EXPECT_EQ(search_ways(profile, ideal_machine(1, 2), 2).ways.front().way.shard_stage, 0);
 }
 
@@ -68,7 +69,7 @@ TEST(BestWays, a_hundred_thousand_ranks_need_few_simulations) {
   const Search search = search_ways(profile, machine, 100'000);
   EXPECT_GT(search.ways.size(), 100U);
   EXPECT_LT(search.num_simulations, 1000);
-  std::int64_t actions = 0;  // of the largest simulated plan of each way
+  std::int64_t actions = 0;  // actions of the largest simulated plan
   for (const Forecast& one : search.ways)
     actions = std::max(actions, std::int64_t{one.way.stages} * one.way.micro_batches * 3);
   EXPECT_LT(actions, 500'000);
@@ -80,7 +81,7 @@ TEST(BestWays, the_best_pipelines_are_searched_for_a_better_schedule) {
   JobProfile profile = job_of_blocks(8);
   for (LayerProfile& layer : profile.layers) layer.parameters = 100'000'000;
   Machine machine = ideal_machine(1, 2);
-  machine.links.reduce_bytes_per_s = 1e6;  // only a pipeline is left
+  machine.links.reduce_bytes_per_s = 1e6;  // so slow that only a pipeline is worthwhile
   EXPECT_EQ(search_ways(profile, machine, 4).ways.front().way.schedule, "1f1b");
   profile.schedules = {"1f1b", "search"};
   const Search search = search_ways(profile, machine, 4);

@@ -8,7 +8,7 @@ namespace paceline::planning {
 namespace {
 
 TEST(Goodput, the_best_interval_begins_with_youngs_formula) {
-  // Daly (2006): for a checkpoint that is short beside M, sqrt(2 x checkpoint x M) - checkpoint.
+  // Daly (2006): if a checkpoint is short compared with M, sqrt(2 x checkpoint x M) - checkpoint.
   const FailureCosts costs{.mtbf_s = 1e8, .checkpoint_s = 1, .restart_s = 0};
   EXPECT_NEAR(best_interval(costs) / std::sqrt(2e8), 1, 1e-4);
 }
@@ -25,10 +25,10 @@ TEST(Goodput, no_other_interval_is_better) {
 TEST(Goodput, by_hand) {
   // M = 100, interval 10, no cost of checkpoints or restarts: 10 / (100 (e^0.1 - 1)).
   EXPECT_NEAR(goodput({.mtbf_s = 100}, 10), 0.1 / (std::exp(0.1) - 1), 1e-12);
-  // Restarts of 50 s: times e^-0.5.
+  // Restarts of 50 s multiply this by e^-0.5.
   EXPECT_NEAR(goodput({.mtbf_s = 100, .restart_s = 50}, 10),
               std::exp(-0.5) * 0.1 / (std::exp(0.1) - 1), 1e-12);
-  // Without failures checkpoints alone cost: 90 of 100 s.
+  // Without failures only checkpoints cost time: 90 of 100 s remain.
   EXPECT_DOUBLE_EQ(goodput({.checkpoint_s = 10}, 90), 0.9);
 }
 
@@ -40,7 +40,7 @@ TEST(Goodput, a_checkpoint_longer_than_failures_are_apart) {
 
 TEST(Stragglers, the_slowest_of_many) {
   EXPECT_EQ(slowest_of(1), 0);
-  // The expected largest of normal numbers (tables of order statistics): 0.564, 1.539, 2.508.
+  // The expected maximum of n normal numbers (tables of order statistics): 0.564, 1.539, 2.508.
   EXPECT_NEAR(slowest_of(2), 0.564, 0.03);
   EXPECT_NEAR(slowest_of(10), 1.539, 0.02);
   EXPECT_NEAR(slowest_of(100), 2.508, 0.02);

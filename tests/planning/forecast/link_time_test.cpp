@@ -29,12 +29,13 @@ TEST(LinkTime, within_a_host_processors_add_up) {
 }
 
 TEST(LinkTime, across_hosts_groups_share_the_link) {
-  // Each of 3 groups sends 2 x 1000 x 3/4 bytes from its host at 10 B/s; two rounds of 1 s.
+  // Each of 3 groups sends 2 x 1000 x 3/4 bytes from its host at 10 B/s, in two rounds of 1 s.
   const LinkTime time = all_reduce(1000, kFourHosts, round_costs());
   EXPECT_DOUBLE_EQ(time.wire_s, 3 * 1500.0 / 10 + 2);
-  // Within: 1 + 2 + 1. Each of two ranks moves half of 1500 bytes, out and in, at 100 B/s.
+  // Within the hosts: 1 + 2 + 1 s. Each of a host's two ranks sends and receives half of 1500 bytes
+  // at 100 B/s: 15 s.
   EXPECT_DOUBLE_EQ(time.processor_s, 4 + 15);
-  // Half the bytes, half the wire.
+  // Half as many bytes cross the network.
   EXPECT_DOUBLE_EQ(reduce_scatter(1000, kFourHosts, round_costs()).wire_s, 3 * 750.0 / 10 + 2);
 }
 

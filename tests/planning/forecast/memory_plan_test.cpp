@@ -7,7 +7,7 @@
 namespace paceline::planning {
 namespace {
 
-// 1,000,000 parameters, 16 bytes each without division.
+// 1,000,000 parameters of 16 bytes each if nothing is divided.
 JobProfile million() {
   JobProfile profile;
   profile.layers = {{.name = "all", .parameters = 1'000'000, .activation_bytes = 1000}};
@@ -26,7 +26,8 @@ MemoryPlan plan(const Way& way, const Machine& machine) {
 TEST(MemoryPlan, in_the_stages_of_zero) {
   const Machine machine{.ranks_a_host = 4};
   const double p = 1e6, rest = 3000 + 30 + 50, units = 4000;
-  // As fully_shard.h: 16 P, 8 P + 8 P / W, 4 P + 12 P / W, 12 P / W and 4 P once a host.
+  // The formulas of fully_shard.h: 16 P, 8 P + 8 P / W, 4 P + 12 P / W, and 12 P / W with 4 P once
+  // per host.
   EXPECT_DOUBLE_EQ(plan({.replicas = 4}, machine).rank.all(), 16 * p + rest);
   EXPECT_DOUBLE_EQ(plan({.replicas = 4, .shard_stage = 1}, machine).rank.all(),
                    8 * p + 8 * p / 4 + rest);
@@ -50,7 +51,7 @@ TEST(MemoryPlan, fits_or_not) {
   EXPECT_TRUE(plan({}, machine).fits(machine));
   machine.memory_bytes = 15e6;
   EXPECT_FALSE(plan({}, machine).fits(machine));
-  machine.memory_bytes = 0;  // not known
+  machine.memory_bytes = 0;  // unknown
   EXPECT_TRUE(plan({}, machine).fits(machine));
 }
 
@@ -69,20 +70,21 @@ TEST(MemoryPlan, the_last_stage_has_a_copy_of_tied_weights) {
   profile.layers.push_back({.name = "head", .parameters = 300, .tied_parameters = 300});
   EXPECT_DOUBLE_EQ(parameters_of_rank(profile, {}, {{0, 3}}), 2000);
   EXPECT_DOUBLE_EQ(parameters_of_rank(profile, {.stages = 2}, {{1, 3}}), 1300);
-  // Of a V: both ends are on one rank.
+  // In a V layout one rank has both ends.
   EXPECT_DOUBLE_EQ(parameters_of_rank(profile, {.stages = 2}, {{0, 1}, {1, 3}}), 2000);
 }
 
 TEST(MemoryPlan, gradients_take_the_place_of_activations) {
-  JobProfile profile = job_of_blocks(2);  // 4000 bytes of gradients, 100 of activations a sample
-  // Two samples: all activations and the last layer's gradients, then without its activations both
-  // layers' gradients.
+  // Each block has 4000 bytes of gradients and, for each sample, 100 bytes of activations.
+  JobProfile profile = job_of_blocks(2);
+  // The peak is the larger of two moments: all activations with the last layer's gradients, or the
+  // first layer's activations with both layers' gradients.
   EXPECT_DOUBLE_EQ(peak_of_pass(profile, {}, {0, 2}, 2), 200 + 8000);
   EXPECT_DOUBLE_EQ(peak_of_pass(profile, {}, {0, 2}, 100), 20'000 + 4000);
   const Machine machine{.ranks_a_host = 1};
   EXPECT_DOUBLE_EQ(plan_memory(profile, machine, {}, 100, {{{0, 2}}}, {20'000}).rank.activations,
                    16'000);
-  // From the second pass on all gradients are there from the beginning.
+  // From the second micro-batch on, all gradients exist from the beginning of the pass.
   EXPECT_DOUBLE_EQ(plan_memory(profile, machine, {.micro_batches = 2}, 100, {{{0, 2}}}, {20'000})
                        .rank.activations,
                    20'000);
@@ -91,11 +93,11 @@ TEST(MemoryPlan, gradients_take_the_place_of_activations) {
 TEST(MemoryPlan, divided_gradients_leave_while_the_pass_runs) {
   JobProfile profile = job_of_blocks(2);
   profile.unit_bytes = 500;
-  // Half of 4000 bytes stay and four units wait; then half of 8000.
+  // The rank keeps half of 4000 bytes while four units are under way; later it keeps half of 8000.
   const Way way{.replicas = 2, .shard_stage = 2};
   EXPECT_DOUBLE_EQ(peak_of_pass(profile, way, {0, 2}, 100), 20'000 + 2000 + 2000);
   EXPECT_DOUBLE_EQ(peak_of_pass(profile, way, {0, 2}, 2), 100 * 2 + 4000 + 2000);
-  // A pipeline's are whole until the end of its step.
+  // The gradients of a pipeline stay whole until the end of its step.
   const Way piped{.replicas = 2, .stages = 2, .shard_stage = 2, .micro_batches = 2};
   const Machine machine{.ranks_a_host = 4};
   EXPECT_DOUBLE_EQ(
@@ -107,11 +109,13 @@ TEST(MemoryPlan, a_pipelines_stage_makes_all_gradients_of_a_micro_batch_before_i
   const JobProfile profile = job_of_blocks(4);
   const Machine machine{.ranks_a_host = 2};
   const Way way{.stages = 2, .micro_batches = 2};
-  // Beside 400 bytes that are kept the 8000 of two blocks, in the place of one block's 100.
+  // In addition to the 400 bytes that are kept: the 8000 bytes of two blocks' gradients, which
+  // replace one block's 100 bytes.
   EXPECT_DOUBLE_EQ(
       plan_memory(profile, machine, way, 1, {{{0, 2}}, {{2, 4}}}, {400, 200}).rank.activations,
       400 + 8000 - 100);
-  // In stages of one block each they are half of it; a rank has the parameters of both.
+  // With one block in each stage, a stage's gradients are half as large; a rank with two stages has
+  // the parameters of both.
   const MemoryPlan looped =
       plan_memory(profile, machine, way, 1, {{{0, 1}, {2, 3}}, {{1, 2}, {3, 4}}}, {400, 400});
   EXPECT_DOUBLE_EQ(looped.rank.activations, 400 + 4000);
@@ -123,14 +127,15 @@ TEST(MemoryPlan, what_waits_between_the_halves_of_a_backward_pass) {
   EXPECT_DOUBLE_EQ(deferred_of_stage(profile, {}, {1, 2}), 100);
   profile.layers[0].deferred_bytes = profile.layers[1].deferred_bytes = 160;
   EXPECT_DOUBLE_EQ(deferred_of_stage(profile, {}, {1, 2}), 160);
-  EXPECT_DOUBLE_EQ(deferred_of_stage(profile, {}, {0, 1}), 100);  // makes no gradient of its input
+  // Stage 0 computes no gradient of its input.
+  EXPECT_DOUBLE_EQ(deferred_of_stage(profile, {}, {0, 1}), 100);
 }
 
 TEST(MemoryPlan, the_host_that_needs_most_counts) {
   JobProfile profile = job_of_blocks(3);
   const Machine machine{.hosts = 2, .ranks_a_host = 2};
   const Way way{.replicas = 2, .stages = 2, .micro_batches = 2};
-  // Stage 0 has two blocks and is on host 0, both replicas of it.
+  // Stage 0 has two blocks, and both of its replicas are on host 0.
   const MemoryPlan of_two = plan_memory(profile, machine, way, 1, {{{0, 2}}, {{2, 3}}}, {200, 100});
   const double of_pass = 8000 - 100;  // gradients of a micro-batch
   EXPECT_DOUBLE_EQ(of_two.rank.all(), 2000 * 16 + 200 + of_pass);

@@ -25,7 +25,7 @@ TEST(PlanText, ways_with_the_best_one_marked) {
 }
 
 TEST(PlanText, memory_says_what_fits) {
-  JobProfile profile = job_of_blocks(1000);  // 16 MB a replica
+  JobProfile profile = job_of_blocks(1000);  // 16 MB per replica
   profile.shard_stages = {0, 1};
   Machine machine = ideal_machine(1, 2);
   machine.memory_bytes = 27e6;
@@ -40,7 +40,7 @@ TEST(PlanText, memory_says_what_fits) {
 
 TEST(PlanText, errors_of_the_prediction) {
   const JobProfile profile = job_of_blocks(1000);
-  Forecaster forecaster(profile, ideal_machine(1, 1), 1);  // 3 s, 16 MB
+  Forecaster forecaster(profile, ideal_machine(1, 1), 1);  // a step takes 3 s and 16 MB
   const Forecast forecast = forecaster.forecast({});
   const double bytes = forecast.memory.host;
   const std::vector<MeasuredWay> ways = {{forecast, 3.0, bytes, ""},

@@ -21,7 +21,7 @@ TEST(SharedCores, enough_cores_change_nothing) {
 
 TEST(SharedCores, one_core_does_all_the_work) {
   const auto plan = make_plan("1f1b", {.num_ranks = 3, .num_micro_batches = 4});
-  // 3 stages x 4 micro-batches x (1 + 2) s: there is always a rank that can compute.
+  // 3 stages x 4 micro-batches x (1 + 2) s: some rank can always compute.
   const auto costs =
       equal_costs(3, {.forward_s = 1, .input_gradient_s = 1, .weight_gradient_s = 1});
   EXPECT_NEAR(seconds_on_shared_cores(plan, costs, {0, 0, 0}, 1), 36, 1e-9);
@@ -35,9 +35,10 @@ TEST(SharedCores, hosts_do_not_share_with_each_other) {
 }
 
 TEST(SharedCores, by_hand) {
-  // One micro-batch on each of two ranks of two stages, 1.5 cores. F0 on stage 0: 0 to 1 s. Then F0
-  // on stage 1 and F1 on stage 0 together at 3/4 speed, to 1 + 4/3 s. Then stage 1 alone has B0:
-  // 1 s; then B0 on stage 0 beside F1 on stage 1: 4/3 s; B1 on stage 1: 1 s; B1 on stage 0: 1 s.
+  // One micro-batch on each of two ranks with two stages, on 1.5 cores. F0 on stage 0: 0 to 1 s.
+  // Then F0 on stage 1 and F1 on stage 0 run together at 3/4 speed, to 1 + 4/3 s. Then stage 1 runs
+  // B0 alone: 1 s; then B0 on stage 0 beside F1 on stage 1: 4/3 s; B1 on stage 1: 1 s; B1 on stage
+  // 0: 1 s.
   const auto plan = make_plan("1f1b", {.num_ranks = 2, .num_micro_batches = 2});
   const auto costs =
       equal_costs(2, {.forward_s = 1, .input_gradient_s = 0.5, .weight_gradient_s = 0.5});

@@ -7,8 +7,8 @@
 
 namespace paceline::planning {
 
-// `blocks` of 1,000 parameters, 1 ms forward and 2 ms backward a sample, 100 bytes kept and 10
-// bytes given on; nothing else.
+// `blocks` blocks, each with 1,000 parameters and, for each sample, 1 ms forward, 2 ms backward,
+// 100 bytes of activations and 10 bytes of output; nothing else.
 inline JobProfile job_of_blocks(int blocks) {
   JobProfile profile;
   profile.program = "blocks";
@@ -25,7 +25,7 @@ inline JobProfile job_of_blocks(int blocks) {
   return profile;
 }
 
-// The same, of which tensor parallelism divides everything, with two exchanges.
+// The same job with tensor parallelism that divides everything, with two exchanges per layer.
 inline JobProfile divisible_job(int blocks, std::int64_t most_parts) {
   JobProfile profile = job_of_blocks(blocks);
   for (LayerProfile& layer : profile.layers) {
@@ -36,7 +36,7 @@ inline JobProfile divisible_job(int blocks, std::int64_t most_parts) {
   return profile;
 }
 
-// Communication is free.
+// A machine on which communication takes no time.
 inline Machine ideal_machine(int hosts, int ranks_a_host) {
   Machine machine{.hosts = hosts, .ranks_a_host = ranks_a_host};
   machine.links.network = {.latency_s = 0, .message_s = 0, .bytes_per_s = 1e30};

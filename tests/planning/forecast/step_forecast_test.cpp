@@ -20,7 +20,7 @@ Forecast forecast(const JobProfile& profile, const Machine& machine, std::int64_
 }
 
 TEST(StepForecast, replicas_divide_the_batch) {
-  // 4 blocks x 3 ms a sample.
+  // 4 blocks x 3 ms per sample.
   const JobProfile profile = job_of_blocks(4);
   EXPECT_NEAR(forecast(profile, ideal_machine(1, 1), 8, {}).step_s(), 0.096, 1e-12);
   EXPECT_NEAR(forecast(profile, ideal_machine(1, 4), 8, {.replicas = 4}).step_s(), 0.024, 1e-12);
@@ -32,14 +32,14 @@ TEST(StepForecast, a_fixed_part_is_not_divided) {
   profile.data_s = 0.001;
   profile.other_s = 0.002;
   profile.optimizer_s_a_parameter = 1e-6;
-  // 10 ms + 2 samples x 3 ms + 3 ms beside + 1 ms for 1000 parameters.
+  // 10 ms + 2 samples x 3 ms + 3 ms for data and other work + 1 ms for 1000 parameters.
   EXPECT_NEAR(forecast(profile, ideal_machine(1, 4), 8, {.replicas = 4}).step_s(), 0.020, 1e-12);
 }
 
 TEST(StepForecast, parts_divide_layers_and_exchange_between_them) {
   Machine machine = ideal_machine(1, 2);
   machine.links.meet_s = 0.5e-3;
-  // 12 ms a sample halved; 4 layers x 2 exchanges, forward and backward, of two meetings each.
+  // 12 ms per sample, halved; 4 layers x 2 exchanges x 2 passes, each with two meetings.
   const Forecast of_two = forecast(divisible_job(4, 2), machine, 1, {.parts = 2});
   EXPECT_NEAR(of_two.times.compute, 0.006, 1e-12);
   EXPECT_NEAR(of_two.times.exchange, 0.016, 1e-12);
@@ -47,7 +47,7 @@ TEST(StepForecast, parts_divide_layers_and_exchange_between_them) {
 }
 
 TEST(StepForecast, a_pipeline_has_bubbles) {
-  // Stages of 6 ms a sample; (S - 1) (F + B) of bubble beside 4 micro-batches of 2 samples.
+  // Stages of 6 ms per sample; 4 micro-batches of 2 samples, and a bubble of (S - 1) (F + B).
   const Forecast piped =
       forecast(job_of_blocks(4), ideal_machine(1, 2), 8, {.stages = 2, .micro_batches = 4});
   EXPECT_NEAR(piped.times.compute, 0.048, 1e-12);
@@ -63,7 +63,8 @@ TEST(StepForecast, halves_of_backward_passes_take_what_was_measured) {
     layer.input_half = {.sample_s = 1.5e-3};
     layer.weight_half = {.fixed_s = 0.5e-3, .sample_s = 1e-3};
   }
-  // Only the second stage has halves: 2 blocks x 4 micro-batches x 1 ms more than whole passes.
+  // Only the second stage splits its backward passes: 2 blocks x 4 micro-batches x 1 ms more than
+  // whole passes.
   const Forecast dear = forecast(profile, ideal_machine(1, 2), 4, way);
   EXPECT_GT(dear.step_s(), even + 0.005);
   EXPECT_NEAR(dear.times.compute, 0.024 + 0.008 / 2, 1e-12);
@@ -74,7 +75,7 @@ TEST(StepForecast, a_pipeline_adds_gradients_up) {
   const Way way{.stages = 2, .micro_batches = 4};
   const double before = forecast(profile, ideal_machine(1, 2), 4, way).step_s();
   for (LayerProfile& layer : profile.layers) layer.add_s = 0.5e-3;
-  // Of 2 blocks 1 ms for each micro-batch, and one in the bubble.
+  // The 2 blocks of a rank take 1 ms more for each micro-batch, and 1 ms more in the bubble.
   EXPECT_NEAR(forecast(profile, ideal_machine(1, 2), 4, way).step_s(), before + 0.005, 1e-12);
 }
 
@@ -92,12 +93,12 @@ TEST(StepForecast, a_program_that_searches_is_searched_for) {
 }
 
 TEST(StepForecast, activations_of_a_pipeline_are_those_under_way) {
-  // Rank 0 of 1f1b keeps two micro-batches of 2 samples in 2 blocks of 100 bytes, rank 1 one.
+  // Rank 0 of 1f1b keeps two micro-batches of 2 samples in 2 blocks of 100 bytes; rank 1 keeps one.
   const Forecast piped =
       forecast(job_of_blocks(4), ideal_machine(1, 2), 8, {.stages = 2, .micro_batches = 4});
-  // Gradients of 2 blocks take the place of one's activations.
+  // The gradients of 2 blocks replace the activations of one block.
   EXPECT_DOUBLE_EQ(piped.memory.rank.activations, 2 * 2 * 200 + 8000 - 2 * 100);
-  // Without one: 8 samples in the first block, when all gradients are there.
+  // Without a pipeline the peak is when all gradients exist, with 8 samples in the first block.
   EXPECT_DOUBLE_EQ(forecast(job_of_blocks(4), ideal_machine(1, 1), 8, {}).memory.rank.activations,
                    8 * 100);
 }
@@ -105,7 +106,7 @@ TEST(StepForecast, activations_of_a_pipeline_are_those_under_way) {
 TEST(StepForecast, ranks_beyond_the_cores_take_turns) {
   Machine machine = ideal_machine(1, 4);
   machine.cores_a_host = 2;
-  // Twice the 24 ms of four cores; a pipeline's bubble is filled by the other ranks.
+  // Twice the 24 ms of four cores; in a pipeline the other ranks fill the bubble.
   EXPECT_NEAR(forecast(job_of_blocks(4), machine, 8, {.replicas = 4}).step_s(), 0.048, 1e-12);
   const Forecast piped = forecast(job_of_blocks(4), machine, 8, {.stages = 4, .micro_batches = 8});
   EXPECT_GE(piped.step_s(), 0.048);
@@ -113,14 +114,15 @@ TEST(StepForecast, ranks_beyond_the_cores_take_turns) {
 }
 
 TEST(StepForecast, gradients_hide_under_the_backward_pass) {
-  JobProfile profile = job_of_blocks(4);  // 4000 bytes of gradients a layer
+  JobProfile profile = job_of_blocks(4);  // 4000 bytes of gradients per layer
   profile.bucket_bytes = 4000;
   Machine machine = ideal_machine(2, 1);
   machine.links.network.bytes_per_s = 4e6;  // a bucket takes 1 ms: 2 x 4000 x 1/2 bytes
   const Forecast of_two = forecast(profile, machine, 4, {.replicas = 2});
-  EXPECT_NEAR(of_two.times.gradients, 0.001, 1e-12);  // only the last
+  EXPECT_NEAR(of_two.times.gradients, 0.001, 1e-12);  // only the last bucket is exposed
   EXPECT_NEAR(of_two.hidden_s, 0.003, 1e-12);
-  // Divided gradients are half of it, and what the ranks updated is gathered: 2 ms.
+  // With divided gradients the last bucket takes half as long, and gathering the updated parameters
+  // takes 2 ms.
   profile.shard_stages = {0, 2};
   profile.unit_bytes = 4000;
   const Forecast divided = forecast(profile, machine, 4, {.replicas = 2, .shard_stage = 2});
@@ -131,13 +133,14 @@ TEST(StepForecast, a_pipeline_exchanges_gradients_after_its_passes) {
   const JobProfile profile = job_of_blocks(4);
   Machine machine = ideal_machine(2, 2);
   machine.links.network.bytes_per_s = 4e6;
-  // Stages inside: each stage's 8000 bytes cross the link, and two stages share it.
+  // Stages inside: the 8000 bytes of each stage cross the link, which two stages share.
   const Forecast inside =
       forecast(profile, machine, 4,
                {.replicas = 2, .stages = 2, .stages_outside = false, .micro_batches = 2});
   EXPECT_NEAR(inside.times.gradients, 0.004, 1e-12);
   EXPECT_EQ(inside.hidden_s, 0);
-  // Stages outside: replicas are on one host, outputs of 2 x 10 bytes cross instead.
+  // Stages outside: the replicas of a stage are on one host; outputs of 2 x 10 bytes cross the link
+  // instead.
   const Forecast outside =
       forecast(profile, machine, 4, {.replicas = 2, .stages = 2, .micro_batches = 2});
   EXPECT_NEAR(outside.times.gradients, 0, 1e-12);

@@ -35,7 +35,8 @@ TEST(Way, as_flags) {
 
 TEST(Way, where_the_ranks_of_an_axis_are) {
   const Machine machine{.hosts = 4, .ranks_a_host = 4};
-  // tp within hosts, dp over all: a group has one rank of each pair on each host.
+  // tp runs within a host, dp over all hosts: a dp group has one rank of each tp pair on every
+  // host.
   const Way way{.replicas = 8, .parts = 2};
   expect_place(place_of_parts(way, machine), 1, 2, 2);
   expect_place(place_of_replicas(way, machine), 4, 2, 2);
@@ -49,7 +50,7 @@ TEST(Way, where_the_ranks_of_an_axis_are) {
 }
 
 TEST(Way, stages_are_cut_by_what_blocks_cost) {
-  JobProfile profile = job_of_blocks(5);  // 3 ms a sample each
+  JobProfile profile = job_of_blocks(5);  // 3 ms per sample each
   profile.layers.insert(profile.layers.begin(), {.name = "embedding"});
   profile.layers.push_back({.name = "head", .forward = {.sample_s = 3e-3}});
   const auto ranges = [&](int stages) {
@@ -60,11 +61,12 @@ TEST(Way, stages_are_cut_by_what_blocks_cost) {
     return pairs;
   };
   EXPECT_THAT(ranges(1), ElementsAre(std::pair(0, 7)));
-  // The head counts as a sixth block: embedding and three blocks, two blocks and the head.
+  // The head costs as much as a block: the stages are the embedding with three blocks, and two
+  // blocks with the head.
   EXPECT_THAT(ranges(2), ElementsAre(std::pair(0, 4), std::pair(4, 7)));
   EXPECT_THAT(ranges(5), ElementsAre(std::pair(0, 2), std::pair(2, 3), std::pair(3, 4),
                                      std::pair(4, 5), std::pair(5, 7)));
-  // Adding gradients up counts, too.
+  // The time for adding gradients counts too.
   profile.layers[5].add_s = 4e-3;
   EXPECT_THAT(ranges(2), ElementsAre(std::pair(0, 5), std::pair(5, 7)));
 }

@@ -1,4 +1,4 @@
-// The named schedules against known small examples, and over all sizes against what they promise.
+// Compares the named schedules with known small examples, and checks their promises for all sizes.
 
 #include "paceline/planning/schedules/named_plans.h"
 
@@ -28,15 +28,15 @@ TEST(NamedPlans, one_f_one_b_text) {
             "2F0,2B0,2F1,2B1,2F2,2B2,2F3,2B3\n");
 }
 
-// torch.distributed.pipelining's ScheduleInterleaved1F1B for 2 ranks of 2 stages, 4 micro-batches,
-// without its empty cells.
+// torch.distributed.pipelining's ScheduleInterleaved1F1B for 2 ranks with 2 stages each and 4
+// micro-batches, without its empty cells.
 TEST(NamedPlans, interleaved_text) {
   EXPECT_EQ(to_csv(interleaved_one_f_one_b({2, 4, 2})),
             "0F0,0F1,2F0,2F1,0F2,2B0,0F3,2B1,2F2,0B0,2F3,0B1,2B2,2B3,0B2,0B3\n"
             "1F0,1F1,3F0,3B0,3F1,3B1,1F2,1B0,1F3,1B1,3F2,3B2,3F3,3B3,1B2,1B3\n");
 }
 
-// ZB-H1: rank r's weight gradients come r slots later.
+// ZB-H1: the weight gradients of rank r run r slots later.
 TEST(NamedPlans, zero_bubble_text) {
   EXPECT_EQ(to_csv(zero_bubble({2, 3})),
             "0F0,0F1,0I0,0W0,0F2,0I1,0W1,0I2,0W2\n"

@@ -32,7 +32,8 @@ TEST(PictureTest, has_a_box_for_each_action_planned_and_measured) {
   EXPECT_EQ(to_svg({.title = "", .planned = timed}).find("measured"), std::string::npos);
 }
 
-// The numbers at the axis end within the picture, are round, and have their place on the scale.
+// The numbers at the axis lie within the picture, are round, and are at the right places of the
+// scale.
 TEST(PictureTest, has_an_axis_of_milliseconds) {
   for (const double seconds : {0.00043, 0.0086, 0.1, 0.999, 1.0, 7.5, 120.0}) {
     auto timed = simulate(one_f_one_b({2, 3}), equal_costs(2));
@@ -48,7 +49,7 @@ TEST(PictureTest, has_an_axis_of_milliseconds) {
     EXPECT_NE(svg.find(fmt::format(">planned: {:.1f} ms, ", 1e3 * seconds)), std::string::npos);
     const std::regex tick(
         R"re(<text x="([\d.]+)" y="[\d.]+" text-anchor="middle">([\d.e+-]+)</text>\n)re");
-    std::vector<std::pair<double, double>> ticks;  // place and milliseconds
+    std::vector<std::pair<double, double>> ticks;  // position and milliseconds
     for (std::sregex_iterator at(svg.begin(), svg.end(), tick), end; at != end; ++at)
       ticks.emplace_back(std::stod((*at)[1]), std::stod((*at)[2]));
     ASSERT_GE(ticks.size(), 4U) << seconds;

@@ -1,4 +1,4 @@
-// Plans as text, and what validate() refuses.
+// Plans as text, and the plans that validate() refuses.
 
 #include "paceline/planning/schedules/plan.h"
 
@@ -77,7 +77,8 @@ TEST(Validate, names_the_rank_and_the_action) {
 }
 
 TEST(Validate, a_cycle_over_ranks_is_a_deadlock) {
-  // Rank 0 wants micro-batch 0 back before it sends the second; rank 1 wants the second first.
+  // Rank 0 waits for micro-batch 0 to return before it sends micro-batch 1; rank 1 waits for
+  // micro-batch 1 first.
   expect_error(
       ErrorCode::kInvalid,
       {"deadlock", "rank 0: 0B0 (action 1 of 4) needs 1B0 of rank 1", "wait forever at 1F1"},

@@ -1,4 +1,5 @@
-// The search: never slower than a named schedule, within memory, faster on unequal stages.
+// The search: never slower than a named schedule, within memory limits, and faster on unequal
+// stages.
 
 #include "paceline/planning/schedules/search.h"
 
@@ -58,7 +59,8 @@ TEST(Search, is_never_slower_than_the_best_named_schedule) {
   EXPECT_GT(faster, all / 3) << "of " << all;
 }
 
-// The first stage is slow, as one with an embedding is, and the second one's halves differ.
+// The first stage is slow, like one with an embedding, and the halves of the second stage's
+// backward pass differ.
 TEST(Search, is_faster_on_unequal_stages) {
   Costs costs = equal_costs(4, {.transfer_s = 0.1});
   costs.stages[0] = {.forward_s = 2, .input_gradient_s = 0.2, .weight_gradient_s = 2};
@@ -76,7 +78,7 @@ TEST(Search, keeps_to_memory) {
     for (const double peak : result.timed.peak_bytes) EXPECT_LE(peak, limit);
     EXPECT_LE(result.timed.seconds, best_named(result));
   }
-  // What memory is worth.
+  // More memory allows a faster plan.
   const auto tight =
       search_plan(looped_layout(4, 1), 12, costs, {.limits = {std::vector<double>(4, 2.0)}});
   const auto wide =
@@ -101,7 +103,7 @@ TEST(Search, keeps_halves_together_when_told_to) {
   EXPECT_EQ(result.plan.name, "1f1b") << "nothing is faster, so it keeps its name";
 }
 
-// Halves cost more than whole backward passes, so only those that end the step are apart.
+// Halves cost more than whole backward passes, so only passes at the end of the step are split.
 TEST(Search, splits_backward_passes_only_where_it_pays) {
   const Costs costs =
       equal_costs(2, {.input_gradient_s = 1.2, .weight_gradient_s = 1.2, .backward_s = 2.0});
@@ -141,7 +143,7 @@ TEST(Layouts, go_round_as_often_as_there_are_layers) {
                [] { possible_layouts(2, 1); });
 }
 
-// Layers that are alike, cut for each layout.
+// Equal layers, divided for each layout.
 std::vector<Division> divisions_of(int ranks, int layers, const StageCosts& layer) {
   std::vector<Division> divisions;
   for (const auto& layout : possible_layouts(ranks, layers)) {
@@ -183,7 +185,7 @@ TEST(SearchOfDivisions, is_never_slower_than_any_named_schedule_of_any_layout) {
 }
 
 TEST(SearchOfDivisions, takes_more_stages_only_where_they_pay) {
-  // Halves must stay together: then only several stages a rank make the bubble smaller.
+  // If backward passes stay whole, only several stages per rank make the bubble smaller.
   SearchOptions options{.may_split_backward = false, .num_trials = 100};
   const auto cheap = search_divisions(divisions_of(2, 8, {}), 4, options);
   EXPECT_GT(cheap.found.plan.num_stages(), 2);

@@ -1,4 +1,4 @@
-// The simulator against the formulas of the papers.
+// Compares the simulator with the formulas of the papers.
 
 #include "paceline/planning/schedules/simulate.h"
 
@@ -13,8 +13,8 @@
 namespace paceline::pipeline {
 namespace {
 
-// Forward 1, input and weight gradient 1 each; an activation takes 1 byte until its weights'
-// gradient is made.
+// A forward pass, an input gradient and a weight gradient take 1 s each; an activation takes 1 byte
+// until the weight gradient has been computed.
 TimedPlan timed(const Plan& plan) { return simulate(plan, equal_costs(plan.num_stages())); }
 
 TEST(Simulate, time_and_memory_of_gpipe_and_1f1b) {
@@ -35,7 +35,7 @@ TEST(Simulate, time_and_memory_of_gpipe_and_1f1b) {
   }
 }
 
-// Bubbles shrink by the number of stages a rank has (Narayanan et al., 2021).
+// Bubbles shrink by the number of stages per rank (Narayanan et al., 2021).
 TEST(Simulate, time_of_interleaved_1f1b) {
   for (int ranks = 1; ranks <= 8; ++ranks) {
     for (int per_rank = 1; per_rank * ranks <= 16; ++per_rank) {
@@ -48,8 +48,8 @@ TEST(Simulate, time_of_interleaved_1f1b) {
   }
 }
 
-// ZB-H1 (Qi et al., 2023): a bubble of (S - 1)(F + I - W), and no rank keeps more than 1F1B's
-// first one.
+// ZB-H1 (Qi et al., 2023): a bubble of (S - 1)(F + I - W), and no rank keeps more than the first
+// rank of 1F1B.
 TEST(Simulate, time_and_memory_of_zero_bubble) {
   for (int stages = 1; stages <= 16; ++stages) {
     for (int micro_batches = 1; micro_batches <= 64; ++micro_batches) {

@@ -16,7 +16,7 @@ TEST(SplitByCost, the_most_expensive_stage_costs_as_little_as_possible) {
   EXPECT_EQ(split_by_cost({1, 1, 1, 1, 4}, 2), (Counts{4, 1}));
   EXPECT_EQ(split_by_cost({3, 1, 1, 1, 3}, 3), (Counts{1, 3, 1}));
   EXPECT_EQ(split_by_cost({5}, 1), (Counts{1}));
-  // Every cut of the same layers, by hand.
+  // Tries every cut of the same layers.
   const std::vector<double> costs{2, 7, 1, 8, 2, 8, 1, 8};
   double least = std::numeric_limits<double>::infinity();
   for (std::size_t a = 1; a < 7; ++a) {
@@ -42,7 +42,8 @@ TEST(SplitByCost, stages_besides_the_most_expensive_one_are_even) {
   EXPECT_EQ(split_by_cost({0, 0, 0}, 3), (Counts{1, 1, 1}));
 }
 
-// Of ranks with two stages, every cut by hand: the busiest rank's, which a cut by stages misses.
+// Compares the split with the best of all cuts, which is the one whose busiest rank has the least
+// cost. Splitting by stages alone would miss it.
 TEST(SplitByCost, ranks_with_several_stages_have_as_little_to_do_as_possible) {
   const std::vector<double> costs{3, 2, 2, 2, 2, 2, 2, 5, 1, 3};
   for (const std::vector<int>& layout :

@@ -1,4 +1,4 @@
-// Training with branches on several ranks: replicas stay equal, and follow one process.
+// Training with branches on several ranks: the replicas stay equal and match one process.
 
 #include <gtest/gtest.h>
 
@@ -20,7 +20,8 @@ GroupPtr with_no_owner(ProcessGroup& group) {
   return {&group, [](ProcessGroup*) {}};
 }
 
-// Two branches with a norm in one of them, between two layers. Without a group it runs on one rank.
+// Two branches between two layers; one branch has a norm. Without a group everything runs on one
+// rank.
 struct ForkedNetImpl : torch::nn::Module {
   explicit ForkedNetImpl(GroupPtr of = nullptr) : group(std::move(of)) {
     register_module("first", first);
@@ -91,7 +92,8 @@ TEST(BranchTraining, replicas_stay_equal_with_the_bits_of_one_process) {
   }
 }
 
-// Each optimizer has the branches of its rank only; copies on other ranks are old until shared.
+// Each optimizer updates only the branches of its rank; copies on other ranks are outdated until
+// they are shared.
 TEST(BranchTraining, only_the_owner_may_update_a_branch) {
   run_ranks_ok(2, [](ProcessGroup& own) {
     ForkedNet one, model(with_no_owner(own));
@@ -117,14 +119,14 @@ TEST(BranchTraining, only_the_owner_may_update_a_branch) {
   });
 }
 
-// Along dp the ranks own the same branches, so their gradients are averaged as usual.
+// The ranks along dp own the same branches, so their gradients are averaged as usual.
 TEST(BranchTraining, data_parallel_replicas_of_branches_stay_equal) {
   run_ranks_ok(4, [](ProcessGroup& own) {
     DeviceMesh mesh(with_no_owner(own), {{"dp", 2}, {"branches", 2}});
     ForkedNet one, model(mesh.group("branches"));
     DistributedDataParallel replicas(model.ptr(), mesh.group("dp"));
     torch::optim::SGD of_one(one->parameters(), 0.05), of_model(model->parameters(), 0.05);
-    one->eval();  // a norm over the batch would see half of it in each replica
+    one->eval();  // each replica's batch norm would see only half of the batch
     model->eval();
     for (int step = 0; step < 3; ++step) {
       of_one.zero_grad();

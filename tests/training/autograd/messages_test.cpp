@@ -15,7 +15,7 @@ GroupPtr held(ProcessGroup& group) {
   return {&group, [](ProcessGroup*) {}};
 }
 
-// A chain over all ranks: each multiplies by its own weight.
+// A chain over all ranks: each rank multiplies by its own weight.
 TEST(GradientMessages, a_chain_of_ranks_has_the_gradients_of_one) {
   for (int world_size = 2; world_size <= 8; ++world_size) {
     harness::run_ranks_ok(world_size, [&](ProcessGroup& own) {

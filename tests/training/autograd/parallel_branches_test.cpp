@@ -1,4 +1,4 @@
-// Branches on several ranks have the bits of the same branches on one rank, in float64.
+// Branches on several ranks compute bitwise the same as the same branches on one rank, in float64.
 
 #include "paceline/training/autograd/parallel_branches.h"
 
@@ -22,7 +22,7 @@ GroupPtr lent(ProcessGroup& group) {
   return {&group, [](ProcessGroup*) {}};
 }
 
-// The same on every rank.
+// The same values on every rank.
 at::Tensor waves(at::IntArrayRef sizes, double phase) {
   const auto count = at::empty(sizes).numel();
   return (at::arange(count, at::kDouble) * 0.7 + phase).sin().reshape(sizes);
@@ -40,7 +40,7 @@ Tensors run_here(const std::vector<Branch>& branches, const Tensors& inputs) {
   return results;
 }
 
-// A branch that multiplies its first input by a weight of its own.
+// A branch that multiplies its first input by its own weight.
 Branch product(const std::string& name, const at::Tensor& weight) {
   return {name,
           [weight](const Tensors& inputs) { return at::tanh(inputs[0].matmul(weight)); },
@@ -54,7 +54,7 @@ std::vector<Branch> three_products() {
   return branches;
 }
 
-// An Inception block (Szegedy et al., 2015): four branches of one image.
+// An Inception block (Szegedy et al., 2015): four branches with the same image as input.
 struct Inception {
   Inception() {
     for (std::size_t i = 0; i < weights.size(); ++i)
@@ -117,7 +117,7 @@ TEST(ParallelBranches, an_inception_block_has_the_bits_of_one_process) {
   }
 }
 
-// Operations 1 and 2 at once, then 3, which needs both, and 4, which needs 2.
+// Operations 1 and 2 run at the same time; then 3, which needs both, and 4, which needs 2.
 TEST(ParallelBranches, a_graph_of_four_operations_has_the_bits_of_one_process) {
   for (int world_size = 1; world_size <= 4; ++world_size) {
     run_ranks_ok(world_size, [&](ProcessGroup& own) {
@@ -134,7 +134,8 @@ TEST(ParallelBranches, a_graph_of_four_operations_has_the_bits_of_one_process) {
       all.push_back(input);
       const auto expected = torch::autograd::grad({one}, all);
 
-      // Owners from the last rank down, so that 3 and 4 change their owners.
+      // The owners of the second group begin with the last rank, so that results move between
+      // ranks.
       const std::vector<int> now = in_turns(2, world_size);
       const std::vector<int> then = {world_size - 1, 0};
       const auto middle = parallel_branches(lent(own), {input}, first, now);

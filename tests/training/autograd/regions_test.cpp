@@ -1,4 +1,4 @@
-// Compares gradients in float64 with differences of the losses of all ranks.
+// Compares gradients in float64 with difference quotients of the losses of all ranks.
 
 #include <functional>
 
@@ -66,7 +66,7 @@ double total_loss(const RegionCase& region, const GroupPtr& group, const at::Ten
   return region.replicated_output ? own : sum;
 }
 
-// The derivative of all ranks' loss as `input` moves along `direction`.
+// The derivative of the loss of all ranks when each rank's `input` moves along `direction`.
 double slope(const RegionCase& region, const GroupPtr& group, const at::Tensor& input,
              const at::Tensor& direction) {
   constexpr double kStep = 1e-6;
@@ -87,7 +87,7 @@ TEST_P(RegionsTest, gradients_are_slopes) {
       const int seed = region.replicated_input ? 0 : own.rank();
       const auto input = values(seed, sizes, 0).requires_grad_();
       loss_of(region, group, input).backward();
-      // First moves the input of each rank alone, then those of all ranks together.
+      // First only one rank's input moves, for each rank in turn; then all inputs move together.
       for (int moving = 0; moving <= world_size; ++moving) {
         const bool moves = region.replicated_input || moving == world_size || moving == own.rank();
         const auto direction = values(seed, sizes, 1.0 + moving) * (moves ? 1.0 : 0.0);
@@ -109,7 +109,7 @@ TEST_P(RegionsTest, there_are_second_derivatives) {
       const std::vector<std::int64_t> sizes = {1, world_size, 2};
       const int seed = region.replicated_input ? 0 : own.rank();
       const auto direction = values(seed, sizes, 1.0);
-      // The slope of the gradient along `direction`, and the derivative of it.
+      // Compares the derivative of the gradient along `direction` with a difference quotient.
       const auto gradient_at = [&](const at::Tensor& point) {
         const auto input = point.detach().requires_grad_();
         loss_of(region, group, input).backward();
@@ -129,8 +129,8 @@ TEST_P(RegionsTest, there_are_second_derivatives) {
   });
 }
 
-// Another memory layout, of a rank's input or of an expanded gradient from sum(), does not change
-// the results.
+// If one rank's input, or an expanded gradient from sum(), has another memory layout, the results
+// do not change.
 TEST_P(RegionsTest, one_rank_may_have_inputs_and_gradients_of_another_layout) {
   const int world_size = GetParam();
   run_ranks_ok(world_size, [&](ProcessGroup& own) {
@@ -173,7 +173,8 @@ TEST(Regions, values_forward) {
   });
 }
 
-// A linear layer cut by columns, followed by one cut by rows, computes the whole layers.
+// A linear layer cut by columns, followed by one cut by rows, computes the same as the whole
+// layers.
 TEST(Regions, a_pair_of_divided_layers_equals_the_whole) {
   for (const int world_size : {1, 2, 4}) {
     run_ranks_ok(world_size, [&](ProcessGroup& own) {

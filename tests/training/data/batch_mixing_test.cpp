@@ -46,7 +46,7 @@ TEST(BatchMixing, mixup_averages_each_image_and_label_with_the_one_before_it) {
     const Indices indices = {2, 9, 13};
     const auto batch = mixed(options, indices, epoch);
     const auto images = plain()->batch(indices, 0)[0], labels = one_hot({2, 4, 3});
-    // The pixels of image 2 are 3, those of image 13, before it, 14.
+    // The pixels of image 2 are 3; those of image 13, which precedes it in the batch, are 14.
     const double share = (14 - batch[0][0][0][0][0].item<double>()) / 11;
     EXPECT_GE(share, -1e-6);
     EXPECT_LE(share, 1 + 1e-6);

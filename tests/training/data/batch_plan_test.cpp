@@ -18,7 +18,7 @@ std::vector<std::int64_t> iota(std::int64_t size, std::int64_t first = 0) {
   return numbers;
 }
 
-// The samples of each step, of all ranks together; those without weight do not count.
+// The samples of each step on all ranks together, without those of weight 0.
 std::vector<std::vector<std::int64_t>> steps_of_all(std::int64_t num_samples, std::int64_t consumed,
                                                     BatchSplit split) {
   std::vector<std::vector<std::int64_t>> steps;
@@ -68,7 +68,7 @@ TEST(BatchPlan, a_global_step_takes_the_same_samples_at_any_number_of_ranks) {
 TEST(BatchPlan, shares_differ_by_one_and_their_parts_are_even_and_small_enough) {
   const auto plan =
       plan_global_batches(iota(14), 0, {.size = 14, .micro_size = 3, .num_ranks = 3, .rank = 1});
-  ASSERT_EQ(plan.size(), 2U);  // 5 of 14
+  ASSERT_EQ(plan.size(), 2U);  // rank 1 has 5 of 14 samples
   EXPECT_THAT(plan[0].indices, ElementsAre(1, 4));
   EXPECT_THAT(plan[1].indices, ElementsAre(7, 10, 13));
   EXPECT_FALSE(plan[0].ends_step);
@@ -129,7 +129,7 @@ TEST(BatchPlan, what_does_not_fill_a_global_batch_can_be_left_out) {
   EXPECT_EQ(plan.size(), 2U);
 }
 
-// Shard s of a step has the samples s, s + 4, ..., on any rank.
+// Shard s of a step has the samples s, s + 4, ..., whichever rank computes it.
 TEST(BatchPlan, logical_shards_are_the_same_at_any_number_of_ranks) {
   const BatchSplit whole{.size = 10, .num_shards = 4};
   const auto alone = plan_global_batches(iota(25), 3, whole);

@@ -1,4 +1,4 @@
-// Files of data sets, sound and damaged: every error names the file and the byte.
+// Files of data sets, valid and damaged: every error names the file and the byte.
 
 #include <fstream>
 #include <functional>
@@ -70,8 +70,8 @@ TEST(IdxFile, every_truncation_is_refused_with_file_and_offset) {
   }
 }
 
-// Members that follow one another, as `cat a.gz b.gz` makes them, with zeros as padding; anything
-// else behind a member is an error.
+// Gzip members that follow each other, as in `cat a.gz b.gz`, and zeros as padding; anything else
+// after a member is an error.
 TEST(IdxFile, reads_gzip_members_one_after_the_other) {
   FreshDirectory folder;
   const std::string text = idx({2, 100, 1000}, std::string(200'000, 'x'));
@@ -99,8 +99,8 @@ TEST(IdxFile, damaged_gzip_data_is_refused) {
   const auto path = write_gzipped(folder, "a.gz", idx({8, 8, 8}, elements));
   std::ifstream in(path, std::ios::binary);
   const std::string packed{std::istreambuf_iterator<char>(in), {}};
-  // Bytes 3 to 9 of the gzip header hold flags, time and system, which do not change the data; bits
-  // that pad the last block to a byte do not either, so a flip may also leave the data as it was.
+  // Bytes 3 to 9 of the gzip header hold flags, time and system, which do not change the data.
+  // Neither do the bits that pad the last block to a byte, so a flip may leave the data unchanged.
   int unchanged = 0;
   for (std::size_t i = 10; i < packed.size(); ++i) {
     auto damaged = packed;
@@ -194,7 +194,7 @@ TEST(Cifar10, reads_the_official_layout_also_in_its_usual_folder) {
   std::filesystem::create_directory(folder.path() + "/cifar-10-batches-bin");
   for (int i = 1; i <= 5; ++i) {
     std::string name = "cifar-10-batches-bin/data_batch_";
-    name += std::to_string(i);  // GCC 14 warns of operator+ without a reason
+    name += std::to_string(i);  // GCC 14 warns falsely about operator+
     folder.write(name + ".bin", cifar_records(2, static_cast<char>(i)));
   }
   const auto data = load_cifar10(folder.path(), Split::kTrain);
@@ -203,7 +203,7 @@ TEST(Cifar10, reads_the_official_layout_also_in_its_usual_folder) {
   EXPECT_EQ(data.images[9][2][31][31].item<int>(), 'b');
 }
 
-// More than are read at once, and not a multiple of it.
+// More images than are read at once, and not a multiple of that number.
 TEST(Cifar10, every_image_of_a_long_file_has_its_label) {
   constexpr int kCount = 2 * 256 + 3;
   FreshDirectory folder;

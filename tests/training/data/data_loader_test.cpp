@@ -37,7 +37,7 @@ std::shared_ptr<const Dataset> sample_dataset(std::int64_t size,
   return std::make_shared<const ImageSamples>(sample_images(size), options);
 }
 
-// Words and their number, of lengths that differ from batch to batch; the third sample is broken.
+// Words and their number; the length differs between batches, and the third sample is broken.
 class Sentences : public Dataset {
  public:
   std::string name() const override { return "sentences"; }
@@ -74,7 +74,7 @@ void expect_equal(const std::vector<Batch>& a, const std::vector<Batch>& b) {
 TEST(DataLoader, an_epoch_that_was_padded_ends_where_any_number_of_ranks_can_go_on) {
   const auto dataset = sample_dataset(9);
   DataLoader four(dataset, DistributedSampler(9, 4, 1), {.batch_size = 1});
-  EXPECT_EQ(epoch_of(four, 0).size(), 3U);  // 12 samples of 9
+  EXPECT_EQ(epoch_of(four, 0).size(), 3U);  // 12 samples, of which 3 are padding
   EXPECT_EQ(four.consumed(), 9);
   for (const int ranks : {1, 2, 3, 4, 8}) {
     DataLoader next(dataset, DistributedSampler(9, ranks, 0), {.batch_size = 1});
@@ -122,7 +122,7 @@ TEST(DataLoader, warns_once_of_a_shuffled_epoch_that_is_repeated) {
   const std::string text = warnings(true, {{0, 0}, {0, 0}, {0, 0}});
   EXPECT_THAT(text, HasSubstr("begin_epoch(0) was called for a second pass"));
   EXPECT_EQ(text.find("second pass"), text.rfind("second pass"));
-  EXPECT_EQ(warnings(true, {{0, 0}, {1, 0}, {1, 4}}), "");  // resumed in the middle
+  EXPECT_EQ(warnings(true, {{0, 0}, {1, 0}, {1, 4}}), "");  // the last call resumes in the middle
   EXPECT_EQ(warnings(false, {{0, 0}, {0, 0}}), "");
 }
 
@@ -273,7 +273,7 @@ TEST(DataLoader, a_global_batch_is_taken_up_where_another_number_of_ranks_left_i
   EXPECT_EQ(whole->consumed(), 50);
   const auto first = loader_of(2, 1);
   first->begin_epoch(1);
-  auto batch = first->next();  // half of its 6
+  auto batch = first->next();  // half of this rank's 6 samples
   EXPECT_FALSE(batch->ends_step);
   EXPECT_EQ(first->consumed(), 0) << "the middle of a step is no position";
   EXPECT_TRUE(first->next()->ends_step);

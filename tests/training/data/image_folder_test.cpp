@@ -22,7 +22,7 @@ using harness::Says;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Twelve images of two classes: image i is grey of 20 i; odd ones are JPEG, even ones PNG.
+// Twelve images of two classes: image i is grey with value 20 i; odd ones are JPEG, even ones PNG.
 class ImageFolderTest : public testing::Test {
  protected:
   ImageFolderTest() {
@@ -133,7 +133,7 @@ TEST_F(ImageFolderTest, a_bad_file_is_skipped_and_counted_when_asked) {
   testing::internal::CaptureStderr();
   for (int epoch = 0; epoch < 2; ++epoch) {
     const auto batch = dataset.batch(std::vector<std::int64_t>{2, 3, 11}, epoch);
-    // Image 5 takes the place of 3, because 4 is bad as well.
+    // Image 5 replaces image 3, because image 4 is bad as well.
     EXPECT_NEAR(batch[0][1][0][0][0].item<double>(), 100 / 255.0, 1.5 / 255);
     EXPECT_TRUE(batch[1].equal(torch::tensor({0, 0, 1})));
   }

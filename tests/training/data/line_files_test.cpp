@@ -24,7 +24,7 @@ using namespace std::string_literals;
 using ::testing::ElementsAre;
 using Values = std::vector<std::int64_t>;
 
-// A line's value, and a random number of its place in the epoch.
+// A line's value, and a random number for its position in the epoch.
 Sample parse(const StreamedRecord& line, std::int64_t epoch) {
   if (line.bytes == "bad") throw Error(ErrorCode::kCorrupt, "this is no number");
   images::SampleRandom random(9, epoch, line.number);
@@ -32,7 +32,7 @@ Sample parse(const StreamedRecord& line, std::int64_t epoch) {
           torch::tensor(random.below(1 << 20))};
 }
 
-// Three files of the lines 0 to 99 in all, one of them gzip.
+// Three files with the lines 0 to 99 in total; one file is compressed with gzip.
 class LineFilesTest : public testing::Test {
  protected:
   LineFilesTest() {
@@ -66,7 +66,8 @@ class LineFilesTest : public testing::Test {
   std::vector<std::string> paths_;
 };
 
-// The samples of a rank, step by step: number in the epoch, value and random number of each.
+// The samples of a rank in each step: the number in the epoch, value and random number of each
+// sample.
 struct Taken {
   std::vector<Values> numbers, values, randoms;
   std::vector<std::int64_t> consumed;  // after each step
@@ -107,11 +108,11 @@ TEST_F(LineFilesTest, ends_of_lines_are_what_they_usually_are) {
   EXPECT_THAT(texts("a\nlast"), ElementsAre("a", "last"));
   EXPECT_THAT(texts(""), ElementsAre());
   EXPECT_THAT(texts("\n"), ElementsAre(""));
-  const std::string text(300 << 10, 'x');  // beyond what is read at once
+  const std::string text(300 << 10, 'x');  // more than is read at once
   EXPECT_THAT(texts(text + "\n" + text + "\ny", 1 << 20), ElementsAre(text, text, "y"));
 }
 
-// Files may have other bytes around gzip data, and around the text.
+// Other bytes may follow the gzip data or surround the text.
 TEST_F(LineFilesTest, everything_behind_a_gzip_member_is_read_or_refused) {
   const auto packed = [&](const std::string& text) {
     std::ifstream file(gzipped("packed", text), std::ios::binary);
@@ -145,7 +146,7 @@ TEST_F(LineFilesTest, a_byte_order_mark_is_no_part_of_the_first_line) {
   EXPECT_THAT(texts(mark), ElementsAre());
   EXPECT_THAT(texts(mark + "\n"), ElementsAre(""));
   EXPECT_THAT(texts("a\n" + mark + "b\n"), ElementsAre("a", mark + "b"));
-  // Each file is also tested compressed.
+  // The mark is left out at the beginning of every file, also of a compressed one.
   const LineFiles files({folder_.write("first", mark + "1\n"), gzipped("second.gz", mark + "2\n")},
                         parse);
   const auto reader = files.read(0);
@@ -178,8 +179,8 @@ TEST_F(LineFilesTest, every_epoch_is_shuffled_in_another_way_and_has_every_line_
   }
 }
 
-// Saved by 2 ranks after any of their steps, continued by others: order and random numbers are
-// those of the run that was not interrupted.
+// 2 ranks save after any of their steps, and another number of ranks continues. The order and the
+// random numbers must be those of an uninterrupted run.
 TEST_F(LineFilesTest, an_epoch_is_continued_exactly_by_any_number_of_ranks_and_threads) {
   for (const std::int64_t window : {0, 1, 16, 1000}) {
     const auto whole = take(stream(window), 1, 0, {.batch_size = 1, .num_threads = 0});

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes sampler_reference.inc: what Python's DistributedSampler gives, for sampler_test.cpp.
+"""Writes sampler_reference.inc: the indices of Python's DistributedSampler, for sampler_test.cpp.
 
 With --check it compares instead and exits with status 1 if the committed file differs. Needs PyTorch (Debian: python3-torch).
 """

@@ -11,7 +11,7 @@
 namespace paceline::data {
 namespace {
 
-// Sample i: i, i + 1, ... (i + 1 numbers), and the epoch.
+// Sample i: the i + 1 numbers from i on, and the epoch.
 Sample load(std::int64_t index, std::int64_t epoch) {
   return {torch::arange(index, 2 * index + 1), torch::tensor(epoch)};
 }

@@ -60,7 +60,7 @@ TEST(Sampler, indices_are_those_of_python_bit_for_bit) {
   }
 }
 
-// The order in which the whole job takes samples: one of each rank in turn.
+// The order in which all ranks together take samples: one sample of each rank in turn.
 Indices interleaved(std::int64_t num_samples, int replicas, std::int64_t consumed, bool drop_last) {
   std::vector<Indices> shares;
   for (int rank = 0; rank < replicas; ++rank) {

@@ -47,7 +47,7 @@ TEST(TorchSampler, libtorchs_loader_gets_the_distributed_samplers_indices_in_eve
           Numbers(20).map(torch::data::transforms::Stack<>()), sampler,
           torch::data::DataLoaderOptions(4).workers(workers).enforce_ordering(true));
       for (int epoch = 0; epoch < 3; ++epoch) {
-        sampler.set_epoch(epoch);  // also of the loader's copy
+        sampler.set_epoch(epoch);  // also changes the loader's copy
         reference.set_epoch(epoch);
         EXPECT_EQ(pass_of(*loader), reference.indices()) << epoch << ", rank " << rank;
       }
@@ -81,7 +81,7 @@ TEST(TorchSampler, a_saved_position_continues_at_the_sample_with_any_number_of_r
     std::stringstream copy(stream.str());
     in.load_from(copy);
     later.load(in);
-    later.reset();  // a loader does
+    later.reset();  // as a loader does
     EXPECT_EQ(later.epoch(), 4);
     EXPECT_EQ(later.consumed(), 12);
     DistributedSampler reference(21, ranks, 0, {.seed = 9});
@@ -114,7 +114,7 @@ TEST(TorchSampler, a_reset_may_bring_a_new_size) {
   TorchSampler sampler({10, 2, 1, {.shuffle = false}});
   sampler.reset(4);
   EXPECT_EQ(rest_of(sampler), (std::vector<std::int64_t>{1, 3}));
-  sampler.reset(1);  // fewer samples than ranks: both see the one
+  sampler.reset(1);  // fewer samples than ranks: both ranks get the same one
   EXPECT_EQ(rest_of(sampler), (std::vector<std::int64_t>{0}));
   EXPECT_THROW(sampler.reset(0), Error);
 }

@@ -27,7 +27,8 @@ std::vector<float> applied(const TransformOptions& options, std::int64_t epoch, 
   return out;
 }
 
-// Computes a crop that starts at (down, right), maybe mirrored, pixel by pixel from the definition.
+// The pixels, computed from the definition, of a crop that starts at (down, right) and is mirrored
+// if `flip`.
 std::vector<float> expected(std::int64_t down, std::int64_t right, bool flip) {
   const auto image = ramp();
   std::vector<float> out;
@@ -87,7 +88,7 @@ TEST(Transform, the_draw_follows_from_seed_epoch_and_index_alone) {
     same_epoch += applied(options, 3, index) == applied(options, 4, index);
     same_seed += applied(options, 3, index) == applied(options, 3, index, false, 1);
   }
-  // One draw in fifty repeats by chance.
+  // One draw in fifty is the same by chance.
   EXPECT_LT(same_epoch, 40);
   EXPECT_LT(same_seed, 40);
 }

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Compares the models with those that everybody has, given the same random weights: GPT and BERT with Hugging Face's transformers, ResNet and
-EfficientNet with torchvision. Logits, and the weights when written back.
+"""Compares the models with the usual Python models, given the same random weights: GPT and BERT with Hugging Face's transformers, ResNet and
+EfficientNet with torchvision. Compares logits, and the weights after they are written back.
 
     python3 -m venv /tmp/venv && /tmp/venv/bin/pip install torch torchvision transformers safetensors
     /tmp/venv/bin/python tests/training/models/beside_python_models.py build/dev/tests/training/train/model_logits
 
-Run by hand: the packages transformers and torchvision are not in Debian.
+Run by hand, because Debian does not have the packages transformers and torchvision.
 """
 import subprocess
 import sys
@@ -52,7 +52,7 @@ for layers, width, heads, context in ((2, 32, 4, 16), (4, 96, 6, 64), (12, 768, 
     compare(f"bert, {shape}", "bert", BertForMaskedLM(config), tokens, numbers, 1e-4)
 
 
-# Statistics and weights as after a training: the logits of a new network are too even to tell much.
+# Random statistics and weights, as after a training: the logits of a new network are too uniform to show differences.
 def stir(model, scale):
     for module in model.modules():
         if isinstance(module, torch.nn.BatchNorm2d):

@@ -1,4 +1,4 @@
-// Which part of a whole weight a layer holds.
+// The part of a whole weight that a layer holds.
 
 #include <gtest/gtest.h>
 

@@ -20,7 +20,7 @@ EfficientNet small(double stochastic_depth = 0) {
   return EfficientNet(EfficientNetOptions{.classes = 10, .stochastic_depth = stochastic_depth});
 }
 
-// torchvision's numbers of parameters, with 1,000 classes.
+// The numbers of parameters of torchvision's models with 1,000 classes.
 TEST(EfficientNet, has_as_many_parameters_as_torchvisions) {
   const std::vector<std::int64_t> counts = {5'288'548,  7'794'184,  9'109'994,  12'233'232,
                                             19'341'616, 30'389'784, 43'040'704, 66'347'960};
@@ -66,7 +66,7 @@ TEST(EfficientNet, images_become_logits_and_every_parameter_gets_a_gradient) {
     EXPECT_TRUE(parameter.value().grad().defined()) << parameter.key();
 }
 
-// Each training pass leaves out other blocks; an evaluation leaves out none.
+// Each training pass drops different blocks; an evaluation drops none.
 TEST(EfficientNet, stochastic_depth_is_of_training) {
   int rows = 0;
   Layers layers;
@@ -81,7 +81,7 @@ TEST(EfficientNet, stochastic_depth_is_of_training) {
   EfficientNet model(EfficientNetOptions{.classes = 10, .stochastic_depth = 0.5}, layers);
   const at::Tensor images = torch::rand({2, 3, 32, 32});
   (void)model->forward(images);
-  EXPECT_EQ(rows, 9);  // of 16 blocks, 9 add their input
+  EXPECT_EQ(rows, 9);  // 9 of the 16 blocks add their input
   model->eval();
   EXPECT_TRUE(torch::equal(model->forward(images), model->forward(images)));
   EXPECT_EQ(rows, 9);

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""gpt2_layout_test.py MODEL_LOGITS TRAIN_GPT: GPT-2's file layout both ways, against an implementation of GPT-2 that is written here from its paper
-and from the layout of transformers (linear layers are Conv1D: y = x W + b, W of [in, out]). Random weights in that layout give the same logits in
-Paceline and come back as they were; the file of train_gpt --weights has exactly these names and shapes and gives the same logits here."""
+"""gpt2_layout_test.py MODEL_LOGITS TRAIN_GPT: GPT-2's file layout in both directions, compared with an implementation of GPT-2 that is written here from
+its paper and from the layout of transformers (linear layers are Conv1D: y = x W + b, W of [in, out]). Random weights in that layout give the same
+logits in Paceline and are unchanged when written back; the file of train_gpt --weights has exactly these names and shapes and gives the same logits here."""
 import json
 import math
 import os
@@ -103,7 +103,7 @@ with tempfile.TemporaryDirectory() as folder:
 
     with open(f"{folder}/text", "w") as f:
         f.write("a rank sends its gradient to every other rank " * 200)
-    # A tokenizer of 257 tokens, for which the model has 320.
+    # A tokenizer with 257 tokens; the model has room for 320.
     shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
     letters = [chr(byte) for byte in shown] + [chr(256 + i) for i in range(256 - len(shown))] + ["ra"]
     os.mkdir(f"{folder}/bpe")

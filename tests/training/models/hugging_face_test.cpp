@@ -1,5 +1,6 @@
-// Which tensors files of GPT-2's and BERT's weights may have beside the weights, and which they may
-// lack. gpt2_layout_test.py compares the layout itself with an implementation in Python.
+// The tensors that files of GPT-2's and BERT's weights may contain besides the weights, and those
+// that they may lack. gpt2_layout_test.py compares the layout itself with an implementation in
+// Python.
 
 #include "paceline/training/models/hugging_face.h"
 
@@ -24,7 +25,7 @@ class HuggingFaceTest : public testing::Test {
  protected:
   HuggingFaceTest() { torch::manual_seed(1); }
 
-  // Loads a file after `change`, and expects the model that it came from.
+  // Changes a file with `change`, loads it, and expects the model from which the file was made.
   template <class Model, class Change>
   void expect_loaded(const char* what, const typename Model::ContainedType::Options& options,
                      const Change& change) {
@@ -87,7 +88,7 @@ TEST_F(HuggingFaceTest, a_tensor_of_a_gpt_2_file_that_the_model_cannot_take_is_n
   refused({"lm_head.weight differs from transformer.wte.weight", "not tied"}, [](TensorsByName& w) {
     w["lm_head.weight"] = torch::randn({23, 24});
   });
-  refused({"lm_head.weight differs"}, [](TensorsByName& w) {  // in one element
+  refused({"lm_head.weight differs"}, [](TensorsByName& w) {  // differs in one element
     w["lm_head.weight"] = w.at(kTied).clone();
     w["lm_head.weight"][22][23] += 1;
   });
@@ -108,7 +109,7 @@ TEST_F(HuggingFaceTest, a_tensor_of_a_gpt_2_file_that_the_model_cannot_take_is_n
           [](TensorsByName& w) { w["transformer.h.0.attn.bias"] = torch::zeros({72}); });
   refused({"h.1.attn.masked_bias does not have"},
           [](TensorsByName& w) { w["transformer.h.1.attn.masked_bias"] = torch::tensor(0.0); });
-  // The error has the shapes of the file.
+  // The error shows the shapes in the file's layout.
   refused({"transformer.h.0.mlp.c_fc.weight is [96, 24] where [24, 96] is wanted"},
           [](TensorsByName& w) {
             auto& tensor = w.at("transformer.h.0.mlp.c_fc.weight");
@@ -177,7 +178,7 @@ TEST_F(HuggingFaceTest, a_file_under_the_models_own_names_says_how_to_load_it) {
                [&] { to_hugging_face(small_gpt(), own); });
 }
 
-// 23 tokens in the file, 32 in the model.
+// The file has 23 tokens, the larger model 32.
 TEST_F(HuggingFaceTest, a_padded_vocabulary_is_filled_when_loading_and_left_out_when_saving) {
   GptOptions padded = small_gpt();
   padded.vocabulary = 32;

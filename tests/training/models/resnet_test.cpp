@@ -29,7 +29,7 @@ std::vector<std::string> names_of(const torch::nn::Module& module) {
   return names;
 }
 
-// torchvision's numbers of parameters, with 1,000 classes.
+// The numbers of parameters of torchvision's models with 1,000 classes.
 TEST(ResNet, has_as_many_parameters_as_torchvisions) {
   for (const auto& [depth, count] : std::vector<std::pair<int, std::int64_t>>{
            {18, 11'689'512}, {34, 21'797'672}, {50, 25'557'032}, {101, 44'549'160}}) {
@@ -98,7 +98,7 @@ TEST(ResNet, convolutions_begin_as_torchvisions) {
   torch::manual_seed(3);
   const ResNet model(ResNetOptions{.depth = 18});
   const auto weight = model->named_parameters()["layer3.0.conv2.weight"];
-  const double expected = std::sqrt(2.0 / (256 * 9));  // fan_out, ReLU
+  const double expected = std::sqrt(2.0 / (256 * 9));  // He's initialization: fan_out, ReLU
   EXPECT_NEAR(weight.std().item<double>(), expected, 0.01 * expected);
   EXPECT_TRUE(at::equal(model->named_parameters()["layer3.0.bn2.weight"], at::ones({256})));
 
@@ -133,7 +133,7 @@ TEST(Layers, every_norm_and_linear_layer_of_a_model_comes_from_them) {
   ResNet model(ResNetOptions{.depth = 18, .classes = 10, .small_images = true}, layers);
   EXPECT_EQ(num_norms, 20);
   EXPECT_EQ(num_linears, 1);
-  EXPECT_TRUE(model->buffers().empty());  // GroupNorm has none
+  EXPECT_TRUE(model->buffers().empty());  // GroupNorm has no buffers
   model(at::randn({2, 3, 16, 16})).sum().backward();
   for (const auto& parameter : model->parameters()) EXPECT_TRUE(parameter.grad().defined());
 

@@ -1,4 +1,5 @@
-// GPT and BERT cut into stages: the whole model's names, weights and bits.
+// GPT and BERT cut into stages have the whole model's names and weights, and compute bitwise the
+// same.
 
 #include <algorithm>
 
@@ -33,8 +34,8 @@ BertOptions five_blocks_of_bert() {
           .dropout = 0};
 }
 
-// For several numbers of stages: run one after the other, they compute the whole model, and have
-// all of its names and weights once and the tied weight twice.
+// For several numbers of stages: run one after the other, the stages compute what the whole model
+// computes. Together they have each of its names and weights once, and the tied weight twice.
 template <class Stage, class Options>
 void expect_the_whole_model(const Options& options, const torch::nn::Module& whole,
                             const std::vector<at::Tensor>& inputs, const at::Tensor& wanted) {
@@ -85,7 +86,8 @@ TEST(Stages, of_bert_one_after_the_other_are_the_whole_model_with_segments_and_p
   expect_the_whole_model<BertStage>(options, *whole, {text, segments, is_token}, masked);
 }
 
-// A stage has neither the blocks nor the other parameters of other stages.
+// The stages `ranges`, as one module, have all parameters of `whole` except those that begin with
+// `elsewhere`.
 template <class Stage, class Options>
 void expect_the_names_of(const Options& options, const torch::nn::Module& whole,
                          const std::vector<BlockRange>& ranges,
@@ -117,14 +119,14 @@ TEST(Stages, several_as_one_module_have_the_whole_models_names) {
       {"blocks.0.", "blocks.1.", "blocks.3.", "positions", "segments", "embedding_norm"});
 }
 
-// GPT-2 needs 6 operations for each weight of its matrix products, and for attention 12 x layers x
-// width x context.
+// GPT-2 needs 6 operations for each weight of its matrix products and, for attention, 12 x layers x
+// width x context operations.
 TEST(Gpt, operations_of_a_token_are_those_of_the_papers_formula) {
   const GptOptions gpt2;
   const double weights = 12.0 * 12 * 768 * 768 + 768.0 * 50257;
   EXPECT_DOUBLE_EQ(operations_per_token(gpt2), 6 * weights + 12.0 * 12 * 768 * 1024);
   GptOptions grouped = gpt2;
-  grouped.key_value_heads = 3;  // a quarter of keys and values
+  grouped.key_value_heads = 3;  // a quarter of the keys and values
   EXPECT_DOUBLE_EQ(operations_per_token(gpt2) - operations_per_token(grouped),
                    6 * 12 * 2 * 768 * 768 * 0.75);
 }

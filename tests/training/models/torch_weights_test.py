@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""torch_weights_test.py TOOL MODEL_LOGITS: torchvision's weights, converted by tools/torch_weights.py, give torchvision's logits, and come back."""
+"""torch_weights_test.py TOOL MODEL_LOGITS: torchvision's weights, converted by tools/torch_weights.py, give torchvision's logits, and are unchanged when
+converted back."""
 import os
 import subprocess
 import sys
@@ -31,13 +32,13 @@ with tempfile.TemporaryDirectory() as folder:
     torch.save({"input": images}, path("input.pth"))
     convert(path("input.pth"), path("input.safetensors"))
     for kind, number, model in (("resnet", 18, torchvision.models.resnet18()), ("efficientnet", 0, torchvision.models.efficientnet_b0())):
-        for module in model.modules():  # as after a training
+        for module in model.modules():  # random statistics, as after a training
             if isinstance(module, torch.nn.BatchNorm2d):
                 module.running_mean.normal_(0, 0.1)
                 module.running_var.uniform_(0.5, 1.5)
                 torch.nn.init.uniform_(module.weight, 0.15, 0.45) if kind == "resnet" else None
         state = model.eval().state_dict()
-        # As the usual ImageNet example saves it from DistributedDataParallel.
+        # Saved as the usual ImageNet example does with DistributedDataParallel.
         torch.save({"epoch": 3, "state_dict": {f"module.{name}": value for name, value in state.items()}}, path("model.pth"))
         check(f"{len(state)} tensors" in convert(path("model.pth"), path("model.safetensors")).stdout, f"{kind}: converted")
         files = [path(name) for name in ("model.safetensors", "input.safetensors", "copy.safetensors")]
@@ -48,7 +49,7 @@ with tempfile.TemporaryDirectory() as folder:
         check(difference < 1e-5, f"{kind}: logits differ by {difference:.1e}")
         check(convert(path("copy.safetensors"), path("copy.pth")).returncode == 0, f"{kind}: what Paceline wrote is converted back")
         back = torch.load(path("copy.pth"))
-        model.load_state_dict(back)  # strict: an error names what is missing
+        model.load_state_dict(back)  # strict: an error names missing weights
         check(all(torch.equal(state[name], value) for name, value in back.items()), f"{kind}: nothing has changed")
 
     types = {str(dtype): torch.ones(3).to(dtype) for dtype in (torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.uint8, torch.bool)}

@@ -23,7 +23,7 @@ at::Tensor tokens(std::int64_t sequences, std::int64_t length, std::int64_t voca
   return torch::randint(vocabulary, {sequences, length}, torch::kLong);
 }
 
-// The definition, one query at a time, in float64.
+// The definition of attention, one query at a time.
 at::Tensor attend(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
                   bool is_causal) {
   at::Tensor result = torch::zeros_like(queries);
@@ -41,7 +41,7 @@ class TransformerTest : public testing::Test {
   TransformerTest() { torch::manual_seed(1); }
 };
 
-// Sizes that are and are not whole numbers of a vector's lanes.
+// Sizes that are, and sizes that are not, multiples of a vector's length.
 TEST_F(TransformerTest, a_few_rows_without_gradients_have_the_products_of_linear) {
   const torch::NoGradGuard no_grad;
   for (const std::int64_t features : {1, 64, 200}) {
@@ -63,7 +63,7 @@ TEST_F(TransformerTest, a_few_rows_without_gradients_have_the_products_of_linear
   }
 }
 
-// Compares results, gradients, and the gradients of a sum of the gradients' squares.
+// Compares results, gradients, and the gradients of the sum of the squared gradients.
 TEST_F(TransformerTest, linear_has_the_gradients_of_torchs) {
   const at::Tensor input = torch::randn({2, 10, 24});
   const auto run = [&](auto product, bool has_bias) {
@@ -93,7 +93,7 @@ TEST_F(TransformerTest, linear_has_the_gradients_of_torchs) {
   }
 }
 
-// GPT-2's and BERT's numbers of parameters.
+// The numbers of parameters of GPT-2 and BERT.
 TEST_F(TransformerTest, models_have_as_many_parameters_as_the_published_ones) {
   const auto count = [](const torch::nn::Module& module) {
     std::int64_t sum = 0;
@@ -101,7 +101,7 @@ TEST_F(TransformerTest, models_have_as_many_parameters_as_the_published_ones) {
     return sum;
   };
   EXPECT_EQ(count(*Gpt()), 124'439'808);
-  // 109,514,298 of BertForMaskedLM.
+  // BertForMaskedLM has 109,514,298 parameters.
   EXPECT_EQ(count(*Bert()), 109'514'298);
 }
 
@@ -134,13 +134,13 @@ TEST_F(TransformerTest, attention_is_its_definition) {
   }
 }
 
-// Scores of rotated queries and keys depend on their distance, not on their positions.
+// The scores of rotated queries and keys depend only on their distance, not on their positions.
 TEST_F(TransformerTest, rotary_scores_depend_on_distances_alone) {
   Attention attention(AttentionOptions{.width = 8, .heads = 1, .rotary_base = 100, .dropout = 0});
   attention->to(torch::kDouble);
   const at::Tensor states = torch::randn({1, 3, 8}, torch::kDouble);
   KeyValues here = attention->make_past(1, 3);
-  // Behind five positions that are masked.
+  // The same states after five masked positions.
   KeyValues there = attention->make_past(1, 8);
   there.keys.zero_();
   there.values.zero_();

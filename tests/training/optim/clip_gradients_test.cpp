@@ -1,4 +1,5 @@
-// Clipping against formulas by hand, and the norm's bits against threads, layouts and types.
+// Compares clipping with formulas, and checks that the bits of the norm do not depend on threads,
+// layouts or types.
 
 #include "paceline/training/optim/clip_gradients.h"
 

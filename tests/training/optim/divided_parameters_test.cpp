@@ -1,4 +1,4 @@
-// What the process keeps for parameters and gradients that are divided, and for how long.
+// The process-wide state for divided parameters and gradients, and how long it lasts.
 
 #include "paceline/training/optim/divided_parameters.h"
 
@@ -27,7 +27,8 @@ harness::RanksOptions each_on_a_host() {
   }};
 }
 
-// A callback makes every operation of the process box its inputs.
+// The callback makes every operation of the process box its inputs, so it may exist only while a
+// model is divided.
 TEST(DividedParameters, operations_are_watched_while_a_model_is_divided) {
   const auto compute = [] { return (at::ones({2}) + 1).sum(); };
   for (int round = 0; round < 2; ++round) {

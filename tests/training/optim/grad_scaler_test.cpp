@@ -1,4 +1,4 @@
-// The scaler's rule, and that all ranks skip the same steps.
+// The rule of the scaler, and that all ranks skip the same steps.
 
 #include "paceline/training/optim/grad_scaler.h"
 
@@ -25,7 +25,7 @@ using harness::Says;
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-// A parameter, its optimizer, and a pass that gives it the gradient 1 times the scale.
+// A parameter, its optimizer, and a pass that gives it the gradient 1, scaled.
 struct ScaledRun {
   std::vector<at::Tensor> parameters = {at::zeros({4}).set_requires_grad(true)};
   Sgd sgd{parameters, {.lr = 1}};
@@ -145,7 +145,7 @@ TEST(GradScaler, resumed_it_continues_and_other_options_are_listed) {
   }
 }
 
-// Ranks that do not average their gradients: only rank 1's is not finite.
+// The ranks do not average their gradients, and only rank 1's gradient is not finite.
 TEST(GradScaler, an_overflow_on_one_rank_skips_the_step_of_all) {
   for (const int world : {2, 3, 4}) {
     harness::run_ranks_ok(world, [](ProcessGroup& group) {
@@ -163,7 +163,8 @@ TEST(GradScaler, an_overflow_on_one_rank_skips_the_step_of_all) {
   }
 }
 
-// A sharded step that one rank skipped would hang; NaN in an averaged gradient is every rank's.
+// A sharded step that only one rank skipped would hang. In a training averaging gives NaN to every
+// rank.
 TEST(GradScaler, a_sharded_step_is_skipped_by_all_ranks) {
   harness::run_ranks_ok(3, [](ProcessGroup& group) {
     Sgd sgd(make_odd_parameters(), {.lr = 0.1, .momentum = 0.9});

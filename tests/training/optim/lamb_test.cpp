@@ -1,4 +1,4 @@
-// LAMB and LARS against their papers' formulas in double precision.
+// Compares LAMB and LARS with the formulas of their papers, in double precision.
 
 #include <cmath>
 
@@ -15,7 +15,7 @@
 namespace paceline::optim {
 namespace {
 
-// `step_of(i, step, w, g)` changes w, in double precision.
+// `step_of(i, step, w, g)` updates w, in double precision.
 template <class StepOf>
 void expect_formula(Optimizer& optimizer, const StepOf& step_of) {
   std::vector<at::Tensor> expected;

@@ -1,5 +1,5 @@
-// 16-bit parameters and gradients with float32 masters, against a float32 optimizer whose result is
-// rounded.
+// Compares 16-bit parameters and gradients with float32 masters to a float32 optimizer whose result
+// is rounded.
 
 #include <cmath>
 
@@ -104,7 +104,7 @@ TEST(MasterWeights, gradients_may_have_any_of_the_three_types) {
   EXPECT_THROW(sgd.step(), Error);
 }
 
-// Every 16-bit value there is, and back: LibTorch's own conversions.
+// Converts every 16-bit value to float32 and back, and compares with LibTorch's conversions.
 TEST(MasterWeights, conversions_are_libtorchs_for_every_value) {
   for (const auto type : kTypes) {
     const Dtype dtype = type == at::kHalf ? Dtype::kFloat16 : Dtype::kBfloat16;

@@ -1,5 +1,5 @@
-// An optimizer whose model is divided among four ranks, two stages by two parts of layers, beside
-// the optimizer of the whole model.
+// An optimizer whose model is divided among four ranks, two stages with two parts of the layers
+// each, compared with the optimizer of the whole model.
 
 #include <limits>
 
@@ -49,7 +49,7 @@ Whole make_whole() {
   return whole;
 }
 
-// What one rank has of it: of weights half of the rows, of the rest everything.
+// One rank's part of the model: half of the rows of each matrix, and all of each vector.
 struct Part {
   explicit Part(ProcessGroup& world)
       : mesh({&world, [](auto*) {}}, {{"pp", 2}, {"tp", 2}}),
@@ -76,7 +76,7 @@ struct Part {
   }
 
   DeviceMesh mesh;
-  std::vector<std::size_t> numbers;  // of the whole's parameters
+  std::vector<std::size_t> numbers;  // the numbers of its parameters in the whole model
   Tensors parameters;
 };
 

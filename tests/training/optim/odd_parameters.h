@@ -1,6 +1,6 @@
 #pragma once
 
-// Parameters of awkward shapes and layouts with reproducible values, for the tests of this room.
+// Parameters of awkward shapes and layouts with reproducible values, for the tests of this folder.
 
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ inline at::Tensor random(at::IntArrayRef sizes, std::uint64_t seed) {
   return at::randn(sizes, at::detail::createCPUGenerator(seed));
 }
 
-// One large, one smaller than a cache line, one in another memory format.
+// One large parameter, one smaller than a cache line, one in another memory format.
 inline std::vector<at::Tensor> make_odd_parameters(const std::vector<at::ScalarType>& types = {
                                                        at::kFloat, at::kFloat, at::kFloat}) {
   std::vector<at::Tensor> parameters = {random({371, 53}, 1), random({3}, 2),
@@ -52,7 +52,7 @@ inline void expect_same_bits(const std::vector<at::Tensor>& a, const std::vector
   }
 }
 
-// The values that tensors have now.
+// Copies of the current values.
 inline std::vector<at::Tensor> copies(const std::vector<at::Tensor>& tensors) {
   std::vector<at::Tensor> all;
   for (const auto& tensor : tensors) all.push_back(tensor.detach().clone());

@@ -1,4 +1,4 @@
-// Steps on one copy of the parameters, by ranks that are processes.
+// Steps on one copy of the parameters; the ranks are processes.
 
 #include <thread>
 
@@ -46,7 +46,7 @@ TEST(OneCopyStep, processes_take_the_steps_of_a_single_one_bit_for_bit) {
   }
 }
 
-// The step of the others waits for it, and so do their next gradients.
+// The other ranks' step waits for the late rank, and so do their next gradients.
 TEST(OneCopyStep, a_late_rank_reads_the_old_weights_until_it_steps_itself) {
   const auto results = run_process_ranks(3, [&](ProcessGroup& group) {
     at::set_num_threads(1);
@@ -55,7 +55,7 @@ TEST(OneCopyStep, a_late_rank_reads_the_old_weights_until_it_steps_itself) {
       const auto before = copies(optimizer->parameters());
       if (step % 3 == group.rank()) {
         for (int look = 0; look < 5; ++look) {
-          std::this_thread::sleep_for(1ms);  // the others have come to their step meanwhile
+          std::this_thread::sleep_for(1ms);  // the other ranks reach their step in this time
           expect_same_bits(copies(optimizer->parameters()), before);
         }
       }
@@ -92,7 +92,7 @@ TEST(OneCopyStep, a_rank_that_is_killed_ends_the_others_steps_with_its_name) {
   }
 }
 
-// Plain descent, whose rank 1 dies in its third step with half of its part updated.
+// Plain gradient descent. Rank 1 dies in its third step after it has updated half of its part.
 class KilledDescent : public Optimizer {
  public:
   KilledDescent(const std::vector<at::Tensor>& parameters, bool is_victim)
@@ -111,7 +111,8 @@ class KilledDescent : public Optimizer {
   const bool is_victim_;
 };
 
-// Nobody comes out of a step that is half done: what the others could save next would look whole.
+// No rank completes a step that another rank left half done; otherwise a later save would look
+// intact.
 TEST(OneCopyStep, a_rank_that_dies_in_a_step_lets_no_other_finish_it) {
   SharedCounter finished;
   const auto results = run_process_ranks(3, [&](ProcessGroup& group) {

@@ -1,4 +1,4 @@
-// Every optimizer against LibTorch's own: the same start, the same gradients, 20 steps.
+// Compares every optimizer with LibTorch's own: the same start, the same gradients, 20 steps.
 
 #include <cmath>
 #include <functional>
@@ -35,7 +35,7 @@ using MakeReference =
     std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<at::Tensor>)>;
 using MakeFused = std::function<std::unique_ptr<Optimizer>(std::vector<at::Tensor>)>;
 
-// Parameter 1 gets its first gradient in step `first_late`; if that is late, it has none in step 12
+// Parameter 1 gets no gradient before step `first_late`. If that is not 0, it gets none in step 12
 // either.
 void expect_same_steps(const MakeReference& make_reference, const MakeFused& make_fused,
                        int first_late = 0) {
@@ -125,7 +125,7 @@ TEST(Optimizer, a_parameter_whose_gradients_come_later_is_in_its_own_first_step_
       5);
 }
 
-// Tied weights: LibTorch's parameters() lists them once a name, Python's once.
+// LibTorch's parameters() lists a tied weight once for each of its names; Python's lists it once.
 TEST(Optimizer, a_tensor_that_is_given_twice_takes_one_step) {
   auto expected = make_parameters();
   torch::optim::Adam reference(expected, torch::optim::AdamOptions(1e-2));
@@ -191,19 +191,21 @@ std::size_t resident_state(const Optimizer& optimizer) {
   return harness::resident_bytes(ranges);
 }
 
-// A model that is about to be divided among ranks has no memory for all of it on each.
+// A model that will be divided among ranks must not take memory for its whole state on each rank.
 TEST(Optimizer, the_state_takes_no_memory_before_the_first_step) {
   const at::Tensor parameter = torch::ones({1 << 20}, torch::requires_grad());
   const at::Tensor unused = torch::ones({1 << 20}, torch::requires_grad());
   Adam adam(std::vector<at::Tensor>{parameter, unused}, {});
-  EXPECT_LE(resident_state(adam), 4U << 20);  // what huge pages of its neighbours may have of it
+  // Huge pages may cover parts of the state together with its neighbours.
+  EXPECT_LE(resident_state(adam), 4U << 20);
   EXPECT_EQ(adam.num_state_bytes(), 16U << 20);
   parameter.mutable_grad() = at::ones({1 << 20});
   adam.step();
   EXPECT_GE(resident_state(adam), 8U << 20);
 }
 
-// A group that joins after steps, beside LibTorch's: the others keep what they have.
+// Adds a group after some steps, as LibTorch's optimizer can: the other parameters keep their
+// state.
 TEST(Optimizer, a_group_may_be_added_at_any_time) {
   for (const bool is_16_bit : {false, true}) {
     auto expected = make_parameters();
@@ -221,7 +223,8 @@ TEST(Optimizer, a_group_may_be_added_at_any_time) {
       fused.step();
     };
     for (int number = 0; number < 5; ++number) step(number);
-    // Not 1e-3: LibTorch 2.15 takes that, its default, for none, and the first group's instead.
+    // Not 1e-3: that is LibTorch's default, which LibTorch 2.15 replaces with the first group's
+    // rate.
     reference.add_param_group(torch::optim::OptimizerParamGroup(
         {expected[1], expected[2]},
         std::make_unique<torch::optim::AdamOptions>(torch::optim::AdamOptions(3e-3))));
@@ -256,7 +259,7 @@ TEST(Optimizer, groups_that_cannot_be_added_change_nothing) {
   EXPECT_THROW(schedule.step(), Error) << "it has no base rate of the new group";
 }
 
-// Python's are in tests/parity.
+// tests/parity compares them with Python's defaults.
 TEST(Optimizer, defaults_are_libtorchs) {
   const torch::optim::AdamOptions adam;
   const auto [beta1, beta2] = adam.betas();
@@ -269,7 +272,7 @@ TEST(Optimizer, defaults_are_libtorchs) {
   EXPECT_EQ((std::vector<double>{decaying.lr, decaying.beta1, decaying.beta2, decaying.eps,
                                  decaying.weight_decay}),
             (std::vector<double>{adamw.lr(), first, second, adamw.eps(), adamw.weight_decay()}));
-  const torch::optim::SGDOptions sgd(0.5);  // has no rate of its own
+  const torch::optim::SGDOptions sgd(0.5);  // LibTorch's SGD has no default rate
   const SgdOptions plain;
   EXPECT_EQ((std::vector<double>{plain.momentum, plain.dampening, plain.weight_decay}),
             (std::vector<double>{sgd.momentum(), sgd.dampening(), sgd.weight_decay()}));

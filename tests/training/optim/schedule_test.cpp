@@ -1,5 +1,5 @@
-// Schedules: rates by hand at a few steps (Python's are compared in tests/parity), groups,
-// resuming, and what is refused.
+// Schedules: rates at a few steps, computed by hand (tests/parity compares with Python's), groups,
+// resuming, and refused options.
 
 #include <functional>
 #include <memory>
@@ -140,7 +140,7 @@ TEST(Schedule, on_a_plateau_the_rates_fall_after_the_patience) {
   schedule.step(1.0);
   for (int i = 0; i < 2; ++i) schedule.step(1.0);
   EXPECT_EQ(optimizer.learning_rate(0), 0.5);
-  schedule.step(0.99999);  // less than the threshold
+  schedule.step(0.99999);  // improves by less than the threshold
   EXPECT_EQ(optimizer.learning_rate(0), 0.25);
   EXPECT_EQ(optimizer.learning_rate(1), 0.07);
 }

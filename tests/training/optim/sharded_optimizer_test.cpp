@@ -1,4 +1,4 @@
-// A step divided among ranks against the same step taken by one: the bits must be the same.
+// Compares a step divided among ranks with the same step on one rank: bitwise equal.
 
 #include <array>
 
@@ -66,7 +66,7 @@ TEST(ShardedOptimizer, takes_the_steps_of_a_single_one_bit_for_bit) {
   }
 }
 
-// Rows of more than 65,536 elements have larger blocks.
+// Parameters of more than 65,536 elements have larger blocks.
 TEST(ShardedOptimizer, norms_of_large_parameters_have_the_same_bits_too) {
   const auto large = [] {
     std::vector<at::Tensor> parameters = {random({77}, 1), random({700, 131}, 2), random({5}, 3)};

@@ -1,4 +1,4 @@
-// A bit of an optimizer's state that flips between two steps is found, whatever keeps the state.
+// A bit of an optimizer's state that flips between two steps is found, wherever the state is kept.
 
 #include <bit>
 #include <functional>
@@ -29,7 +29,7 @@ const StatePart& part_named(const std::vector<StatePart>& parts, const std::stri
   throw std::runtime_error("no state " + name);
 }
 
-// The text of the Error(kCorrupt) that `action` throws; empty: none.
+// The text of the Error(kCorrupt) that `action` throws; empty if it throws none.
 std::string corruption(const std::function<void()>& action) {
   try {
     action();
@@ -106,7 +106,7 @@ TEST(StateGuard, a_new_state_is_guarded_from_then_on) {
 
 TEST(StateGuard, in_a_sharded_state_the_rank_is_named_and_the_others_hear_of_it) {
   for (const auto& [state, make] : all_states()) {
-    if (state.back() != '0') continue;  // parameter 0 reaches over all ranks
+    if (state.back() != '0') continue;  // only parameter 0 is divided among all ranks
     const auto results = harness::run_ranks(3, [&, &make = make, &state = state](auto& group) {
       const auto optimizer = make();
       optimizer->shard(borrowed(group));

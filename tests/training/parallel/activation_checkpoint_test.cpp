@@ -15,7 +15,7 @@ namespace {
 
 using harness::Says;
 
-// Two blocks and a linear layer that both use; dropout only when asked.
+// Two blocks and a linear layer that both blocks use; dropout only if requested.
 struct Blocks : torch::nn::Module {
   explicit Blocks(bool keeps_all, double dropout = 0) : keeps_all(keeps_all), dropout(dropout) {
     torch::manual_seed(3);
@@ -137,10 +137,9 @@ TEST(Checkpoint, refuses_a_wrapper_s_forward_in_its_part) {
   }
 }
 
-// Whether a part that two checkpoints share ends up averaged, in a bucket with all others and in
-// one of its own, from the first pass on.
-// A suite, and so a process, of its own: LibTorch 2 refuses a backward pass in a process whose
-// parent had one before the fork.
+// A part that two checkpoints share must be averaged from the first pass on, in a bucket with all
+// others and in a bucket of its own. This suite has its own process, because LibTorch 2 refuses a
+// backward pass in a process whose parent ran one before the fork.
 TEST(CheckpointProcesses, averages_what_several_parts_share) {
   for (const std::size_t bytes : {std::size_t{1}, std::size_t{1} << 20}) {
     const auto results = harness::run_process_ranks(2, [&](ProcessGroup& group) {

@@ -20,7 +20,7 @@ std::vector<std::vector<std::size_t>> members(const std::vector<BucketPlan>& pla
   return result;
 }
 
-// From the last parameter to the first.
+// Plans buckets from the last parameter to the first.
 std::vector<BucketPlan> plan_backwards(const std::vector<at::Tensor>& parameters,
                                        const BucketLimits& limits) {
   std::vector<std::size_t> order;

@@ -1,4 +1,4 @@
-// build_once: a host has the parameters once, with the bits of the ordinary construction.
+// build_once: a host has the parameters once, bitwise equal to those of the ordinary construction.
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -68,8 +68,8 @@ void train_tied_net(DistributedDataParallel<TiedNet>& model, optim::Optimizer& o
   }
 }
 
-// Built on each rank, and built once: the same parameters, the same training, the same random
-// numbers afterwards.
+// Compares a model that each rank built with one that was built once: the parameters, a training,
+// and the next random numbers must be the same.
 std::string compare_with_ordinary(ProcessGroup& group) {
   const auto ordinary = make_tied_net();
   const at::Tensor expected_next = at::rand({4});
@@ -119,14 +119,15 @@ TEST(BuildOnceProcesses, all_hosts_have_the_values_of_rank_0) {
   expect_all_end_well(results);
 }
 
-// One page shared by all; and never two ranks that build at a time.
+// Ranks share one copy of the parameters, and no two ranks build at the same time.
 TEST(BuildOnceProcesses, a_host_has_one_copy_and_one_rank_that_builds) {
   constexpr int kRanks = 4;
   SharedCounter began;
   SharedCounter ended;
   const auto results = run_process_ranks(kRanks, [&](ProcessGroup& group) {
     const auto built = build_once(borrowed(group), [&] {
-      // Everybody before this rank has dropped its own copy, and nobody has begun another.
+      // All ranks before this one have built and dropped their own copy, and no other rank has
+      // begun.
       const auto before = static_cast<std::uint32_t>(group.rank());
       EXPECT_EQ(began.count(), before);
       EXPECT_EQ(ended.count(), before);
@@ -136,7 +137,7 @@ TEST(BuildOnceProcesses, a_host_has_one_copy_and_one_rank_that_builds) {
       return net;
     });
     EXPECT_EQ(ended.count(), static_cast<std::uint32_t>(kRanks));
-    // What rank 0 writes, all read: it is the same memory.
+    // The parameters are in the host's copy; buffers are not.
     optim::Adam adam(built->parameters(), {.lr = 0.01});
     EXPECT_TRUE(OneCopy::holds(built->first->weight.data_ptr()));
     EXPECT_FALSE(OneCopy::holds(built->norm->running_mean.data_ptr()));

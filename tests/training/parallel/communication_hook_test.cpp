@@ -23,7 +23,7 @@ using harness::run_ranks_ok;
 using harness::Says;
 using HookMaker = std::function<std::shared_ptr<CommunicationHook>(ProcessGroup&)>;
 
-// A matrix and a vector; their gradients are what forward() is given.
+// A matrix and a vector; forward() is given their gradients.
 struct Weights : torch::nn::Module {
   Weights() {
     matrix = register_parameter("matrix", at::zeros({24, 16}));
@@ -50,7 +50,7 @@ struct Gradients {
   at::Tensor matrix, vector;
 };
 
-// What one step's gradients become, with rank `rank`'s of `given`.
+// The averaged gradients of one step in which this rank's gradients are `given`.
 Gradients step_with(DistributedDataParallel<Weights>& model, const Gradients& given) {
   model.module().matrix.mutable_grad() = at::Tensor();
   model.module().vector.mutable_grad() = at::Tensor();
@@ -105,7 +105,7 @@ TEST(PowerSgdHook, sends_gradients_whole_before_its_start_and_those_that_gain_no
   });
 }
 
-// Of rank 3, and so is its mean: factors of rank 4 hold all of it.
+// The gradient and its mean have rank 3, so factors of rank 4 hold all of it.
 TEST(PowerSgdHook, loses_nothing_of_a_gradient_of_low_rank) {
   for (const bool warm : {true, false}) {
     run_ranks_ok(2, [&](ProcessGroup& group) {
@@ -123,8 +123,8 @@ TEST(PowerSgdHook, loses_nothing_of_a_gradient_of_low_rank) {
   }
 }
 
-// What goes out and what is kept back is together what came in: the steps' sums differ by the
-// errors, which do not grow.
+// Everything that a hook holds back is sent later. So the sum over many steps differs from the
+// exact one only by the last errors, which do not grow.
 template <class Hook>
 void expect_feedback(const std::function<std::shared_ptr<Hook>()>& make) {
   run_ranks_ok(2, [&](ProcessGroup& group) {
@@ -152,7 +152,7 @@ TEST(TopKHook, brings_later_what_it_left_out) {
 TEST(TopKHook, averages_the_largest_elements_of_each_rank) {
   run_ranks_ok(2, [](ProcessGroup& group) {
     DistributedDataParallel model(std::make_shared<Weights>(), borrowed(group));
-    // 384 + 24 elements and padding in one bucket.
+    // One bucket has 384 + 24 elements and padding, 416 in total.
     model.register_comm_hook(std::make_shared<TopKHook>(2.0 / 416));
     at::Tensor matrix = at::full({24, 16}, 0.01F);
     matrix[group.rank()][3] = -8;
@@ -175,7 +175,7 @@ TEST(TopKHook, of_all_elements_is_the_mean) {
   });
 }
 
-// Ranks 0 and 1 are one host, 2 and 3 the other.
+// Ranks 0 and 1 are on one host, ranks 2 and 3 on the other.
 TEST(PostLocalSgd, averages_within_hosts_and_parameters_across_them_at_times) {
   run_ranks_ok(4, [](ProcessGroup& group) {
     DistributedDataParallel model(std::make_shared<Weights>(), borrowed(group));
@@ -241,7 +241,8 @@ TEST(CommunicationHook, that_differs_between_ranks_is_an_error_that_shows_all) {
   }
 }
 
-// Which gradients came in which order is what buckets follow; rank 0's order counts.
+// Records the gradients' sizes in the order of the buckets, which follows the order in which rank 0
+// computed the gradients.
 struct Spy : CommunicationHook {
   std::string name() const override { return "spy"; }
   void prepare(ProcessGroup&, const std::vector<GradientBucket>& buckets) override {
@@ -258,7 +259,7 @@ struct Spy : CommunicationHook {
 
 TEST(CommunicationHook, is_given_buckets_in_the_order_of_gradients) {
   run_ranks_ok(2, [](ProcessGroup& group) {
-    // The first layer is made last.
+    // The first layer is registered last.
     struct Reversed : torch::nn::Module {
       Reversed() {
         last = register_parameter("last", at::ones({3}));

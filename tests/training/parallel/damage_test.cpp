@@ -1,5 +1,5 @@
-// A bit that flips between two steps, in whatever lasts from one to the next, is noticed by the
-// step after; a program's own writes are not taken for damage.
+// A bit that flips between two steps, in any state that lasts from one step to the next, is noticed
+// by the later step. A program's own writes are not taken for damage.
 
 #include <bit>
 #include <functional>
@@ -52,7 +52,7 @@ struct Net : torch::nn::Module {
 };
 
 std::shared_ptr<Net> make_net(at::ScalarType type) {
-  static std::mutex mutex;  // the generator belongs to the process
+  static std::mutex mutex;  // LibTorch's generator belongs to the process
   const std::lock_guard lock(mutex);
   torch::manual_seed(3);
   auto net = std::make_shared<Net>();
@@ -80,7 +80,8 @@ const std::vector<std::pair<std::string, MakeOptimizer>>& optimizers() {
   return all;
 }
 
-// One rank's replica. The guard of replicas is off, so that what is noticed is so by this rank.
+// One rank's replica. The guard of replicas is off, so that this rank itself must notice the
+// damage.
 struct Trainee {
   Trainee(ProcessGroup& group, int stage, const MakeOptimizer& make,
           at::ScalarType type = at::kFloat, std::int64_t guard_passes = 0)
@@ -118,12 +119,13 @@ void flip(void* element, std::size_t size, int bit) {
   }
 }
 
-// Flips a bit as memory does: past LibTorch, and past the protection of one copy.
+// Flips a bit like a memory fault: behind LibTorch's back, and despite the protection of one copy.
 void flip_parameter(const optim::Optimizer& optimizer, std::size_t number, int bit) {
   flip(optimizer.parameter_to_write(number), optimizer.parameters()[number].element_size(), bit);
 }
 
-// One element of the first part of this kind that this rank keeps; false: it keeps none.
+// Flips a bit in one element of the first part of this kind that this rank keeps; returns false if
+// it keeps none.
 bool flip_state(const optim::Optimizer& optimizer, const std::string& kind, int bit) {
   for (const auto& part : optimizer.state_parts()) {
     if (!part.name.starts_with(kind + ".") || part.elements.numel() == 0) continue;
@@ -139,8 +141,8 @@ void expect_noticed(const RankResult& result, const std::string& name, const std
   EXPECT_THAT(result.error->what(), AllOf(HasSubstr(name), Says("memory.changed", "", 3))) << row;
 }
 
-// In a small unit, rank 0 updates the first parameter; the other rank's bits are a copy of it, but
-// for stage 3, where the host has one.
+// The first parameter is in a small unit, which rank 0 updates. Rank 1 has a copy of it, except in
+// stage 3, where the host has a single copy.
 TEST(Damage, of_a_parameter_is_noticed_in_every_stage_by_every_optimizer) {
   for (const auto& [name, make] : optimizers()) {
     for (const int stage : {0, 1, 2, 3}) {
@@ -197,7 +199,7 @@ TEST(Damage, of_a_parameter_without_a_gradient_is_noticed) {
 }
 
 TEST(Damage, of_the_state_is_noticed_in_every_stage) {
-  int num_kept = 0;  // moments, momenta and masters of the optimizers that have them
+  int num_kept = 0;  // cases in which the optimizer has such a state
   for (const auto& [name, make] : optimizers()) {
     for (const int stage : {0, 1, 2, 3}) {
       for (const std::string kind : {"exp_avg", "exp_avg_sq", "momentum_buffer", "master"}) {
@@ -219,12 +221,12 @@ TEST(Damage, of_the_state_is_noticed_in_every_stage) {
   EXPECT_EQ(num_kept, 4 * (3 * 2 + 2 * 1 + 6));
 }
 
-// What a program may do to its weights between two steps, on every rank alike.
+// A write that a program may make to its weights between two steps, in the same way on every rank.
 using Write = std::function<void(Trainee& trainee, ProcessGroup& group)>;
 
 struct Writer {
   const char* name;
-  bool needs_own_memory;  // it cannot be done to the one copy of stage 3
+  bool needs_own_memory;  // it cannot be made to the single copy of stage 3
   Write write;
 };
 
@@ -278,7 +280,7 @@ TEST(Damage, is_not_what_a_program_writes_itself) {
   for (const auto& [name, make] : optimizers()) {
     for (const int stage : {0, 1, 2, 3}) {
       for (const Writer& writer : writers()) {
-        // Where a step divides parameters, they are in memory of the group and stay there.
+        // If a step divides parameters, they are in memory of the group and must stay there.
         const bool moves = std::string_view(writer.name) == "set_data()" ||
                            std::string_view(writer.name) == "torch::load()";
         if ((stage > 0 && moves) || (stage == 3 && writer.needs_own_memory)) continue;
@@ -303,7 +305,7 @@ TEST(Damage, is_not_what_a_program_writes_itself) {
   }
 }
 
-// After a legitimate write the parameter is guarded again from the next step on.
+// After a program's own write the parameter is guarded again from the next step on.
 TEST(Damage, after_a_write_is_noticed_again) {
   const auto results = run_ranks(1, [](ProcessGroup& group) {
     Trainee trainee(group, 0, optimizers().front().second);
@@ -403,7 +405,7 @@ TEST(Damage, of_a_buffer_is_not_what_layers_and_programs_write) {
   }
 }
 
-// ---- what a communication hook keeps
+// ---- the state of communication hooks
 
 TEST(Damage, of_what_a_hook_keeps_is_noticed) {
   using MakeHook = std::function<std::shared_ptr<CommunicationHook>()>;
@@ -434,7 +436,7 @@ TEST(Damage, of_what_a_hook_keeps_is_noticed) {
   }
 }
 
-// ---- a model without parameters that have elements
+// ---- a model whose parameters have no elements
 
 TEST(Damage, of_nothing_is_never_noticed) {
   struct Empty : torch::nn::Module {

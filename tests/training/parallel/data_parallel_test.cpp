@@ -71,7 +71,7 @@ TEST(DataParallel, equals_the_module_on_the_whole_batch) {
       const auto output = model(input);
       ASSERT_EQ(output.sizes(), wanted.sizes());
       EXPECT_TRUE(at::allclose(output, wanted, 1e-5, 1e-6));
-      for (int pass = 0; pass < 2; ++pass) {  // the second time gradients are added to
+      for (int pass = 0; pass < 2; ++pass) {  // the second pass adds to the gradients
         wanted.square().sum().backward({}, pass == 0);
         output.square().sum().backward({}, pass == 0);
       }
@@ -97,7 +97,8 @@ struct ConvolutionImpl : torch::nn::Cloneable<ConvolutionImpl> {
 };
 TORCH_MODULE(Convolution);
 
-// What is cut, handed to threads and put together again keeps its elements, however it lies.
+// Tensors that are cut, handed to threads and joined again keep their elements, whatever their
+// layout.
 TEST(DataParallel, inputs_and_parameters_of_every_layout_have_the_elements_of_one_module) {
   using Layout = std::function<at::Tensor(const at::Tensor&)>;
   const std::vector<std::pair<const char*, Layout>> layouts = {
@@ -119,7 +120,7 @@ TEST(DataParallel, inputs_and_parameters_of_every_layout_have_the_elements_of_on
                                 .expand({7, 3, 6, 5});
   for (const auto& [of_input, input_layout] : layouts) {
     for (const auto& [of_weight, weight_layout] : layouts) {
-      if (of_weight == std::string("expanded")) continue;  // a parameter has its own elements
+      if (of_weight == std::string("expanded")) continue;  // a parameter cannot be expanded
       SCOPED_TRACE(std::string(of_input) + " input, " + of_weight + " weight");
       Convolution whole, parallel;
       parallel->layer->weight.set_data(weight_layout(parallel->layer->weight.detach()));
@@ -160,7 +161,7 @@ TEST(DataParallel, a_training_equals_the_modules_own_and_is_the_same_in_every_ru
   }
 }
 
-// As DistributedDataParallel's sums do.
+// DistributedDataParallel adds gradients in the same way.
 TEST(DataParallel, gradients_are_added_up_by_the_balanced_tree) {
   struct Scale : torch::nn::Cloneable<Scale> {
     Scale() { reset(); }
@@ -197,7 +198,7 @@ TEST(DataParallel, follows_modes_frozen_and_replaced_parameters) {
   model.eval();
   EXPECT_TRUE(at::allclose(model(input), layers(input), 1e-5, 1e-6));
   model.train();
-  layers->norm->eval();  // a part in another mode
+  layers->norm->eval();  // one part is in evaluation mode
   EXPECT_TRUE(at::allclose(model(input), layers(input), 1e-5, 1e-6));
 
   layers->zero_grad();
@@ -213,7 +214,7 @@ TEST(DataParallel, follows_modes_frozen_and_replaced_parameters) {
   EXPECT_FALSE(model(input.to(at::kDouble)).requires_grad());
 }
 
-// A graph keeps its replicas: a pass in between does not change what it computes.
+// A graph keeps its replicas, so a pass in between does not change what it computes.
 TEST(DataParallel, passes_may_overlap) {
   TwoLayers whole = make_layers(), layers = make_layers();
   DataParallel<TwoLayersImpl> model(layers, 2);
@@ -247,7 +248,7 @@ struct SeveralImpl : torch::nn::Cloneable<SeveralImpl> {
     weight = register_parameter("weight", at::full({1}, 2.0));
     unused = register_parameter("unused", at::ones({1}));
   }
-  // Features, the number of samples of this replica, and integers.
+  // Features, the mean over this replica's samples, and the number of its samples for each of them.
   std::tuple<at::Tensor, at::Tensor, at::Tensor> forward(const at::Tensor& a, double factor,
                                                          const at::Tensor& b,
                                                          const at::Tensor& none) {
@@ -262,7 +263,7 @@ TEST(DataParallel, takes_several_arguments_and_returns_several_tensors) {
   const auto a = at::arange(5, at::kFloat).requires_grad_();
   const auto [features, means, counts] = model(a, 3.0, at::ones({5}), at::Tensor());
   EXPECT_TRUE(at::equal(features, 6 * at::arange(5, at::kFloat) + 1));
-  EXPECT_TRUE(at::equal(means, at::tensor({2.0F, 7.0F})));  // a vector of the replicas' scalars
+  EXPECT_TRUE(at::equal(means, at::tensor({2.0F, 7.0F})));  // one scalar of each replica
   EXPECT_TRUE(at::equal(counts.to(at::kLong), at::tensor({3, 3, 3, 2, 2}).to(at::kLong)));
   EXPECT_FALSE(counts.requires_grad());
   (means[1] + features.sum() * 0).backward();
@@ -270,7 +271,7 @@ TEST(DataParallel, takes_several_arguments_and_returns_several_tensors) {
   EXPECT_FALSE(model.module().unused.grad().defined());
 }
 
-// Two replicas meet in forward(), which they can only at the same time.
+// Two replicas wait for each other in forward(), so they must run at the same time.
 TEST(DataParallel, replicas_run_at_the_same_time_with_no_more_threads_than_the_caller_had) {
   struct Meeting : torch::nn::Cloneable<Meeting> {
     void reset() override {}
@@ -321,7 +322,7 @@ struct FailingImpl : torch::nn::Cloneable<FailingImpl> {
 TEST(DataParallel, an_exception_is_thrown_with_the_replicas_number_and_the_next_pass_works) {
   DataParallel model(std::make_shared<FailingImpl>(), 3);
   auto input = -at::ones({6, 6});
-  input[2] = 1;  // of replica 1
+  input[2] = 1;  // a sample of replica 1
   EXPECT_EQ(error_of([&] { model(input); }), "replica 1 of 3: forward: no positive numbers");
   EXPECT_NE(error_of([&] {
               model(at::zeros({6, 5}));
@@ -362,7 +363,7 @@ TEST(DataParallel, a_module_that_cannot_be_cloned_is_an_error_that_says_what_to_
   struct Derived : TwoLayersImpl {};
   EXPECT_THAT(error_of([] { DataParallel model(std::make_shared<Derived>(), 2); }),
               Says("copies.other_type"));
-  DataParallel alone(std::make_shared<Plain>(), 1);  // needs no clone
+  DataParallel alone(std::make_shared<Plain>(), 1);  // one replica needs no clone
   EXPECT_TRUE(at::equal(alone(at::ones({2})), at::ones({2})));
 }
 

@@ -1,4 +1,4 @@
-// Replicas in CUDA memory: what can be said about them on a machine without a GPU.
+// Replicas in CUDA memory: the checks that also work on a machine without a GPU.
 
 #include <gtest/gtest.h>
 

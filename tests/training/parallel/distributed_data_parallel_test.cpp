@@ -40,7 +40,7 @@ struct Plain : torch::nn::Module {
   torch::nn::Linear first{nullptr}, second{nullptr};
 };
 
-// manual_seed is global, and the ranks are threads.
+// LibTorch's generator is global and the ranks are threads, so they take turns.
 template <class Module>
 std::shared_ptr<Module> make_module(int seed) {
   static std::mutex mutex;
@@ -68,8 +68,8 @@ TEST(DistributedDataParallel, everybody_gets_rank_0s_parameters) {
   });
 }
 
-// With equal parts of a batch, the average of the ranks' gradients is the gradient of the whole
-// batch.
+// If all ranks have equally large parts of a batch, the average of their gradients is the gradient
+// of the whole batch.
 TEST(DistributedDataParallel, gradients_equal_those_of_the_whole_batch) {
   for (const int world : {1, 2, 3}) {
     const auto whole = make_module<Plain>(0);
@@ -117,7 +117,7 @@ TEST(DistributedDataParallel, no_sync_accumulates_and_the_next_pass_averages_the
     const auto step = [](auto& module, const at::Tensor& input) {
       module.forward(input).square().mean().backward();
     };
-    for (int round = 0; round < 2; ++round) {  // the second time .grad is a view of the bucket
+    for (int round = 0; round < 2; ++round) {  // in the second round .grad is a view of the bucket
       for (auto& parameter : model->parameters()) {
         if (round == 1) parameter.mutable_grad().zero_();
       }
@@ -142,7 +142,7 @@ TEST(DistributedDataParallel, buffers_follow_rank_0) {
     const auto shared = std::shared_ptr<ProcessGroup>(&group, [](auto*) {});
     DistributedDataParallel model(make_module<Net>(0), shared);
     model.forward(batch(group.rank(), 8)).sum().backward();
-    model.forward(batch(group.rank(), 8));  // begins with rank 0's statistics
+    model.forward(batch(group.rank(), 8));  // forward() begins with rank 0's statistics
     const auto means = all_gather(group, model.module().norm->running_mean);
     const auto local = make_module<Net>(0);
     local->forward(batch(0, 8));
@@ -152,7 +152,8 @@ TEST(DistributedDataParallel, buffers_follow_rank_0) {
   });
 }
 
-// Batch statistics differ until a forward pass begins with rank 0's; evaluation must, too.
+// Batch statistics differ between ranks until a forward pass begins with rank 0's. An evaluation
+// must begin with them too.
 TEST(DistributedDataParallel, evaluation_begins_with_rank_0s_buffers) {
   run_ranks_ok(2, [](ProcessGroup& group) {
     const auto shared = std::shared_ptr<ProcessGroup>(&group, [](auto*) {});
@@ -170,7 +171,7 @@ TEST(DistributedDataParallel, evaluation_begins_with_rank_0s_buffers) {
       EXPECT_TRUE(at::equal(means[0], means[1]));
       if (group.rank() == 0) {
         EXPECT_TRUE(at::equal(means[0], own));
-        model.forward(batch(0, 1));  // nothing is communicated: the others need not come
+        model.forward(batch(0, 1));  // nothing is communicated, so the other ranks need not call
       }
     };
     train(0);
@@ -209,7 +210,7 @@ TEST(DistributedDataParallel, every_way_to_call_the_model_begins_with_rank_0s_bu
   });
 }
 
-// Arguments that cannot be copied, that are changed, and that may be left out.
+// Arguments that cannot be copied, arguments that are changed, and optional arguments.
 struct Several : torch::nn::Module {
   Several() { layer = register_module("layer", torch::nn::Linear(8, 4)); }
   std::pair<at::Tensor, int> forward(std::unique_ptr<int> offset, int& calls,
@@ -233,7 +234,7 @@ TEST(DistributedDataParallel, forward_takes_any_arguments_and_gives_any_result) 
   });
 }
 
-// Rank 1's buffer has rank 0's bytes, and another meaning of them.
+// Rank 1's buffer has the same bytes as rank 0's, with another meaning.
 TEST(DistributedDataParallel, buffers_of_another_shape_layout_or_type_are_an_error_on_every_rank) {
   struct WithBuffer : torch::nn::Module {
     explicit WithBuffer(const at::Tensor& buffer) {
@@ -266,7 +267,7 @@ struct WithWeight : torch::nn::Module {
   at::Tensor weight;
 };
 
-// Likewise a parameter.
+// The same for parameters.
 TEST(DistributedDataParallel, parameters_of_another_shape_layout_or_type_are_an_error_everywhere) {
   const at::Tensor plain = torch::zeros({2, 3, 4, 4});
   for (const at::Tensor& other :
@@ -288,7 +289,7 @@ TEST(DistributedDataParallel, parameters_of_another_shape_layout_or_type_are_an_
   }
 }
 
-// One rank's backward pass gives the gradient in another layout, dense or not.
+// On one rank the backward pass produces the gradient in another layout, dense or not.
 TEST(DistributedDataParallel, gradients_of_another_layout_on_one_rank_are_averaged_by_elements) {
   const at::Tensor slope = at::arange(12, at::kFloat).view({3, 4});
   const std::vector<LossOfWeight> losses = {
@@ -308,7 +309,7 @@ TEST(DistributedDataParallel, gradients_of_another_layout_on_one_rank_are_averag
           for (int pass = 0; pass < 2; ++pass) {
             model.forward(group.rank() == odd ? losses[i] : losses[0]).backward();
           }
-          // Both passes were averaged and added up.
+          // The gradients of both passes were averaged and added.
           EXPECT_TRUE(at::allclose(model->parameters()[0].grad(), gradients[i] + slope))
               << model->parameters()[0].grad();
         });
@@ -366,7 +367,7 @@ TEST(DistributedDataParallel, a_rank_may_evaluate_alone) {
   });
 }
 
-// Which parameters a rank uses decides when its buckets start.
+// The parameters that a rank uses decide when its buckets start.
 TEST(DistributedDataParallel, buffers_of_several_modules_follow_all_their_gradients) {
   struct Branches : torch::nn::Module {
     at::Tensor forward(const at::Tensor& input) {
@@ -439,7 +440,7 @@ TEST(DistributedDataParallel, frozen_parameters_are_shared_but_not_reduced) {
   });
 }
 
-// Its backward pass throws where `fails`.
+// Its backward pass throws if `fails`.
 struct Breaking : torch::autograd::Function<Breaking> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input,
                             bool fails) {
@@ -453,7 +454,7 @@ struct Breaking : torch::autograd::Function<Breaking> {
   }
 };
 
-// Two buckets of the same size, the second of which a pass that fails never reaches.
+// Two buckets of the same size; a pass that fails never reaches the second one.
 struct Fragile : torch::nn::Module {
   Fragile() {
     first = register_module("first", torch::nn::Linear(torch::nn::LinearOptions(8, 8).bias(false)));
@@ -483,7 +484,7 @@ TEST(DistributedDataParallel, other_frozen_parameters_are_an_error_that_names_th
   }
 }
 
-// One weight under two names.
+// One weight with two names.
 struct Tied : torch::nn::Module {
   Tied() {
     encode = register_parameter("encode", at::full({8, 8}, 0.5));

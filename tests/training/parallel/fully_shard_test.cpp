@@ -1,5 +1,5 @@
-// fully_shard against DistributedDataParallel with the whole step on every rank: the same bits, for
-// every stage.
+// Compares fully_shard with DistributedDataParallel and the whole step on every rank: bitwise equal
+// for every stage.
 
 #include "paceline/training/parallel/fully_shard.h"
 
@@ -39,12 +39,12 @@ using harness::Says;
 
 constexpr std::int64_t kWidth = 40;
 constexpr std::int64_t kTowerSteps = 4;
-constexpr std::size_t kSmallUnits = 4096;  // more of them than have room at a time
-constexpr int kDividedHosts = 4;           // "stage": 3, and hosts divide the parameters
+constexpr std::size_t kSmallUnits = 4096;  // more units than there is room for at a time
+constexpr int kDividedHosts = 4;  // a value for `stage`: stage 3, and hosts divide the parameters
 
-// A tied weight, a gradient of 640 KB, a layer for some inputs only, BatchNorm. With `backwards`
-// parameters are named from the last used to the first, so that gradients come in the order that
-// units are not in.
+// A tied weight, a gradient of 640 KB, a layer for some inputs only, and BatchNorm. With
+// `backwards` the parameters are named from the last used to the first, so that the gradients do
+// not come in the order of the units.
 struct Tower : torch::nn::Module {
   explicit Tower(bool backwards) {
     const auto linear = [](std::int64_t in, std::int64_t out) {
@@ -74,7 +74,7 @@ struct Tower : torch::nn::Module {
 };
 
 std::shared_ptr<Tower> make_tower(bool backwards = false) {
-  static std::mutex mutex;  // the generator belongs to the process
+  static std::mutex mutex;  // LibTorch's generator belongs to the process
   const std::lock_guard lock(mutex);
   torch::manual_seed(3);
   return std::make_shared<Tower>(backwards);
@@ -94,8 +94,8 @@ std::unique_ptr<optim::Optimizer> make_adam(const std::vector<at::Tensor>& param
   return std::make_unique<optim::Adam>(parameters, optim::AdamOptions{.lr = 0.01});
 }
 
-// A replica whose step is divided as the stage says; stage 0: DistributedDataParallel, and every
-// rank takes the whole step.
+// A replica whose step is divided as in the stage. Stage 0: DistributedDataParallel, and every rank
+// takes the whole step.
 struct Trainee {
   Trainee(ProcessGroup& group, int stage, std::shared_ptr<Tower> tower,
           const MakeOptimizer& make = make_adam, DistributedDataParallelOptions options = {})
@@ -130,7 +130,7 @@ void expect_same(const Trainee& got, const Trainee& wanted, const std::string& w
     EXPECT_TRUE(at::equal(state[i].second, expected[i].second)) << what << ": " << state[i].first;
 }
 
-// Runs `train` for DistributedDataParallel and each stage, and compares what came out.
+// Runs `train` with DistributedDataParallel and with each stage, and compares the results.
 void expect_bits_of_ddp(int ranks, const std::function<void(Trainee&, int rank)>& train,
                         const MakeOptimizer& make = make_adam, bool backwards = false,
                         const harness::RanksOptions& options = {}) {
@@ -288,7 +288,7 @@ TEST(FullyShard, libtorchs_functions_on_divided_gradients_are_errors) {
   }
 }
 
-// On one rank only, on none, and on all, in turns.
+// The parameters are used on all ranks, on rank 1 only, and on no rank, in turn.
 TEST(FullyShard, unused_parameters_are_as_in_data_parallelism) {
   expect_bits_of_ddp(3, [](Trainee& trainee, int rank) {
     for (std::int64_t step = 0; step < 6; ++step) {
@@ -314,7 +314,7 @@ TEST(FullyShard, frozen_and_thawed_parameters_are_as_in_data_parallelism) {
   });
 }
 
-// A rank whose inputs have ended takes part with gradients of zero.
+// A rank whose inputs have ended takes part with zero gradients.
 TEST(FullyShard, ranks_with_different_numbers_of_inputs_are_as_in_data_parallelism) {
   expect_bits_of_ddp(3, [](Trainee& trainee, int rank) {
     JoinedStep step([&] {
@@ -414,7 +414,7 @@ TEST(FullyShard, all_ranks_skip_a_step_whose_gradients_overflow_in_one_part) {
     const auto before = trainee.net->narrow->bias.detach().clone();
     auto loss = scaler.scale(tower_loss(trainee.model->forward(tower_input(0, group.rank()))));
     loss.backward();
-    // Elements of a part that one rank has.
+    // Elements that only one rank has.
     if (group.rank() == 1) trainee.optimizer->gradient_memory().front().fill_(INFINITY);
     const auto own = trainee.optimizer->gradients().front().tensor.numel();
     EXPECT_GT(all_reduce_value(group, own, ReduceOp::kMax), 0);
@@ -478,7 +478,7 @@ TEST(FullyShard, one_copy_a_host_needs_as_many_ranks_on_each) {
 }
 
 constexpr std::int64_t kWideLayers = 12;
-constexpr std::int64_t kWide = 512;  // a weight of 1 MB, which is a unit
+constexpr std::int64_t kWide = 512;  // each weight is a unit of 1 MB
 
 torch::nn::Sequential wide_layers() {
   torch::manual_seed(4);
@@ -488,7 +488,7 @@ torch::nn::Sequential wide_layers() {
   return net;
 }
 
-// The handle of whole_parameters() is held twice, and outlives the optimizer.
+// Two handles of whole_parameters() are held at the same time, and one outlives the optimizer.
 TEST(FullyShard, whole_parameters_may_be_held_several_times_and_long) {
   run_ranks_ok(
       4,
@@ -497,11 +497,12 @@ TEST(FullyShard, whole_parameters_may_be_held_several_times_and_long) {
         auto adam = std::make_unique<optim::Adam>(net->parameters(), optim::AdamOptions{});
         auto model = std::make_unique<DistributedDataParallel<torch::nn::SequentialImpl>>(
             net, borrowed(group), sharded_options(*adam, {.divide_hosts = true}));
-        const at::Tensor first = net->parameters()[0].detach().clone();  // rank 0's, brought here
+        // The operation fetches the values from rank 0's host if necessary.
+        const at::Tensor first = net->parameters()[0].detach().clone();
         auto outer = adam->whole_parameters();
         adam->whole_parameters().reset();
         adam->writable_parameters().reset();
-        // Through a pointer: an operation would bring what is not here.
+        // Reads through a pointer, because an operation would fetch the values.
         const auto is_here = [&] {
           const auto* const values = static_cast<const float*>(net->parameters()[0].data_ptr());
           return std::equal(values, values + first.numel(), first.data_ptr<float>());
@@ -542,7 +543,8 @@ TEST(FullyShardProcesses, a_divided_parameter_that_is_read_through_a_pointer_is_
   EXPECT_EQ(results[0].code, ErrorCode::kPeerLost);
 }
 
-// Units are of one size, so that no collective is another's.
+// All units have the same size, so that the ranks' collectives match although they are for
+// different units.
 TEST(FullyShard, ranks_that_use_divided_parameters_in_different_orders_are_told) {
   for (const int ranks_a_host : {1, 2}) {
     const auto results = run_ranks(
@@ -572,7 +574,8 @@ TEST(FullyShard, ranks_that_use_divided_parameters_in_different_orders_are_told)
   }
 }
 
-// Somewhere in a pass or a step: the weights may be half updated, and nobody goes on with them.
+// The victim is killed somewhere in a pass or a step. The weights may be half updated, so no rank
+// may continue.
 TEST(FullyShardProcesses, a_rank_that_is_killed_is_named_by_the_ranks_of_all_hosts) {
   for (int victim = 0; victim < 8; ++victim) {
     const int stage = victim < 4 ? 3 : kDividedHosts;

@@ -1,5 +1,5 @@
-// What a communication hook keeps comes back: in another replica, as after a restart, and after
-// buckets were planned again.
+// The state of a communication hook can be restored: in another replica, as after a restart, and
+// after buckets have been planned again.
 
 #include <functional>
 
@@ -25,14 +25,14 @@ using harness::run_ranks_ok;
 using harness::Says;
 using MakeHook = std::function<std::shared_ptr<CommunicationHook>()>;
 
-// Two matrices and a vector; their gradients are what is given.
+// Two matrices and a vector; their gradients are made up from the rank and the step.
 struct Three : torch::nn::Module {
   Three() {
     first = register_parameter("first", at::zeros({20, 12}));
     second = register_parameter("second", at::zeros({8, 30}));
     bias = register_parameter("bias", at::zeros({20}));
   }
-  // The order of the sum decides the order of the gradients.
+  // The order of the additions decides the order of the gradients.
   at::Tensor forward(int rank, int step, bool reversed) {
     const auto of = [&](const at::Tensor& parameter, int number) {
       auto generator = at::detail::createCPUGenerator(
@@ -52,10 +52,10 @@ struct HookedReplica {
   }
   static DistributedDataParallelOptions options() {
     DistributedDataParallelOptions options;
-    options.buckets = {.first_bytes = 500, .cap_bytes = 1000};  // several
+    options.buckets = {.first_bytes = 500, .cap_bytes = 1000};  // several buckets
     return options;
   }
-  // All averages of a pass in one row.
+  // All averaged gradients of a pass, in one row.
   at::Tensor pass(int step, bool reversed = false) {
     model->zero_grad();
     for (auto& parameter : model->parameters()) parameter.mutable_grad() = at::Tensor();
@@ -91,7 +91,7 @@ const std::vector<MakeHook> kHooks = {
     [] { return std::make_shared<TopKHook>(0.05); },
     [] { return std::make_shared<CompressHook>(at::kBFloat16); }};
 
-// Also where the first pass after it has its gradients in another order.
+// Also if the first pass after the restore has its gradients in another order.
 TEST(HookState, makes_another_replica_go_on_with_the_same_bits) {
   for (const int world : {2, 3, 5}) {
     for (const auto& make_hook : kHooks) {
@@ -129,7 +129,7 @@ TEST(HookState, has_what_is_owed_and_shared_by_parameter) {
   });
 }
 
-// A state that has been set and not used yet is given out again.
+// A state that was set and not used yet can be read again.
 TEST(HookState, waits_for_the_first_pass) {
   run_ranks_ok(2, [](ProcessGroup& group) {
     HookedReplica replica(group, kHooks[3]);
@@ -158,7 +158,7 @@ TEST(HookState, of_other_parameters_stays_when_one_is_frozen) {
     replica.model.module().second.requires_grad_(false);
     const at::Tensor before = error_of("first");
     EXPECT_GT(before.abs().max().item<float>(), 0);
-    replica.model.forward(replica.rank, 3, false);  // buckets are to be planned again
+    replica.model.forward(replica.rank, 3, false);  // now the buckets must be planned again
     EXPECT_TRUE(at::equal(error_of("first"), before));
     replica.pass(3);
     EXPECT_FALSE(error_of("second").defined());

@@ -28,7 +28,7 @@ using ::testing::HasSubstr;
 
 constexpr double kRate = 0.1;
 
-// Rank r has so many inputs.
+// The number of inputs of each rank.
 const std::vector<std::vector<int>> kNumInputs = {{3, 5}, {5, 3}, {2, 0, 4}, {1, 4, 4, 2}};
 
 struct Line : torch::nn::Module {
@@ -50,8 +50,8 @@ at::Tensor input_of(int rank, int step) {
 }
 bool uses_rare(int rank, int step) { return (rank + step) % 2 == 0; }
 
-// What one process computes: plain gradient descent on averages in which ranks without inputs count
-// as zero, or not at all.
+// The result of one process: plain gradient descent with averages in which ranks without inputs
+// count as zero (`by_all`), or do not count.
 std::pair<at::Tensor, at::Tensor> expected(const std::vector<int>& num_inputs, bool by_all) {
   Line line;
   for (int step = 0; step < *std::max_element(num_inputs.begin(), num_inputs.end()); ++step) {
@@ -99,7 +99,7 @@ TEST(Join, ranks_without_inputs_count_as_zero_and_end_with_the_same_model) {
         EXPECT_TRUE(at::allclose(model.module().rare, rare, 1e-4, 1e-6)) << sharded;
         EXPECT_EQ(model.module().seen.item<float>(),
                   *std::max_element(num_inputs.begin(), num_inputs.end()));
-        // What comes after is ordinary again.
+        // A step after join() is an ordinary step.
         model->zero_grad();
         model.forward(input_of(group.rank(), 9), true).backward();
         at::Tensor sum = at::zeros({4});
@@ -131,7 +131,7 @@ TEST(Join, may_divide_by_the_number_of_ranks_with_inputs) {
   }
 }
 
-// The state of the optimizer, too, is the same on every rank.
+// Afterwards the state of the optimizer is the same on every rank, too.
 TEST(Join, an_optimizer_with_state_is_the_same_on_all_ranks_afterwards) {
   harness::run_ranks_ok(3, [&](ProcessGroup& group) {
     DistributedDataParallel model(std::make_shared<Line>(), borrowed(group));
@@ -186,7 +186,7 @@ TEST(Join, an_optimizer_of_libtorchs_is_taken_as_pytorchs_join_takes_it) {
   });
 }
 
-// A user who has not heard of join() is told of it.
+// The error mentions join() to users who do not know it.
 TEST(Join, a_rank_that_runs_out_of_batches_points_to_join) {
   const auto results = harness::run_ranks(2, [](ProcessGroup& group) {
     DistributedDataParallel model(std::make_shared<Line>(), borrowed(group));
@@ -202,12 +202,12 @@ TEST(Join, a_rank_that_runs_out_of_batches_points_to_join) {
   EXPECT_THAT(results[0].error->what(), Says("module.fewer_batches"));
 }
 
-// Clipping before the optimizer's step, a schedule and an average of the weights after it: ranks
-// without inputs do all of it, and have the same everywhere.
+// The loop clips before the optimizer's step and updates a schedule and an average of the weights
+// after it. Ranks without inputs do all of this and get the same results.
 TEST(Join, a_step_of_the_loop_s_own_is_taken_by_ranks_without_inputs_too) {
   const std::vector<int> num_inputs = {2, 5, 3};
   constexpr double kMaxNorm = 0.3;
-  // What one process computes.
+  // The result of one process.
   Line line;
   optim::Sgd alone(line.parameters(), {.lr = kRate});
   optim::StepLr alone_schedule(alone, {.step_size = 2});
@@ -235,7 +235,7 @@ TEST(Join, a_step_of_the_loop_s_own_is_taken_by_ranks_without_inputs_too) {
         schedule.step();
         average.update();
         optimizer.zero_grad();
-        // Collective: every rank is here.
+        // Collective: every rank takes part.
         EXPECT_EQ(all_reduce_value(group, ++num_steps, ReduceOp::kMin), num_steps);
       });
       join(model, step, [&] {
@@ -252,13 +252,14 @@ TEST(Join, a_step_of_the_loop_s_own_is_taken_by_ranks_without_inputs_too) {
         broadcast(group, other, 0);
         EXPECT_TRUE(at::equal(other, tensor)) << name;
       }
-      step();  // outside of join() it is just called
+      step();  // outside of join() it is an ordinary call
       EXPECT_EQ(schedule.num_steps(), 6);
     });
   }
 }
 
-// Two passes a step, the first under no_sync(): nothing is to be done for it elsewhere.
+// Two passes per step, the first under no_sync(): the other ranks need not do anything for that
+// one.
 TEST(Join, passes_that_only_accumulate_ask_nothing_of_the_others) {
   harness::run_ranks_ok(2, [&](ProcessGroup& group) {
     DistributedDataParallel model(std::make_shared<Line>(), borrowed(group));
@@ -329,7 +330,7 @@ TEST(Join, does_not_go_with_logical_shards) {
       "with logical shards every rank has the same number of passes");
 }
 
-// One of the ranks whose inputs have ended is told, too.
+// A rank whose inputs have ended also gets the error.
 TEST(JoinProcesses, a_rank_that_dies_is_named_by_all_others) {
   const auto results = harness::run_process_ranks(3, [](ProcessGroup& group) -> std::string {
     DistributedDataParallel model(std::make_shared<Line>(), borrowed(group));

@@ -1,5 +1,5 @@
-// Gradients that are reduced where autograd left them: over sockets always, on one host when
-// tensors are symmetric.
+// Gradients that are reduced in the memory in which autograd made them: over sockets always, and on
+// one host if tensors are symmetric.
 
 #include <chrono>
 #include <thread>
@@ -19,7 +19,7 @@ namespace {
 
 using harness::run_process_ranks;
 
-// One gradient of 640 KB, three small ones.
+// One gradient of 640 KB and three small ones.
 struct Wide : torch::nn::Module {
   Wide() {
     torch::manual_seed(0);
@@ -52,8 +52,8 @@ std::string train(ProcessGroup& group) {
   const std::shared_ptr<ProcessGroup> shared(&group, [](auto*) {});
   DistributedDataParallel model(std::make_shared<Wide>(), shared);
   Wide reference;
-  // Averages; then accumulates without communication and averages the sum; then adds to what is
-  // there.
+  // Round 0 averages; round 1 accumulates without communication and averages the sum; round 2 adds
+  // to existing gradients.
   for (int round = 0; round < 3; ++round) {
     const int base = 10 * round;
     if (round < 2) {
@@ -97,8 +97,7 @@ TEST(LargeGradient, takes_a_bucket_where_its_memory_is_not_shared) {
     EXPECT_EQ(result.report, "right, 1 buckets");
 }
 
-// Passes its gradient on, a copy of it, when the all-reduce of a gradient that came before has had
-// time to end.
+// Passes on a copy of its gradient after the all-reduce of an earlier gradient has had time to end.
 struct Late : torch::autograd::Function<Late> {
   static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& input) {
     return input.clone();
@@ -111,14 +110,14 @@ struct Late : torch::autograd::Function<Late> {
 };
 
 // A learned map is added to the body's output through a view, so that its gradient is a view of the
-// gradient that the body still needs. It comes first.
+// gradient that the body still needs. The map's gradient is computed first.
 struct AddedMap : torch::nn::Module {
   AddedMap() {
     body = register_parameter("body", at::full({400, 400}, 0.5));
     map = register_parameter("map", at::full({400, 400}, 0.25));
   }
   at::Tensor forward(const at::Tensor& input) {
-    // Autograd goes through what was made last first: the map.
+    // Autograd begins with the last operation, the addition of the map.
     const at::Tensor output = Late::apply(body * input).unsqueeze(0);
     return output + map.unsqueeze(0);
   }
@@ -135,7 +134,7 @@ std::string train_added_map(ProcessGroup& group) {
   for (const bool accumulates : {false, true}) {
     const auto loss = model.forward(at::full({400, 400}, group.rank() + 1.0)).square().sum() / 2;
     loss.backward();
-    // The outputs are 0.75 and 1.25; accumulated gradients are averages already.
+    // The outputs are 0.75 and 1.25; accumulated gradients have already been averaged.
     const double scale = accumulates ? 2 : 1;
     EXPECT_TRUE(at::allclose(model.module().map.grad(), at::full({400, 400}, scale * 1.0)));
     EXPECT_TRUE(at::allclose(model.module().body.grad(),
@@ -157,7 +156,7 @@ TEST(LargeGradient, that_is_a_view_of_one_still_needed_is_copied_first) {
   }
 }
 
-// The tensor given to backward() is the user's.
+// The tensor given to backward() belongs to the user.
 TEST(LargeGradient, of_what_the_user_gave_leaves_that_alone) {
   for (const auto& result : run_process_ranks(
            2,
@@ -175,7 +174,7 @@ TEST(LargeGradient, of_what_the_user_gave_leaves_that_alone) {
   }
 }
 
-// Linear layers' and convolutions' gradients are reduced where autograd made them.
+// The gradients of linear layers and convolutions are reduced where autograd made them.
 struct Common : torch::nn::Module {
   Common() {
     conv = register_module("conv", torch::nn::Conv2d(torch::nn::Conv2dOptions(256, 64, 3)));

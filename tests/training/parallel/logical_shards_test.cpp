@@ -1,4 +1,4 @@
-// DistributedDataParallel in logical shards: the same bits for every number of ranks.
+// DistributedDataParallel with logical shards: bitwise equal results for every number of ranks.
 
 #include <functional>
 #include <mutex>
@@ -27,10 +27,10 @@ using ::testing::HasSubstr;
 
 constexpr std::int64_t kShards = 8;
 constexpr std::int64_t kSteps = 5;
-constexpr std::int64_t kSamples = 3;  // of a shard
+constexpr std::int64_t kSamples = 3;  // samples of a shard
 
-// Convolution, BatchNorm and dropout; a layer that some shards do not use; one that two parts under
-// checkpoint() share.
+// Convolution, BatchNorm and dropout; a layer that some shards do not use; a layer that two parts
+// under checkpoint() share.
 struct Everything : torch::nn::Module {
   Everything() {
     torch::manual_seed(5);
@@ -80,7 +80,7 @@ DistributedDataParallelOptions with_shards(std::int64_t shards = kShards) {
   return options;
 }
 
-// Of all parameters and buffers.
+// The bytes of all parameters and buffers.
 std::string bits_of(const torch::nn::Module& module) {
   std::string bits;
   const auto append = [&bits](const at::Tensor& tensor) {
@@ -92,7 +92,7 @@ std::string bits_of(const torch::nn::Module& module) {
   return bits;
 }
 
-// What all ranks end with, by rank 0.
+// The bits with which all ranks end, reported by rank 0.
 std::string train_on(int world, harness::RanksOptions harness, bool sharded_optimizer) {
   std::string bits;
   at::set_num_threads(1);
@@ -183,7 +183,7 @@ TEST(LogicalShards, give_a_resnet_18_the_same_bits_for_every_number_of_ranks) {
   for (const int world : {1, 2, 4}) EXPECT_TRUE(train_resnet_on(world) == bits) << world;
 }
 
-// The mean of all shards' gradients, and nothing of the step before.
+// The result is the mean of all shards' gradients, without gradients of the previous step.
 TEST(LogicalShards, average_the_gradients_of_all_shards) {
   const auto gradients_of = [](Everything& net, std::int64_t shard) {
     const auto [images, labels] = shard_of(0, shard);
@@ -211,8 +211,8 @@ TEST(LogicalShards, average_the_gradients_of_all_shards) {
   });
 }
 
-// What the last bucket said of one step must not be taken for a part of the next: a second module,
-// and a parameter that is used in the first step only.
+// The last bucket of a step carries information that must not be applied to the next step. The test
+// has a second module, and a parameter that is used only in the first step.
 TEST(LogicalShards, say_nothing_of_the_step_before) {
   harness::run_ranks_ok(2, [](ProcessGroup& group) {
     DistributedDataParallel first(make_everything(), borrowed(group), with_shards());
@@ -228,7 +228,7 @@ TEST(LogicalShards, say_nothing_of_the_step_before) {
   });
 }
 
-// Sums of 16-bit gradients are rounded once, whatever the number of ranks.
+// Sums of 16-bit gradients are rounded once for any number of ranks.
 TEST(LogicalShards, round_16_bit_gradients_once) {
   const auto gradient_on = [](int world) {
     std::string bits;
@@ -309,7 +309,7 @@ TEST(LogicalShards, do_not_go_with_a_hook) {
       ErrorCode::kInvalid, "communication hook mean: with logical shards");
 }
 
-// After an exception in the middle of a step on every rank the next step is whole.
+// An exception in the middle of a step on every rank does not affect the next step.
 TEST(LogicalShards, of_a_step_that_failed_are_forgotten) {
   harness::run_ranks_ok(2, [](ProcessGroup& group) {
     DistributedDataParallel model(make_everything(), borrowed(group), with_shards(4));

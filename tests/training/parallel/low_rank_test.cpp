@@ -51,7 +51,7 @@ TEST(LowRank, columns_become_orthonormal) {
   }
 }
 
-// The second pass over each column is what keeps the third orthogonal.
+// Only the second pass over each column keeps the third one orthogonal.
 TEST(LowRank, columns_that_are_nearly_parallel_become_orthonormal) {
   constexpr std::int64_t kRows = 200;
   const auto noise = numbers(kRows * 3, 5);
@@ -84,7 +84,7 @@ TEST(LowRank, factors_multiply_to_their_product) {
   EXPECT_EQ(product, (std::vector<float>{21, 42, 43, 86, 65, 130}));
 }
 
-// Written down on one processor; every other one must come to the same.
+// The expected values were computed on one processor; every other processor must compute the same.
 TEST(LowRank, has_the_same_bits_on_every_processor) {
   auto p = numbers(301 * 5, 1);
   const auto q = numbers(77 * 5, 2);

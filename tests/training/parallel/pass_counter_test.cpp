@@ -1,4 +1,5 @@
-// What a program with a loop of its own tells of its steps: paceline top, paceline advise.
+// The steps that a program with its own training loop reports to `paceline top` and `paceline
+// advise`.
 
 #include <cstdlib>
 #include <fstream>
@@ -47,11 +48,11 @@ class PassCounterTest : public testing::Test {
   const FreshDirectory folder_;
 };
 
-// The steps that a program with such a loop is told to have taken.
+// A kind of training loop, and the number of steps that the counter must report for it.
 struct LoopKind {
   std::string name;
   std::uint64_t wanted;
-  // `step`: a call for each iteration.
+  // Returns `step`, which runs one iteration.
   std::function<std::function<void()>(const std::shared_ptr<ProcessGroup>& group)> begin;
 };
 
@@ -126,7 +127,7 @@ std::vector<LoopKind> loop_kinds(int iterations) {
            it->model(at::ones({9, 2}));
          };
        }},
-      // Its first pass comes before the first change.
+      // The first pass comes before the first update of the weights.
       {"GAN", each + 1,
        [](Group group) {
          return [real = learner(group), fake = learner(group)] {
@@ -227,7 +228,7 @@ TEST_F(PassCounterTest, a_loop_that_counts_for_itself_is_not_counted_twice) {
   }
   passes.begin_forward(2, true);
   passes.end_backward(0, 1);
-  EXPECT_EQ(gauge().steps, 1U);  // the own log's file went with it
+  EXPECT_EQ(gauge().steps, 1U);  // the file of the program's own log was removed with the log
   EXPECT_EQ(gauge().samples, 2U);
   EXPECT_FALSE(StepLog().counts());
 }

@@ -1,4 +1,5 @@
-// A replica that went astray: a bit that was flipped in one rank's memory, also from outside.
+// A replica that differs from the others because of a flipped bit in one rank's memory, also if
+// another process flipped it.
 
 #include "paceline/training/parallel/replica_guard.h"
 
@@ -32,7 +33,7 @@ using harness::Says;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Several parts of the guard's: 300 x 300 floats are 360 kB.
+// The guard checks it in several parts: 300 x 300 floats are 360 kB.
 struct Guarded : torch::nn::Module {
   Guarded() {
     for (const char* name : {"first", "second", "third"})
@@ -45,14 +46,15 @@ struct Guarded : torch::nn::Module {
   std::vector<torch::nn::Linear> layers;
 };
 
-// Trains until the guard says something, or for `steps`; `damage` comes after the step of its
-// number.
+// Trains for `steps`, or until the guard reports an error. `damage` is called after step
+// `damaged_step`.
 void train(ProcessGroup& group, std::int64_t guard_passes, int steps, int damaged_step,
            const std::function<void(Guarded&)>& damage) {
   DistributedDataParallelOptions options;
   options.guard_passes = guard_passes;
   DistributedDataParallel model(std::make_shared<Guarded>(), borrowed(group), options);
-  torch::optim::SGD optimizer(model->parameters(), 0.01);  // Paceline's would notice by itself
+  // Paceline's optimizers would notice the damage by themselves.
+  torch::optim::SGD optimizer(model->parameters(), 0.01);
   for (int step = 1; step <= steps; ++step) {
     model.forward(at::ones({2, 300}) * (group.rank() + step)).sum().backward();
     optimizer.step();
@@ -66,7 +68,7 @@ void flip_bit(const at::Tensor& tensor, std::int64_t element, int bit) {
   words[element] ^= 1U << bit;
 }
 
-// What each of `world` ranks is told when rank 1 damages its replica after step 5.
+// The errors of `world` ranks when rank 1 damages its replica after step 5.
 std::vector<std::string> told_after(int world, std::int64_t guard_passes,
                                     const std::function<void(Guarded&)>& damage) {
   const auto results = harness::run_ranks(world, [&](ProcessGroup& group) {
@@ -100,8 +102,8 @@ TEST(ReplicaGuard, names_both_of_two_ranks) {
     EXPECT_THAT(text, AllOf(Says("replica.two_differ", "0 and 1"), HasSubstr("third.bias")));
 }
 
-// Once damaged, the parameters of the others differ, too, because of what the damage does to the
-// gradients; not those that get none from it.
+// Damage to a parameter also changes the other ranks' parameters, through the gradients. So the
+// test damages one that has no gradients.
 TEST(ReplicaGuard, compares_bits_the_sign_of_a_zero_and_the_payload_of_a_nan) {
   for (const std::uint32_t bits : {0x80000000U, 0x7fc00001U}) {
     const auto results = harness::run_ranks(3, [&](ProcessGroup& group) {
@@ -161,7 +163,7 @@ TEST(ReplicaGuard, before_a_save_compares_everything) {
   }
 }
 
-// The parent writes into the memory of a rank that runs.
+// The parent process writes into the memory of a running rank.
 TEST(ReplicaGuardProcesses, finds_a_bit_that_another_process_flipped) {
   struct Shared {
     std::atomic<std::uintptr_t> address;
@@ -246,7 +248,7 @@ TEST(NonFiniteGradient, of_a_rank_alone_is_said_too) {
   }
 }
 
-// A parameter that only a pass under no_sync() uses, which does not average.
+// One parameter is only used by a pass under no_sync(), which does not average.
 TEST(NonFiniteGradient, that_an_accumulating_pass_left_is_said_with_the_average) {
   struct TwoParts : torch::nn::Module {
     TwoParts() {

@@ -1,5 +1,5 @@
-// What fully_shard() takes of a machine's memory, counted in pages, and what it does where there is
-// too little.
+// The memory that fully_shard() takes on a machine, counted in pages, and its behaviour when there
+// is too little.
 
 #include <algorithm>
 #include <fstream>
@@ -41,14 +41,15 @@ std::span<const std::byte> bytes_in(const at::Tensor& tensor) {
   return {static_cast<const std::byte*>(tensor.data_ptr()), tensor.nbytes()};
 }
 
-// What of them takes memory, in whatever process.
+// The bytes of these tensors that take physical memory, in any process.
 std::size_t pages_of(const std::vector<at::Tensor>& tensors) {
   std::vector<std::span<const std::byte>> ranges;
   for (const auto& tensor : tensors) ranges.push_back(bytes_in(tensor));
   return harness::resident_bytes(ranges);
 }
 
-// Weights once for all ranks, in both views; of the optimizer's state each element on one rank.
+// Weights exist once for all ranks, in both views; each element of the optimizer's state exists on
+// one rank.
 TEST(ShardMemory, the_machine_has_twelve_bytes_a_parameter_for_any_number_of_ranks) {
   constexpr std::int64_t kLayers = 4, kSide = 1024, kParameters = kLayers * kSide * kSide;
   for (const int ranks : {1, 2, 8}) {
@@ -89,7 +90,7 @@ TEST(ShardMemory, the_machine_has_twelve_bytes_a_parameter_for_any_number_of_ran
   }
 }
 
-// The copy and gradients lie in memory without a name, which is not of that file system.
+// The copy and the gradients are in unnamed memory files, which do not belong to that file system.
 TEST(ShardMemory, a_tiny_dev_shm_does_not_matter) {
   const auto train = [](const std::function<void(int rank)>& before) {
     const auto results = harness::run_process_ranks(
@@ -124,17 +125,17 @@ TEST(ShardMemory, a_tiny_dev_shm_does_not_matter) {
     return sums;
   };
   const auto in_tiny = train([](int) {
-    // Where it cannot be made tiny, that nothing of it is used must do.
+    // If it cannot be made tiny, the check that nothing of it is used must suffice.
     const bool is_tiny = harness::make_dev_shm_tiny();
     EXPECT_TRUE(is_tiny || geteuid() != 0 || getenv("CI") != nullptr);
   });
   EXPECT_EQ(in_tiny, train({}));
 }
 
-// Sanitizers need memory of their own for each byte.
+// Sanitizers need extra memory for each byte.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-// The ranks' own weights fit, and so does Adam, whose state takes no memory before the first step;
-// it would take two thirds more than the limit.
+// The ranks' own weights fit within the limit, and so does Adam, whose state takes no memory before
+// the first step. With the shared copy in addition, the ranks would exceed the limit.
 TEST(ShardMemory, a_copy_that_a_small_cgroup_has_no_room_for_is_an_error_before_the_steps) {
   constexpr std::int64_t kLayers = 3, kSide = 2048;
   constexpr std::size_t kWeights = kLayers * kSide * kSide * sizeof(float);  // 48 MiB
@@ -157,10 +158,9 @@ TEST(ShardMemory, a_copy_that_a_small_cgroup_has_no_room_for_is_an_error_before_
 }
 #endif
 
-// Every process is a host of its own, which has one mapping: what it keeps, and units that are
-// whole.
+// Every process is its own host. Its mapping has the half that it keeps, and a few whole units.
 TEST(ShardMemory, hosts_that_divide_parameters_have_few_units_whole) {
-  constexpr std::int64_t kLayers = 12, kSide = 512;  // a weight of 1 MB, which is a unit
+  constexpr std::int64_t kLayers = 12, kSide = 512;  // each weight is a unit of 1 MB
   const auto results = harness::run_process_ranks(
       2,
       [](ProcessGroup& group) {

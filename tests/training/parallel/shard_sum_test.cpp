@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::int64_t kCount = 1000;
 
-// Of numbers whose sum depends on the order.
+// Shards of numbers whose sum depends on the order.
 std::vector<at::Tensor> shards_of_numbers(std::int64_t count) {
   auto generator = at::detail::createCPUGenerator(harness::random_seed());
   std::vector<at::Tensor> shards;
@@ -24,14 +24,14 @@ std::vector<at::Tensor> shards_of_numbers(std::int64_t count) {
   return shards;
 }
 
-// The sum of all shards over so many ranks, and the mean, by rank 0.
+// The sum of all shards over `world` ranks, and the mean, as rank 0 has them.
 std::pair<at::Tensor, at::Tensor> sum_over(int world, const std::vector<at::Tensor>& shards) {
   std::pair<at::Tensor, at::Tensor> result;
   harness::run_ranks_ok(world, [&](ProcessGroup& group) {
     const auto count = static_cast<std::int64_t>(shards.size()) / world;
     const std::int64_t first = group.rank() * count;
     ShardSum sum;
-    for (int round = 0; round < 2; ++round) {  // the second begins anew
+    for (int round = 0; round < 2; ++round) {  // the second round begins again
       for (std::int64_t i = first; i + 1 < first + count; ++i) {
         const auto& shard = shards[static_cast<std::size_t>(i)];
         const bool may_keep = i % 3 == 1;
@@ -66,7 +66,8 @@ TEST(ShardSum, has_the_bits_of_one_rank_a_shard_for_every_number_of_ranks_that_f
   }
 }
 
-// Two ranks with three shards each are no subtrees of six: the test before can fail.
+// Two ranks with three shards each are not subtrees of six, so the result differs: the test above
+// can fail.
 TEST(ShardSum, has_other_bits_where_the_ranks_do_not_fit) {
   const auto shards = shards_of_numbers(6);
   EXPECT_FALSE(at::equal(sum_over(2, shards).first, sum_over(6, shards).first));

@@ -34,17 +34,17 @@ at::Tensor random(const Sizes& sizes, std::uint64_t seed, at::ScalarType type = 
   return at::randn(sizes, at::detail::createCPUGenerator(seed), at::TensorOptions(type));
 }
 
-// How many samples a rank has: unequal, and none on rank 1.
+// The number of samples of a rank: unequal, and none on rank 1.
 std::int64_t samples_of(int rank) { return rank == 1 ? 0 : 2 + rank * 3 % 5; }
 
 struct WholeBatch {
-  std::vector<at::Tensor> inputs, factors;  // of each rank
+  std::vector<at::Tensor> inputs, factors;  // one for each rank
   at::Tensor weight, bias, mean, variance;
-  std::vector<at::Tensor> outputs, input_gradients;  // of each rank
+  std::vector<at::Tensor> outputs, input_gradients;  // one for each rank
 };
 
-// One process normalises all samples; the loss is the sum of output * factor, squared in between so
-// that it depends on the statistics.
+// One process normalises all samples. The loss is the sum of output^2 * factor; without the square
+// it would not depend on the statistics.
 WholeBatch whole_batch(int world, const Sizes& tail, at::ScalarType type, bool affine) {
   WholeBatch whole;
   Sizes counts;
@@ -139,7 +139,8 @@ TEST(SyncBatchNormProcesses, equal_one_process_on_the_whole_batch) {
   }
 }
 
-// The derivative of a sum over all ranks, by differences, for each element of rank 0's input.
+// The derivative of a sum over all ranks as a difference quotient, for each element of rank 0's
+// input.
 TEST(SyncBatchNorm, gradients_in_float64_are_the_differences) {
   run_ranks_ok(3, [](ProcessGroup& group) {
     const auto rank = static_cast<std::uint64_t>(group.rank());
@@ -208,7 +209,7 @@ TEST(SyncBatchNorm, evaluation_is_local_with_running_statistics_or_those_of_the_
       torch::nn::BatchNorm2d local(options);
       norm->eval();
       local->eval();
-      if (group.rank() == 1) continue;  // the other rank does not come
+      if (group.rank() == 1) continue;  // the other rank does not take part
       const auto input = random({4, kFeatures, 2, 2}, 1);
       EXPECT_TRUE(at::equal(norm(input), local(input))) << tracks;
     }

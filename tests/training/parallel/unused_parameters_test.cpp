@@ -1,5 +1,5 @@
-// Parameters that some ranks, or all, do not use in a pass, and those that change whether they
-// require a gradient.
+// Parameters that some ranks, or all ranks, do not use in a pass, and parameters that change
+// whether they require a gradient.
 
 #include <random>
 
@@ -27,7 +27,7 @@ constexpr std::int64_t kSize = 5;
 
 using Uses = std::vector<bool>;
 
-// A sum of the parts that are asked for, so that the gradient of part i is the input's row i.
+// A sum of the requested parts, so that the gradient of part i is row i of the input.
 struct Parts : torch::nn::Module {
   Parts() {
     for (std::int64_t i = 0; i < kParts; ++i)
@@ -48,7 +48,7 @@ at::Tensor rows_of(int rank, int step = 0) {
   return at::arange(kParts * kSize, at::kFloat).reshape({kParts, kSize}) + 10.F * rank + step;
 }
 
-// All gradients in one bucket, each alone in one, and each reduced where it lies.
+// All gradients in one bucket; each in its own bucket; each reduced in place.
 const std::vector<BucketLimits> kLimits = {
     {}, {.first_bytes = 1, .cap_bytes = 1}, {.alone_bytes = 1}};
 
@@ -72,7 +72,8 @@ TEST_P(UnusedParameters, count_as_zero_on_a_rank_that_does_not_use_them) {
   });
 }
 
-// Also where it lay in a bucket: a mean of three equal numbers need not be that number.
+// A gradient that was in a bucket is kept as well: the mean of three equal numbers may differ from
+// that number.
 TEST_P(UnusedParameters, keep_their_gradient_where_no_rank_uses_them) {
   run_ranks_ok(3, [&](ProcessGroup& group) {
     DistributedDataParallel model(std::make_shared<Parts>(), borrowed(group), options());
@@ -88,7 +89,7 @@ TEST_P(UnusedParameters, keep_their_gradient_where_no_rank_uses_them) {
   });
 }
 
-// Part 1 is used without communication only, and by rank 0 only.
+// Only rank 0 uses part 1, and only in passes without communication.
 TEST_P(UnusedParameters, that_earlier_passes_used_bring_what_accumulated) {
   run_ranks_ok(2, [&](ProcessGroup& group) {
     DistributedDataParallel model(std::make_shared<Parts>(), borrowed(group), options());
@@ -108,7 +109,8 @@ TEST_P(UnusedParameters, that_earlier_passes_used_bring_what_accumulated) {
   });
 }
 
-// Every rank draws anew in every step what it uses; what all ranks' draws give is known to each.
+// In every step each rank draws the parts that it uses. All ranks draw the same random numbers, so
+// each knows the expected averages.
 TEST_P(UnusedParameters, may_be_others_in_every_step) {
   const auto seed = harness::random_seed();
   for (int world = 1; world <= 4; ++world) {
@@ -118,7 +120,7 @@ TEST_P(UnusedParameters, may_be_others_in_every_step) {
       auto& parts = model.module().parts;
       std::vector<at::Tensor> expected(kParts);
       for (int step = 0; step < 20; ++step) {
-        if (random() % 2 == 0) {  // else they accumulate
+        if (random() % 2 == 0) {  // otherwise the gradients accumulate
           for (std::size_t i = 0; i < kParts; ++i)
             expected[i] = parts[i].mutable_grad() = at::Tensor();
         }
@@ -212,8 +214,8 @@ TEST(RequireAllUsed, names_on_all_ranks_what_one_did_not_use) {
   }
 }
 
-// A generator and a discriminator, each under its own wrapper, in one group. The discriminator's
-// parts that a rank uses differ, so it launches late there.
+// A generator and a discriminator (the judge), each with its own wrapper, in one group. The ranks
+// use different parts of the judge, so its buckets start at different times.
 TEST(TwoModules, of_one_group_communicate_in_one_order) {
   run_ranks_ok(3, [](ProcessGroup& group) {
     const DistributedDataParallelOptions small{.buckets = {.first_bytes = 1, .cap_bytes = 1}};
@@ -232,14 +234,14 @@ TEST(TwoModules, of_one_group_communicate_in_one_order) {
         continue;
       }
       judge.forward(made, Uses{true, !odd, odd, true}).backward();
-      // The judge uses three of its parts on every rank, and each is a sum of five elements.
+      // Every rank uses three of the judge's parts, and each adds five elements.
       const at::Tensor mean = (rows_of(0) + rows_of(1) + rows_of(2))[0] / 3;
       EXPECT_TRUE(at::allclose(generator.module().parts[0].grad(), mean * 15.0)) << step;
     }
   });
 }
 
-// Of the same shape, so that nothing else tells them apart.
+// Both modules have the same shape, so that nothing else distinguishes them.
 TEST(TwoModules, called_in_different_orders_are_an_error_that_says_so) {
   const auto results = run_ranks(3, [](ProcessGroup& group) {
     DistributedDataParallel one(std::make_shared<Parts>(), borrowed(group));

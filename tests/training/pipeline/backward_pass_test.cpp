@@ -1,4 +1,4 @@
-// The halves of a backward pass against the whole one, in bits.
+// Compares the halves of a backward pass with the whole pass: bitwise equal.
 
 #include "paceline/training/pipeline/backward_pass.h"
 
@@ -22,7 +22,7 @@ bool are_equal(const Tensors& a, const Tensors& b) {
   return true;
 }
 
-// `forward` twice: once for each way.
+// Calls `forward` twice: for the whole pass and for the halves.
 void expect_equal_halves(const std::function<Tensors(const Tensors&)>& forward,
                          const Tensors& inputs, const Tensors& parameters, bool repeats) {
   Tensors gradients;
@@ -79,7 +79,7 @@ TEST(BackwardPassTest, no_inputs_unused_parameters_and_several_outputs) {
       {input}, {weight, unused}, false);
 }
 
-// A parameter that reaches the output beside the inputs.
+// A parameter that reaches the output without meeting an input.
 TEST(BackwardPassTest, a_parameter_that_meets_no_input) {
   const auto weight = made_up({kWidth}, 2).requires_grad_();
   expect_equal_halves(
@@ -89,7 +89,7 @@ TEST(BackwardPassTest, a_parameter_that_meets_no_input) {
       {made_up({kWidth}, 0).requires_grad_()}, {weight}, true);
 }
 
-// The second half runs only what parameters need.
+// The second half runs only the operations that parameters need.
 TEST(BackwardPassTest, the_second_half_does_not_repeat_the_first) {
   struct Counted : torch::autograd::Function<Counted> {
     static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input,

@@ -1,5 +1,5 @@
-// Tensors that stages on one host read in each other's memory: that they do, and that nobody writes
-// there meanwhile.
+// Tensors that stages on one host read in each other's memory, without a write to that memory in
+// the meantime.
 
 #include <algorithm>
 #include <csignal>
@@ -33,7 +33,7 @@ using harness::Says;
 using testing::HasSubstr;
 using Tensors = PipelineStage::Tensors;
 
-constexpr std::int64_t kRows = 64, kColumns = 1024;  // of float32: SymmetricTensors::kLeastBytes
+constexpr std::int64_t kRows = 64, kColumns = 1024;  // SymmetricTensors::kLeastBytes in float32
 constexpr std::size_t kArenaBytes = 16 << 20;
 
 at::Tensor mean_of_squares(const Tensors& outputs, int) { return outputs[0].pow(2).mean(); }
@@ -44,7 +44,7 @@ std::vector<Tensors> wide_micro_batches(int count) {
   return result;
 }
 
-// Whether the tensor lies in the memory of this rank of the world.
+// Whether the tensor is in the memory of this rank of the world.
 bool lies_with(int world_rank, const at::Tensor& tensor) {
   const auto arena = TensorAllocator::instance().arena();
   const auto* const data = static_cast<const std::byte*>(tensor.data_ptr());
@@ -52,7 +52,7 @@ bool lies_with(int world_rank, const at::Tensor& tensor) {
   return data >= area && data < area + arena->bytes();
 }
 
-// How many inputs and gradients were read in another rank's memory.
+// The number of inputs and gradients that were read directly from another rank's memory.
 struct InPlace {
   int inputs = 0, gradients = 0;
 };
@@ -78,12 +78,14 @@ PipelineStage wide_stage(int index, const std::shared_ptr<InPlace>& seen = nullp
           .parameters = {weight}};
 }
 
-// Two pipelines of two stages beside each other, on ranks 0 and 2, 1 and 3 of the world.
+// Two pipelines with two stages each, side by side: on ranks 0 and 2, and on ranks 1 and 3 of the
+// world.
 TEST(PipelineLoansProcesses, results_are_read_where_they_are_with_the_bits_of_one_process) {
   constexpr int kMicroBatches = 4;
   at::set_num_threads(1);
   const auto results = harness::run_process_ranks(4, [&](ProcessGroup& world) {
-    // In the rank: LibTorch has no autograd in a child of a process that used it.
+    // Inside the rank's process: LibTorch has no autograd in the child of a process that has used
+    // it.
     const auto batches = wide_micro_batches(kMicroBatches);
     const Oracle oracle =
         run_in_one_process({wide_stage(0), wide_stage(1)}, batches, mean_of_squares);
@@ -137,8 +139,8 @@ TEST(PipelineLoans, ranks_that_are_threads_read_each_others_results) {
   }
 }
 
-// Rank 1 is stopped with its first input; rank 0 computes all its results meanwhile. Rank 1 keeps
-// all its inputs, also after the pass.
+// Rank 1 is frozen with its first input; meanwhile rank 0 computes all its results. Rank 1 keeps
+// all its inputs, even after the pass.
 TEST(PipelineLoansProcesses, memory_is_not_used_again_before_the_slowest_rank_is_done_with_it) {
   constexpr int kMicroBatches = 6;
   const auto deadline = Deadline::after(std::chrono::seconds(60));
@@ -191,7 +193,7 @@ TEST(PipelineLoansProcesses, memory_is_not_used_again_before_the_slowest_rank_is
   EXPECT_EQ(results[1].report, "true true 6");
 }
 
-// In an area that would be full after a few steps.
+// The area would be full after a few steps if memory were not freed.
 TEST(PipelineLoansProcesses, after_many_steps_all_memory_is_free) {
   constexpr int kSteps = 50, kMicroBatches = 4;
   at::set_num_threads(1);
@@ -215,7 +217,8 @@ TEST(PipelineLoansProcesses, after_many_steps_all_memory_is_free) {
   EXPECT_EQ(results[1].report, fmt::format("{} 0 empty", 2 * kSteps * kMicroBatches));
 }
 
-// Rank 1 is killed with three results of rank 0, which goes on in the world's area.
+// Rank 1 is killed while it borrows three results of rank 0, which continues to use the world's
+// area.
 TEST(PipelineLoansProcesses, what_a_lost_rank_has_borrowed_is_not_used_again) {
   at::set_num_threads(1);
   harness::SharedCounter reached;
@@ -304,7 +307,7 @@ TEST(PipelineLoansProcesses, a_rank_without_the_area_of_the_others_is_told) {
   }
 }
 
-// More than there are slots, in both directions: the rest are messages.
+// More tensors than there are slots, in both directions: the rest are sent as messages.
 TEST(PipelineLoans, the_number_of_tensors_is_not_limited) {
   constexpr int kTensors = static_cast<int>(Loans::kMost) + 50;
   const auto make = [](int index) {
@@ -329,7 +332,7 @@ TEST(PipelineLoans, the_number_of_tensors_is_not_limited) {
   });
 }
 
-// What every rank is told when stage 1 does this.
+// Expects this error on every rank when stage 1 runs `forward`.
 void expect_refused(const std::function<Tensors(const Tensors& inputs)>& forward, bool trains,
                     const std::string& words) {
   const auto results = harness::run_ranks(2, [&](ProcessGroup& group) {

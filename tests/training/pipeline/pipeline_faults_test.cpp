@@ -1,4 +1,4 @@
-// What is refused, and what every rank is told when a stage or a rank fails.
+// Refused inputs, and the errors on every rank when a stage or a rank fails.
 
 #include <chrono>
 #include <csignal>
@@ -136,8 +136,8 @@ TEST(PipelineFaults, plans_and_stages_that_are_not_this_groups) {
   });
 }
 
-// Micro-batches are in flight on all ranks: rank 1 is in its third forward pass when it is killed.
-// The others are told of it before any of their waits could end by a timeout.
+// Micro-batches are in flight on all ranks: rank 1 is killed in its third forward pass. The other
+// ranks learn of it before any of their waits could end by a timeout.
 TEST(PipelineProcesses, a_rank_that_dies_is_named_with_its_stage_by_all_others) {
   constexpr auto kLimit = std::chrono::seconds(10);  // some milliseconds on an idle machine
   at::set_num_threads(1);
@@ -179,7 +179,7 @@ TEST(PipelineProcesses, a_rank_that_dies_is_named_with_its_stage_by_all_others) 
               << std::chrono::duration<double, std::milli>(results[rank].ended - killed).count()
               << " ms\n";
   }
-  // Both wait for what rank 1 would have sent next, or are still on their way there.
+  // Both ranks wait for what rank 1 would have sent next, or have not reached that wait yet.
   EXPECT_THAT(results[0].report, ContainsRegex("this rank was in 0(F2|B0|F3|B1) "));
   EXPECT_THAT(results[2].report, ContainsRegex("this rank was in 2(F1|B1|F2) "));
 }

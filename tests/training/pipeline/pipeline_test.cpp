@@ -1,4 +1,4 @@
-// Pipelines against one process that takes one micro-batch after the other: equal in bits.
+// Compares pipelines with one process that takes one micro-batch after the other: bitwise equal.
 
 #include "paceline/training/pipeline/pipeline.h"
 
@@ -43,7 +43,7 @@ void expect_equal_gradients(const std::vector<at::Tensor>& parameters,
   }
 }
 
-// Two steps whose gradients add up.
+// Runs two steps, whose gradients are added.
 void expect_equal_to_one_process(const pipeline::Plan& plan, const StageMaker& make,
                                  const std::vector<Tensors>& micro_batches,
                                  const Pipeline::Loss& loss = square_loss) {
@@ -75,7 +75,7 @@ void expect_equal_to_one_process(const pipeline::Plan& plan, const StageMaker& m
 
 TEST(PipelineBits, named_schedules_with_one_stage_a_rank) {
   for (const int ranks : {1, 2, 3, 4}) {
-    for (const int micro_batches : {1, 2, 3, 8}) {  // also fewer than stages
+    for (const int micro_batches : {1, 2, 3, 8}) {  // also fewer micro-batches than stages
       for (const auto name : {"gpipe", "1f1b", "zero-bubble"}) {
         expect_equal_to_one_process(pipeline::make_plan(name, {ranks, micro_batches}), block_stage,
                                     some_micro_batches(micro_batches));
@@ -109,16 +109,18 @@ TEST(PipelineBits, searched_plans_also_in_a_v) {
   }
 }
 
-// Backward passes in another order than forward ones, and another on each rank.
+// The backward passes run in another order than the forward passes, and in another order on each
+// rank.
 TEST(PipelineBits, plans_whose_micro_batches_change_places) {
-  // The second has whole backward passes and halves in one stage.
+  // The second plan has whole backward passes and halves in one stage.
   for (const char* csv : {"0F0,0F1,0F2,0B2,0B1,0B0\n1F0,1F1,1F2,1B2,1B1,1B0\n",
                           "0F2,0F0,0F1,0I1,0B2,0W1,0B0\n1F0,1F1,1F2,1B1,1I0,1B2,1W0\n"}) {
     expect_equal_to_one_process(pipeline::plan_from_csv(csv), block_stage, some_micro_batches(3));
   }
 }
 
-// Token numbers, an embedding, then two tensors between stages: a mask and what it hides.
+// Token numbers and an embedding; then two tensors go between stages: the states, and the mask that
+// hides some of them.
 PipelineStage stage_with_mask(int index) {
   if (index == 0) {
     const auto table = made_up({11, kWidth}, 0.2).requires_grad_();
@@ -130,7 +132,7 @@ PipelineStage stage_with_mask(int index) {
             .parameters = {table}};
   }
   auto stage = block_stage(index);
-  // Its first parameter is frozen, the last is one that nothing uses.
+  // Its first parameter is frozen, and its last one is unused.
   stage.parameters[0].requires_grad_(false);
   stage.parameters.push_back(made_up({3}, 1).requires_grad_());
   stage.forward = [inner = stage.forward](const Tensors& inputs) {
@@ -149,7 +151,7 @@ TEST(PipelineBits, several_tensors_of_changing_shapes) {
   }
 }
 
-// Stage 1 only hands on what stage 2 needs of stage 0.
+// Stage 1 only passes on an output of stage 0 that stage 2 needs.
 TEST(PipelineBits, a_skip_past_a_stage) {
   const StageMaker make = [](int index) {
     auto stage = block_stage(index);
@@ -182,7 +184,7 @@ TEST(PipelineBits, a_gradient_that_is_passed_on_to_a_parameter) {
   }
 }
 
-// What a later stage does not use has no gradient.
+// An output that no later stage uses has no gradient.
 TEST(PipelineBits, an_output_that_is_not_used) {
   const StageMaker make = [](int index) {
     auto stage = block_stage(index);

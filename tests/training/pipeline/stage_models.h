@@ -1,7 +1,7 @@
 #pragma once
 
-// A chain of stages, and the oracle: the same chain in one process, one micro-batch after the
-// other.
+// A chain of stages, and the expected results: the same chain in one process, one micro-batch after
+// the other.
 
 #include <functional>
 #include <memory>
@@ -19,14 +19,14 @@ inline std::shared_ptr<ProcessGroup> loan_of(ProcessGroup& group) {
 
 constexpr std::int64_t kWidth = 6;
 
-// Float32, values that depend on `seed` alone, no generator.
+// Float32 values that depend only on `seed`; no generator is used.
 inline at::Tensor made_up(at::IntArrayRef sizes, double seed) {
   std::int64_t count = 1;
   for (const auto size : sizes) count *= size;
   return (at::arange(count, at::kDouble) * 1.37 + seed).sin().reshape(sizes).to(at::kFloat);
 }
 
-// Linear, norm and gelu, with a way around them.
+// Two linear layers with a norm and a GELU; block_stage() adds the input to their output.
 inline torch::nn::Sequential block(int stage) {
   torch::nn::Sequential model(
       torch::nn::LayerNorm(torch::nn::LayerNormOptions(std::vector<std::int64_t>{kWidth})),
@@ -50,7 +50,7 @@ inline PipelineStage block_stage(int index) {
 }
 
 struct Oracle {
-  std::vector<std::vector<at::Tensor>> gradients;  // by stage
+  std::vector<std::vector<at::Tensor>> gradients;  // one list for each stage
   std::vector<at::Tensor> losses;
 };
 

@@ -32,7 +32,7 @@ TEST(TiedWeights, copies_begin_alike_and_their_gradients_are_added_up) {
         EXPECT_TRUE(torch::equal(weight.grad(), torch::full({2, 3}, wanted)));
       }
       EXPECT_TRUE(torch::equal(weight, torch::full({2, 3}, has_copy ? 1.0 : 1.0 + group.rank())));
-      // Used by nobody: a gradient of zeros.
+      // No stage uses it, so its gradient is zero.
       EXPECT_EQ(frozen.grad().defined(), has_copy);
     });
   }

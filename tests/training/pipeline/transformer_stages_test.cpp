@@ -1,5 +1,5 @@
-// GPT and BERT in a pipeline against the whole model in one process, which takes one micro-batch
-// after the other: equal in bits.
+// Compares GPT and BERT in a pipeline with the whole model in one process, which takes one
+// micro-batch after the other: bitwise equal.
 
 #include <functional>
 
@@ -48,7 +48,7 @@ at::Tensor token_loss(const Tensors& logits, int micro_batch) {
   return models::next_token_loss(logits[0], tokens_of(micro_batch + 1, logits[0].size(1)));
 }
 
-// Losses and gradients of the whole model, by its names.
+// Losses and gradients of the whole model, with its parameter names.
 struct WholeModel {
   std::vector<at::Tensor> losses;
   torch::OrderedDict<std::string, at::Tensor> parameters;
@@ -67,7 +67,7 @@ WholeModel run_whole(Whole& whole, const std::vector<Tensors>& batches,
   return result;
 }
 
-// One stage on each of two ranks, and a V: two on each, both ends on rank 0.
+// One stage on each of two ranks; and a V with two stages on each rank, both ends on rank 0.
 std::vector<pipeline::Plan> plans_of_two_ranks(int micro_batches) {
   const pipeline::Costs equal{
       .stages = std::vector<pipeline::StageCosts>(
@@ -77,12 +77,13 @@ std::vector<pipeline::Plan> plans_of_two_ranks(int micro_batches) {
           pipeline::search_plan(pipeline::v_layout(2), micro_batches, equal).plan};
 }
 
-// The tied weight's gradient has the same bits for one micro-batch; for more, its two uses are
-// added up in another order.
+// For one micro-batch the tied weight's gradient is bitwise equal to the whole model's; for more,
+// its two uses are added in another order.
 template <class Stage, class Options>
 void expect_the_bits_of(const WholeModel& whole, const Options& options, const std::string& tied,
                         const pipeline::Plan& plan, const std::vector<Tensors>& batches) {
-  std::vector<std::vector<Stage>> stages(2);  // made here: threads share a random generator
+  // The stages are made here, because the ranks' threads share a random generator.
+  std::vector<std::vector<Stage>> stages(2);
   for (int index = 0; index < plan.num_stages(); ++index) {
     torch::manual_seed(3);
     const auto range = models::stage_range(options.layers, index, plan.num_stages());
@@ -134,7 +135,7 @@ TEST(TransformerStages, stages_of_gpt_have_the_bits_of_the_whole_model) {
   }
 }
 
-// With padding, so that the second stage needs the mask, and lengths that change.
+// With padding, so that the second stage needs the mask, and with varying lengths.
 TEST(TransformerStages, stages_of_bert_have_the_bits_of_the_whole_model) {
   for (const int count : {1, 4}) {
     std::vector<Tensors> batches;

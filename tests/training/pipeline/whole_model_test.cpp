@@ -1,5 +1,5 @@
-// What is known of a whole model whose stages are on several ranks: losses without gradients, the
-// costs of its layers, its weights.
+// Results for a whole model whose stages are on several ranks: losses without gradients, the costs
+// of its layers, its weights.
 
 #include <gtest/gtest.h>
 
@@ -43,7 +43,7 @@ TEST(PipelineEvaluation, losses_are_those_of_one_process_and_leave_no_gradients)
           EXPECT_TRUE(at::equal(losses[i], oracle.losses[i]));
           EXPECT_FALSE(losses[i].requires_grad());
         }
-        pipeline.step(given, power_loss);  // the two may take turns
+        pipeline.step(given, power_loss);  // evaluate() and step() may alternate
       }
     });
   }
@@ -53,7 +53,7 @@ TEST(MeasureLayers, every_rank_learns_the_same_times_and_gradients_stay_as_they_
   run_ranks_ok(2, [](ProcessGroup& group) {
     std::vector<PipelineStage> layers;
     for (int i = 0; i < 3; ++i) layers.push_back(block_stage(i));
-    // The second one computes so much more that no interruption of another one hides it.
+    // The second layer computes so much more that no interruption of another layer hides it.
     layers[1].forward = [inner = layers[1].forward](const Tensors& inputs) {
       Tensors result = inner(inputs);
       for (int i = 0; i < 300; ++i) result[0] = result[0] + inner(inputs)[0];
@@ -87,7 +87,7 @@ TEST(MeasureLayers, every_rank_learns_the_same_times_and_gradients_stay_as_they_
   });
 }
 
-// exp() keeps its result, a product its two factors, of which the first is the input.
+// exp() keeps its result; a product keeps its two factors, of which the first is the input.
 TEST(MeasureLayers, memory_is_what_a_pass_keeps_and_gives_on) {
   run_ranks_ok(1, [](ProcessGroup& group) {
     constexpr double kStates = 4 * kWidth * sizeof(float);
@@ -105,8 +105,9 @@ TEST(MeasureLayers, memory_is_what_a_pass_keeps_and_gives_on) {
     for (const LayerMemory& layer : memory) EXPECT_EQ(layer.output_bytes, kStates);
     EXPECT_EQ(memory[0].activation_bytes, kStates);
     EXPECT_EQ(memory[1].activation_bytes, 2 * kStates);
-    EXPECT_EQ(memory[2].activation_bytes, kStates + sizeof(float));  // and the loss
-    for (const std::size_t layer : {0u, 2u}) {  // the gradient that the factor's is made of
+    EXPECT_EQ(memory[2].activation_bytes, kStates + sizeof(float));  // plus the loss
+    // In addition there is the gradient from which the factor's gradient is computed.
+    for (const std::size_t layer : {0u, 2u}) {
       EXPECT_GE(memory[layer].deferred_bytes, memory[layer].activation_bytes + kStates);
       EXPECT_LT(memory[layer].deferred_bytes, memory[layer].activation_bytes + 2 * kStates);
     }
@@ -117,8 +118,8 @@ TEST(MeasureLayers, memory_is_what_a_pass_keeps_and_gives_on) {
   const std::vector<LayerTimes> times(3);
   const auto stages = costs_of_stages(times, {1, 2}, {{10, 5, 2}, {20, 7, 3}, {30, 8, 4}}).stages;
   EXPECT_EQ(stages[0].activation_bytes, 10);
-  EXPECT_EQ(stages[0].deferred_bytes, 10);             // no gradients wait in the first stage
-  EXPECT_EQ(stages[1].activation_bytes, 2 + 20 + 30);  // its input's copy is its own
+  EXPECT_EQ(stages[0].deferred_bytes, 10);  // the first stage defers no gradients of its inputs
+  EXPECT_EQ(stages[1].activation_bytes, 2 + 20 + 30);  // includes the copy of its input
   EXPECT_EQ(stages[1].deferred_bytes, 2 + 7 + 8);
 }
 

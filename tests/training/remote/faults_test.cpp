@@ -1,5 +1,5 @@
-// Owners and holders of remote modules are killed and frozen. Each case is a suite, and so a
-// process of its own, because the other worker is forked before LibTorch has threads.
+// Owners and holders of remote modules are killed and frozen. Each case is a suite with its own
+// process, because the other worker must be forked before LibTorch has threads.
 
 #include <memory>
 #include <optional>
@@ -18,7 +18,7 @@ namespace {
 
 using harness::Says;
 
-// Workers of several processes, which find each other by a file.
+// Workers in several processes, which use a file as their store.
 class Faults : public testing::Test {
  protected:
   std::unique_ptr<Workers> join(const std::string& name, std::chrono::milliseconds lease = 10s) {
@@ -30,7 +30,7 @@ class Faults : public testing::Test {
                              .lease = lease};
     return rpc::join(name, options);
   }
-  // A module of the owner, as soon as there is one.
+  // A module of the owner, as soon as the owner has one.
   static RemoteModule borrow(Workers& workers) {
     std::optional<RemoteModule> module;
     EXPECT_TRUE(soon([&] {
@@ -59,7 +59,7 @@ using RemoteOwnerKilled = Faults;
 using RemoteHolderKilled = Faults;
 using RemoteHolderFrozen = Faults;
 
-// Blocks from the second pass on.
+// A module that blocks from the second pass on.
 struct SticksImpl : torch::nn::Module {
   at::Tensor forward(const at::Tensor& input) {
     if (++num_passes > 1) rpc::testing_job::serve_for_ever();
@@ -83,7 +83,7 @@ TEST_F(RemoteOwnerKilled, forward_backward_and_step_end_with_errors_that_name_it
   loss.backward(at::Tensor(), /*keep_graph=*/true);
   auto stuck = remote->start({leaf});
   std::thread killer([&] {
-    std::this_thread::sleep_for(200ms);  // in which the pass begins
+    std::this_thread::sleep_for(200ms);  // the pass begins in this time
     owner.end();
   });
   expect_call_error(rpc::Executed::kUnknown, {"paceline.module.forward of worker owner", "lost"},
@@ -129,7 +129,7 @@ TEST_F(RemoteHolderFrozen, for_longer_than_its_lease_gets_an_error_from_backward
       } catch (const rpc::ReferenceError& error) {
         EXPECT_EQ(error.reason(), rpc::ReferenceError::Reason::kExpired) << error.what();
         return true;
-      } catch (const rpc::CallError&) {  // under way when the holder froze
+      } catch (const rpc::CallError&) {  // the call was under way when the holder froze
       }
       return false;
     };

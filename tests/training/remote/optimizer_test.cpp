@@ -69,7 +69,7 @@ TEST_F(Optimizers, what_owners_keep_of_their_own_is_not_touched) {
   optimizer.step(loss);
   expect_equal(before, state_of(untouched));
   expect_equal(own_gradient, shared->parameters()[0].grad());
-  // The gradients of other modules are kept for their own optimizer.
+  // The gradients of other modules are kept until their own optimizer steps.
   DistributedOptimizer second(*trainer_, {untouched}, SGD{.lr = 0.1});
   second.step(loss);
   EXPECT_FALSE(torch::equal(before.at("0.weight"), state_of(untouched).at("0.weight")));
@@ -132,7 +132,7 @@ TEST_F(Optimizers, a_failed_step_says_which_owners_took_it) {
       std::sort(outcomes.begin(), outcomes.end());
       EXPECT_EQ(outcomes, expected);
     }
-    expect_equal(weight, local->parameters()[0].detach());  // local parameters come last
+    expect_equal(weight, local->parameters()[0].detach());  // local parameters are updated last
   };
   using enum rpc::Executed;
   const at::Tensor input = batch(1, 3, 4);
@@ -142,10 +142,10 @@ TEST_F(Optimizers, a_failed_step_says_which_owners_took_it) {
   optimizer.set_learning_rate(0.1);
   const at::Tensor both = run({one->forward(input), two->forward(input)});
   third_->leave();
-  EXPECT_THROW((void)two->state(), Error);  // the trainer has heard of it now
+  EXPECT_THROW((void)two->state(), Error);  // the trainer has noticed by now that the worker left
   expect_failure(both, {"worker owner took the step", "worker third did not take the step"},
                  {{"owner", kYes}, {"third", kNo}});
-  // The other owner alone still can.
+  // A step of the other owner alone still works.
   optimizer.step(run({one->forward(input)}));
 }
 

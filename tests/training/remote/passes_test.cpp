@@ -1,5 +1,5 @@
-// Several passes at once, of one worker and of many; passes through modules that have remote
-// modules themselves; when the owner drops a pass.
+// Several passes at the same time, from one worker and from many; passes through modules that
+// contain remote modules; passes that the owner drops.
 
 #include <atomic>
 #include <functional>
@@ -32,12 +32,13 @@ TEST_F(Passes, each_trainer_s_step_applies_the_gradients_of_its_own_loss) {
     const at::Tensor input = batch(step, 3, 4), input_too = batch(50 + step, 5, 4);
     const auto loss = remote->forward(input).square().sum();
     const auto loss_too = remote_too->forward(input_too).abs().sum();
-    const auto dropped = remote->forward(input).sum();  // neither step knows of it
+    const auto dropped = remote->forward(input).sum();  // neither optimizer steps with it
     dropped.backward();
     loss_too.backward();
     loss.backward();
-    EXPECT_TRUE(soon([] { return num_kept_passes() == 3; }));  // earlier ones are no longer kept
-    // In one process both gradients belong to the old weights.
+    // The passes of earlier steps are no longer kept.
+    EXPECT_TRUE(soon([] { return num_kept_passes() == 3; }));
+    // In one process both gradients must be computed with the old weights.
     const auto parameters = alone->parameters();
     const auto first = torch::autograd::grad({alone->forward(input).square().sum()}, parameters);
     const auto second = torch::autograd::grad({alone->forward(input_too).abs().sum()}, parameters);
@@ -60,7 +61,7 @@ TEST_F(Passes, each_trainer_s_step_applies_the_gradients_of_its_own_loss) {
   }
 }
 
-// y = w x, whose gradient is x whatever the weights are, so that sums are exact.
+// y = w x. Its gradient is x for any weights, so that sums are exact.
 struct ScaleImpl : torch::nn::Module {
   ScaleImpl() { weight = register_parameter("weight", torch::zeros({1})); }
   at::Tensor forward(const at::Tensor& input) { return weight * input; }
@@ -109,7 +110,7 @@ TEST_F(Passes, micro_batches_are_one_step_in_the_order_of_their_losses) {
     running.push_back(remote->start({batch(i, 3, 4)}));
   }
   for (auto& forward : running) losses.push_back(forward.get()[0].square().sum());
-  // The result does not depend on their order.
+  // The result does not depend on the order of the backward passes.
   std::vector<std::thread> threads;
   for (const auto& loss : {losses[2], losses[0], losses[3], losses[1]}) {
     threads.emplace_back([loss] { loss.backward(); });
@@ -205,7 +206,7 @@ TEST_F(Passes, a_module_is_passed_on_and_trained_by_a_third_worker) {
 
 // ---- modules within modules ----
 
-// A layer, then inner (which may be anywhere), then a layer.
+// A layer, then `inner` (local or remote), then a layer.
 template <class Inner>
 struct AroundImpl : torch::nn::Module {
   AroundImpl(std::uint64_t seed, const Inner& inside) {
@@ -236,7 +237,7 @@ TEST_F(Passes, nested_modules_pass_gradients_on_and_their_owners_step_too) {
   torch::optim::SGD sgd(alone->parameters(), torch::optim::SGDOptions(0.1).momentum(0.5));
   for (int step = 0; step < 3; ++step) {
     sgd.zero_grad();
-    // Outer and inner modules are used twice, and the inner one by the trainer as well.
+    // The outer and the inner module are used twice, and the trainer uses the inner one as well.
     const auto run = [&](auto whole, auto part) {
       const at::Tensor input = batch(step, 3, 4);
       const auto loss =
@@ -255,7 +256,7 @@ TEST_F(Passes, nested_modules_pass_gradients_on_and_their_owners_step_too) {
   expect_equal(state_of(*alone->inner), state_of(inner));
   outer->eval();
   outer->forward(batch(1, 3, 4));
-  EXPECT_FALSE(inner_here->is_training());  // the outer module passes its mode on
+  EXPECT_FALSE(inner_here->is_training());  // the outer module passes on its mode
 }
 
 TEST_F(Passes, a_nested_module_without_inputs_that_require_gradients_is_trained) {
@@ -277,7 +278,7 @@ TEST_F(Passes, a_nested_module_without_inputs_that_require_gradients_is_trained)
 }
 
 TEST_F(Passes, workers_that_call_each_other_in_backward_do_not_wait_in_a_circle) {
-  // A module of owner has one of third, which has one of owner; and the reverse.
+  // A module of "owner" contains one of "third", which contains one of "owner"; and vice versa.
   const auto core = [&](Workers& owner, Workers& to, std::uint64_t seed) {
     return lend(owner, mlp(seed, 4, 3, 4), to);
   };
@@ -348,11 +349,11 @@ TEST_F(Passes, the_owner_lets_go_of_a_pass_with_the_graph) {
   EXPECT_EQ(num_kept_passes(), 2U);
   at::Tensor more = output.square().sum();
   output = at::Tensor();
-  std::this_thread::sleep_for(300ms);  // in which nothing may be released
+  std::this_thread::sleep_for(300ms);  // nothing may be released in this time
   EXPECT_EQ(num_kept_passes(), 2U);
   more = at::Tensor();
   EXPECT_TRUE(soon([] { return num_kept_passes() == 0; }));
-  // A forward pass whose result was never fetched.
+  // The result of this forward pass is never fetched.
   (void)outer->start({batch(1, 3, 4)});
   EXPECT_TRUE(soon([] { return num_kept_passes() == 0; }));
 }
@@ -366,13 +367,13 @@ TEST_F(Passes, an_owner_that_has_left_is_an_error_of_the_backward_pass) {
   try {
     loss.backward();
     FAIL();
-  } catch (const rpc::CallError& error) {  // its outcome is unknown if the call was being sent
+  } catch (const rpc::CallError& error) {  // the outcome is unknown if the call was being sent
     EXPECT_NE(static_cast<int>(error.executed()), static_cast<int>(rpc::Executed::kYes));
     EXPECT_STREQ(to_string(error.code()), to_string(ErrorCode::kPeerLost));
     EXPECT_THAT(error.what(), HasSubstr("paceline.pass.backward"));
     EXPECT_EQ(error.worker(), "owner");
   }
-  // The third worker's backward failed because of the owner's.
+  // The third worker's backward pass failed because the owner's failed.
   expect_call_error(rpc::Executed::kYes, {"paceline.pass.backward of worker third", "owner"},
                     [&] { nested.backward(); });
   EXPECT_FALSE(leaf.grad().defined());

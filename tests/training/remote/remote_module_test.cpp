@@ -1,5 +1,5 @@
-// Training through remote modules has the bits of one process; the forms that a module may have;
-// errors.
+// Training through remote modules is bitwise equal to training in one process; the forms that a
+// module may have; errors.
 
 #include <atomic>
 #include <functional>
@@ -90,7 +90,7 @@ TEST_F(RemoteTraining, rmsprop) {
 
 // ---- forms of modules ----
 
-// Two inputs, of which one has no gradient; a tuple as output; a parameter that may take no part.
+// Two inputs, one of them without a gradient; a tuple as output; a parameter that may be unused.
 struct MixImpl : torch::nn::Module {
   MixImpl() {
     torch::manual_seed(7);
@@ -121,7 +121,8 @@ TEST_F(RemoteModules, several_inputs_and_outputs_of_all_kinds) {
     EXPECT_FALSE(outputs[1].requires_grad());
     EXPECT_FALSE(outputs[2].requires_grad());
     EXPECT_FALSE(outputs[3].defined());
-    const at::Tensor loss = (outputs[4] * outputs[1]).sum() + outputs[2].sum();  // not outputs[0]
+    // outputs[0] remains unused.
+    const at::Tensor loss = (outputs[4] * outputs[1]).sum() + outputs[2].sum();
     loss.backward();
     return std::pair(loss, values.grad());
   };
@@ -178,7 +179,7 @@ TEST_F(RemoteModules, mode_buffers_and_state_are_the_owner_s) {
   };
   auto alone = make(), shared = make();
   const auto remote = lend(shared);
-  Sequential parent(remote);  // its mode applies to the modules in it
+  Sequential parent(remote);  // it passes on its mode to its modules
   for (const bool trains : {true, false, false, true}) {
     SCOPED_TRACE(trains);
     alone->train(trains);
@@ -275,7 +276,8 @@ TEST_F(RemoteModules, errors_of_forward_and_backward_say_where) {
     FAIL();
   } catch (const rpc::CallError& error) {
     EXPECT_THAT(error.what(), HasSubstr("shape '[3, -1]' is invalid"));
-    EXPECT_THAT(error.what(), testing::Not(HasSubstr("Exception raised from")));  // a backtrace
+    // This text would be part of a backtrace.
+    EXPECT_THAT(error.what(), testing::Not(HasSubstr("Exception raised from")));
   }
   EXPECT_EQ(num_kept_passes(), 0U);
   expect_error(ErrorCode::kInvalid, {"refers to nothing"},
@@ -298,7 +300,7 @@ TEST_F(RemoteModules, a_second_backward_needs_a_graph_that_was_retained) {
   DistributedOptimizer optimizer(*trainer_, {remote}, SGD{.lr = 1});
   const at::Tensor input = batch(1, 3, 4).requires_grad_();
   const State before = state_of(remote);
-  // Starts at the output itself, so that no other node throws first.
+  // The backward pass starts at the output itself, so that no other node throws first.
   const at::Tensor output = remote->forward(input);
   output.backward(torch::ones_like(output), /*retain_graph=*/true);
   const at::Tensor once = input.grad().clone();
@@ -306,7 +308,7 @@ TEST_F(RemoteModules, a_second_backward_needs_a_graph_that_was_retained) {
   expect_equal(once + once, input.grad());
   expect_error(ErrorCode::kInvalid, {"second backward", "owner", "retain_graph"},
                [&] { output.backward(torch::ones_like(output)); });
-  // Gradients of both add up, as in one process.
+  // The gradients of both backward passes are added, as in one process.
   optimizer.step(output);
   auto alone = mlp(1, 4, 4, 2);
   for (int i = 0; i < 2; ++i) alone->forward(input).sum().backward();
@@ -331,7 +333,7 @@ TEST_F(RemoteModules, deadlines_count) {
   may_end = true;
   remote->set_deadline(20s);
   expect_equal(leaf.detach() * 2, remote->forward(leaf).detach());
-  // The pass of the call that was given up is not kept.
+  // The pass of the abandoned call is not kept.
   EXPECT_TRUE(soon([] { return num_kept_passes() == 0; }));
 }
 

@@ -27,7 +27,7 @@ struct Message {
   std::string after;
   static auto fields(auto& m) { return std::tie(m.before, m.tensor, m.list, m.maybe, m.after); }
 };
-// The same bytes, as an engine without LibTorch sees them.
+// A message with the same bytes, as an engine without LibTorch sees it.
 struct Plain {
   std::int32_t before = 1;
   TensorFields tensor;
@@ -52,7 +52,7 @@ void expect_same(const at::Tensor& sent, const at::Tensor& got) {
   EXPECT_FALSE(got.requires_grad());
   const at::Tensor whole = sent.detach().resolve_conj().resolve_neg().contiguous();
   ASSERT_EQ(whole.nbytes(), got.nbytes());
-  if (whole.nbytes() != 0) {  // also of NaNs
+  if (whole.nbytes() != 0) {  // also compares NaNs
     EXPECT_EQ(std::memcmp(whole.data_ptr(), got.data_ptr(), got.nbytes()), 0);
   }
 }
@@ -141,11 +141,11 @@ TEST(TensorField, large_tensors_are_sent_from_their_place_and_live_until_then) {
   const MessageWriter out = write_message(message);
   ASSERT_EQ(out.parts().size(), 1U);
   EXPECT_EQ(static_cast<const void*>(out.parts()[0].data.data()), large.data_ptr());
-  // A strided one becomes a copy, which the writer owns.
+  // A strided tensor is copied, and the writer owns the copy.
   Message strided{1, large.reshape({100, 100}).t(), {}, {}, ""};
   const at::Tensor before = strided.tensor.contiguous();
   const MessageWriter of_copy = write_message(strided);
-  const at::Tensor other = torch::zeros({10000});  // where the copy was, if it was freed
+  const at::Tensor other = torch::zeros({10000});  // would get the copy's memory if that were freed
   expect_same(before, read_message<Message>(of_copy.copy()).tensor);
   EXPECT_EQ(other.sum().item<float>(), 0);
 }

@@ -1,7 +1,6 @@
 #pragma once
 
-// Small models for tests of remote modules, and the losses and weights that these compare bit for
-// bit.
+// Small models for tests of remote modules, and bitwise comparisons of their losses and weights.
 
 #include <cstdint>
 #include <map>
@@ -24,7 +23,7 @@ using namespace rpc::testing_job;
 using rpc::Workers;
 using torch::nn::Sequential;
 
-// Two linear layers with initial values of their own.
+// Two linear layers whose initial values follow from `seed`.
 inline Sequential mlp(std::uint64_t seed, std::int64_t in, std::int64_t hidden, std::int64_t out) {
   torch::manual_seed(seed);
   return Sequential(torch::nn::Linear(in, hidden), torch::nn::Tanh(),
@@ -59,7 +58,7 @@ inline void expect_equal(const at::Tensor& expected, const at::Tensor& got) {
   EXPECT_TRUE(torch::equal(expected, got)) << expected << "\n" << got;
 }
 
-// Asks a worker for the module that it lends.
+// Asks a worker for the module that it shares.
 struct Lend {
   static constexpr std::string_view kName = "lend";
   using Request = rpc::Nothing;
@@ -69,7 +68,7 @@ struct Lend {
   };
 };
 
-// Workers "owner" and "third" with modules, and "trainer", in this process.
+// Workers "owner" and "third", which have modules, and worker "trainer", all in this process.
 class Training : public testing::Test {
  protected:
   Training() {
@@ -80,11 +79,11 @@ class Training : public testing::Test {
           [this](const rpc::Nothing&, rpc::Context&) { return Lend::Reply{std::move(to_lend_)}; });
     }
   }
-  // At the end of a test no pass of it is kept.
+  // At the end of a test no pass may be kept.
   void TearDown() override {
     EXPECT_TRUE(soon([] { return num_kept_passes() == 0; })) << num_kept_passes() << " passes";
   }
-  // A worker's reference to a module of an owner.
+  // Gives worker `to` a reference to a module of `owner`.
   template <class M>
   RemoteModule lend(Workers& owner, const M& module, Workers& to) {
     to_lend_ = share(owner, module);

@@ -41,7 +41,7 @@ TEST(Autocast, gradients_of_float32_parameters_are_float32) {
   EXPECT_GT(linear->weight.grad().abs().sum().item<float>(), 0);
 }
 
-// The cached copy of a weight must not outlive a change of the weight.
+// The cached copy of a weight must not outlast a change of the weight.
 TEST(Autocast, a_changed_weight_is_seen_by_the_next_pass) {
   torch::nn::Linear linear(torch::nn::LinearOptions(2, 1).bias(false));
   const auto output = [&] {

@@ -25,7 +25,7 @@ BackendInfo info_of(const std::string& name) {
   return {};
 }
 
-// If this LibTorch has no Gloo, C10d's cases are skipped with the reason.
+// If this LibTorch has no Gloo, the cases with c10d are skipped, with the reason.
 std::vector<int> worlds_of_c10d() {
   return is_backend_available("c10d") ? std::vector{1, 2, 3, 4} : std::vector<int>();
 }
@@ -60,7 +60,7 @@ TEST(C10d, carries_tensors_and_knows_its_name) {
                         {.backend = "c10d"});
 }
 
-// A process group of the program's own that computes sums and counts its calls.
+// A program's own process group, which computes sums and counts its calls.
 class CountingGroup : public C10dProcessGroup {
  public:
   CountingGroup(int rank, int size, std::atomic<int>& asked)

@@ -118,8 +118,8 @@ TEST(TensorCollectives, a_message_without_its_shape_is_refused_where_one_is_want
   });
 }
 
-// Several messages are under way at once, small ones and one that the receiver must fetch; receives
-// start before or after the messages arrive.
+// Several messages are under way at once: small ones, and one that the receiver must fetch.
+// Receives start before or after the messages arrive.
 TEST(TensorCollectives, tensors_of_unknown_shape_come_in_the_order_of_sending) {
   const std::vector<at::Tensor> sent = {at::arange(6).reshape({2, 3}), at::randn({300, 301}),
                                         at::scalar_tensor(2.5), at::empty({0, 4}, at::kHalf),
@@ -180,7 +180,7 @@ TEST(TensorCollectives, broadcast_reduce_send_and_recv) {
   });
 }
 
-// Every operation in its asynchronous form, all under way at once.
+// Every operation in its asynchronous form, all at the same time.
 TEST(TensorCollectives, asynchronous_forms_fill_the_tensors_that_they_are_given) {
   run_ranks_ok(3, [](ProcessGroup& group) {
     const int rank = group.rank();
@@ -286,7 +286,7 @@ TEST(TensorCollectives, many_tensors_in_one_call) {
     expect_equal(later, sum);
     expect_equal(copied, list(0));
     expect_equal(copied_later, list(1));
-    all_reduce_coalesced(group, {});  // an empty list is a call like others
+    all_reduce_coalesced(group, {});  // an empty list is a valid call
 
     std::vector<at::Tensor> all, parts, all_later, parts_later, expected_all, expected_parts;
     for (std::size_t i = 0; i < sum.size(); ++i) {

@@ -1,5 +1,5 @@
-// CUDA tensors on a simulated GPU: the test implements LibTorch's interface to devices by streams
-// and events that only record their calls, and a backend that works on the host's memory.
+// CUDA tensors on a simulated GPU. The test implements LibTorch's device interface with streams and
+// events that only record their calls, and with a backend that works on ordinary memory.
 
 #include <atomic>
 #include <mutex>
@@ -26,7 +26,7 @@ using testing::ElementsAre;
 constexpr char kChoice[] = "cpu:paceline,cuda:notingdevice";
 
 struct NotedEvent {
-  c10::StreamId stream;  // where it was recorded
+  c10::StreamId stream;  // the stream on which it was recorded
 };
 constexpr c10::StreamId kLibrarysStream = 99;
 std::atomic<int> num_events = 0;

@@ -20,7 +20,7 @@ TEST(FlatLayout, parts_are_equal_and_made_of_whole_blocks) {
   const FlatLayout layout({at::zeros({5}), at::zeros({2, 17})}, 3);
   EXPECT_EQ(layout.offset(1), 16);
   EXPECT_EQ(layout.block(), 64);
-  EXPECT_EQ(layout.count(), 192);  // 64 elements, and up to the next multiple of three blocks
+  EXPECT_EQ(layout.count(), 192);  // 64 elements, rounded up to a multiple of three blocks
   EXPECT_EQ(layout.part_count(), 64);
   for (const int parts : {1, 2, 3, 8}) {
     const FlatLayout large({at::zeros({70'000})}, parts);
@@ -29,7 +29,8 @@ TEST(FlatLayout, parts_are_equal_and_made_of_whole_blocks) {
   }
 }
 
-// So sums over a tensor's blocks depend neither on the array nor on the division into parts.
+// With this property sums over a tensor's blocks do not depend on the array or on the division into
+// parts.
 TEST(FlatLayout, a_tensors_own_blocks_lie_within_blocks_of_the_array) {
   const std::vector<std::int64_t> sizes = {3000, 5, 700, 400, 1024, 1, 2049};
   std::vector<at::Tensor> tensors;

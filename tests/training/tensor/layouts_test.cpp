@@ -1,5 +1,5 @@
-// Every call on tensors, with tensors of every memory layout on all ranks or on one rank only: if a
-// call succeeds, the elements are right; if it does not, every rank gets an error.
+// Every call on tensors, with tensors of every memory layout on all ranks or on one rank only. If a
+// call succeeds, the elements are right; if it fails, every rank gets an error.
 
 #include <functional>
 #include <string>
@@ -24,18 +24,18 @@ constexpr int kWorld = 2;
 // The outcome of a call in which one rank's tensor has another layout.
 enum class Outcome { kRight, kRefused };
 
-// How a call takes tensors. Whether it can copy them decides the outcome for each layout.
+// How a call takes tensors; this decides the outcome for each layout.
 enum class Takes {
-  kMemoryOrder,   // dense ones as they lie, others through a copy
-  kDense,         // likewise, others not at all
+  kMemoryOrder,   // dense tensors in memory order, others through a copy
+  kDense,         // dense tensors in memory order, no others
   kLogicalOrder,  // contiguous tensors in place, others through a copy
-  kContiguous,    // contiguous ones alone
+  kContiguous,    // only contiguous tensors
 };
 
 struct NamedCall {
   const char* name;
   Takes takes;
-  unsigned writers;  // the ranks whose tensor it writes, a bit for each
+  unsigned writers;  // the ranks whose tensor the call writes, one bit for each
   // Runs the call and returns the results of this rank.
   std::function<Tensors(ProcessGroup& group, const at::Tensor& tensor)> call;
 };
@@ -75,14 +75,15 @@ const std::vector<NamedLayout>& memory_layouts() {
 
 void wait_for(const WorkPtr& work) { work->wait(); }
 
-// `n` / `parts` times the rows of a tensor.
+// The sizes of a tensor with `n` / `parts` times as many rows.
 std::vector<std::int64_t> rows_of(const at::Tensor& tensor, std::int64_t n, std::int64_t parts) {
   auto sizes = tensor.sizes().vec();
   sizes[0] = sizes[0] * n / parts;
   return sizes;
 }
 
-const std::vector<std::int64_t> kRows = {3, 1};  // of 4, which every rank's tensor has
+// The ranks' rows; every rank's tensor has 4 rows.
+const std::vector<std::int64_t> kRows = {3, 1};
 
 const std::vector<NamedCall>& tensor_calls() {
   using enum Takes;
@@ -271,7 +272,7 @@ const std::vector<NamedCall>& tensor_calls() {
        }},
       {"batch_isend_irecv", kDense, kBoth,
        [](G g, T x) {
-         const at::Tensor sent = x.clone();  // in the layout of a dense tensor
+         const at::Tensor sent = x.clone();  // clone() gives it a dense layout
          for (const auto& work :
               batch_isend_irecv(g, {{.op = Op::kSend, .input = sent, .peer = 1 - g.rank()},
                                     {.op = Op::kReceive, .output = x, .peer = 1 - g.rank()}}))
@@ -291,14 +292,14 @@ const std::vector<NamedCall>& tensor_calls() {
   return all;
 }
 
-// Where the tensors lie. In symmetric memory they are large enough to be used in place.
+// The memory of the tensors. Symmetric tensors are large enough to be used in place.
 struct Memory {
   TransportKind transport;
   bool is_symmetric;
   std::int64_t width() const { return is_symmetric ? 1000 : 5; }
 };
 
-// This rank's values: the same along the last dimension, so that it can be expanded.
+// This rank's values: equal along the last dimension, so that the tensor can be expanded.
 at::Tensor values_of_rank(int rank, const Memory& memory) {
   const at::Tensor rows =
       at::arange(24, at::kFloat).view({4, 3, 2, 1}) + 100.0f * static_cast<float>(rank);
@@ -329,7 +330,7 @@ bool takes(const NamedCall& call, const NamedLayout& layout, unsigned ranks) {
   return (call.writers & ranks) == 0 || !layout.shares_memory;
 }
 
-// Calls with contiguous tensors, then with the layouts that `layout_of` gives each rank.
+// Calls first with contiguous tensors, then with the layout that `layout_of` gives each rank.
 void expect_outcome(const NamedCall& call, const Memory& memory, Outcome expected,
                     const std::function<Layout(int rank)>& layout_of) {
   std::vector<char> is_right(kWorld, 0);
@@ -372,7 +373,8 @@ TEST_P(LayoutsTest, one_rank_with_another_layout_is_right_or_an_error_on_every_r
     for (const NamedLayout& layout : memory_layouts()) {
       for (int odd = 0; odd < kWorld; ++odd) {
         SCOPED_TRACE(std::string(call.name) + ", rank " + std::to_string(odd) + " " + layout.name);
-        // A copy has its elements in the order of the other tensors.
+        // A tensor that is not dense is sent as a copy in the order of the other rank's tensor. A
+        // dense one is sent in its own order.
         const bool travels_otherwise =
             (call.takes == Takes::kMemoryOrder || call.takes == Takes::kDense) && layout.is_dense &&
             !layout.is_contiguous;
@@ -387,9 +389,10 @@ TEST_P(LayoutsTest, one_rank_with_another_layout_is_right_or_an_error_on_every_r
 
 TEST_P(LayoutsTest, one_rank_with_another_shape_is_an_error_on_every_rank) {
   for (const NamedCall& call : tensor_calls()) {
-    if (std::string(call.name) == "send_with_shape") continue;  // of any shape
+    if (std::string(call.name) == "send_with_shape") continue;  // accepts any shape
     for (int odd = 0; odd < kWorld; ++odd) {
-      if (std::string(call.name) == "scatter_of_it" && odd == 0) continue;  // rank 0 gives nothing
+      // Rank 0 contributes nothing.
+      if (std::string(call.name) == "scatter_of_it" && odd == 0) continue;
       SCOPED_TRACE(std::string(call.name) + ", rank " + std::to_string(odd));
       expect_outcome(call, GetParam(), Outcome::kRefused, [&](int rank) {
         return [rank, odd](const at::Tensor& x) {

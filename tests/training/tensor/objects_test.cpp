@@ -19,7 +19,7 @@ using harness::run_ranks;
 using harness::run_ranks_ok;
 using namespace std::chrono_literals;
 
-// Lists of different lengths on each rank; that of rank 1 is empty.
+// Texts of different lengths on each rank; rank 1's is empty.
 std::string text_of(int rank) {
   if (rank == 1) return "";
   return std::string(static_cast<std::size_t>(rank) * 5000 + 3, static_cast<char>('a' + rank));
@@ -85,7 +85,7 @@ TEST(Objects, lists_of_tensors_keep_their_shapes_and_types) {
 
 TEST(Objects, too_long_an_object_is_an_error_on_every_rank_and_the_group_goes_on) {
   run_ranks_ok(3, [](ProcessGroup& group) {
-    // Only rank 0 has a limit, and rank 2 breaks it.
+    // Only rank 0 has a limit, and rank 2's text exceeds it.
     const ObjectOptions options{.max_bytes = group.rank() == 0 ? 5003U : 1U << 20U};
     const auto mine = text_of(group.rank());
     expect_error(ErrorCode::kInvalid, {"all_gather_object", "rank 2 has 10003 bytes", "5003"},
@@ -118,7 +118,7 @@ TEST(Objects, bytes_that_are_no_tensors_are_refused) {
   const std::string good = to_bytes({at::ones({2, 3}), at::zeros({4}, at::kLong)});
   expect_equal(tensors_from_bytes(good), {at::ones({2, 3}), at::zeros({4}, at::kLong)});
   for (std::size_t length = 1; length < good.size(); ++length) {
-    if (length == 2 * 8 + 2 * 8 + 24) continue;  // the first tensor alone
+    if (length == 2 * 8 + 2 * 8 + 24) continue;  // valid: the first tensor alone
     EXPECT_THROW(tensors_from_bytes(good.substr(0, length)), Error) << length;
   }
   const auto with = [&](std::size_t place, std::int64_t number) {
@@ -126,11 +126,12 @@ TEST(Objects, bytes_that_are_no_tensors_are_refused) {
     bytes.replace(place * 8, 8, reinterpret_cast<const char*>(&number), 8);
     return bytes;
   };
-  EXPECT_THROW(tensors_from_bytes(with(0, 77)), Error);  // a type
-  EXPECT_THROW(tensors_from_bytes(with(1, -1)), Error);  // dimensions
+  EXPECT_THROW(tensors_from_bytes(with(0, 77)), Error);  // unknown type
+  EXPECT_THROW(tensors_from_bytes(with(1, -1)), Error);  // negative number of dimensions
   EXPECT_THROW(tensors_from_bytes(with(1, 1000)), Error);
-  EXPECT_THROW(tensors_from_bytes(with(2, -2)), Error);                     // a size
-  EXPECT_THROW(tensors_from_bytes(with(2, std::int64_t{1} << 62)), Error);  // more than there is
+  EXPECT_THROW(tensors_from_bytes(with(2, -2)), Error);  // negative size
+  // The size claims more elements than there are bytes.
+  EXPECT_THROW(tensors_from_bytes(with(2, std::int64_t{1} << 62)), Error);
   EXPECT_THROW(to_bytes({at::Tensor()}), Error);
   EXPECT_THROW(to_bytes({at::zeros({1}, at::kComplexFloat)}), Error);
 }
@@ -157,7 +158,7 @@ TEST(BatchedMessages, large_ones_cross_in_a_ring_and_between_all_ranks) {
       for (int peer = 0; peer < world; ++peer) {
         if (peer == group.rank()) continue;
         EXPECT_TRUE(at::equal(theirs[next++], at::full({kCount}, peer, at::kFloat)));
-        EXPECT_EQ(works[2 * next - 1]->source_rank(), peer);  // in the order of the messages
+        EXPECT_EQ(works[2 * next - 1]->source_rank(), peer);  // messages stay in order
       }
     });
   }

@@ -39,7 +39,7 @@ TEST(SymmetricTensors, large_tensors_are_symmetric_while_the_object_lives) {
                                          is_symmetric(group, result), is_symmetric(group, small));
         symmetric.reset();
         report += fmt::format(" {}", is_symmetric(group, at::randn({kLarge})));
-        // The old tensor still has its values.
+        // The old tensor is still usable after the object has ended.
         const at::Tensor ones = at::ones_like(large);
         large.copy_(ones);
         all_reduce(group, large);
@@ -109,7 +109,8 @@ TEST(SymmetricTensors, without_shared_memory_nothing_happens) {
   expect_reports(
       [](ProcessGroup& group) {
         const SymmetricTensors symmetric(group);
-        const SymmetricTensors again(group);  // an error where tensors really were in a group
+        // This would be an error if tensors were in the group's memory.
+        const SymmetricTensors again(group);
         return std::string("nothing");
       },
       "nothing", {.transport = TransportKind::kTcp});

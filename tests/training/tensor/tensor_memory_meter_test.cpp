@@ -34,12 +34,12 @@ TEST(TensorMemoryMeter, sees_what_a_backward_pass_needs) {
   const TensorMemoryMeter meter;
   const at::Tensor weight = torch::randn({kElements}, torch::requires_grad());
   const std::int64_t parameters = meter.bytes();
-  at::Tensor loss = (weight * weight).exp().sum();  // keeps the exponentials
+  at::Tensor loss = (weight * weight).exp().sum();  // the graph keeps the exponentials
   EXPECT_GE(meter.bytes() - parameters, 4 * kElements);
   EXPECT_LT(meter.bytes() - parameters, 8 * kElements);
   loss.backward();
   loss = at::Tensor();
-  EXPECT_LT(meter.bytes() - parameters, 5 * kElements);  // the gradient is left
+  EXPECT_LT(meter.bytes() - parameters, 5 * kElements);  // only the gradient remains
 }
 
 TEST(TensorMemoryMeter, tensors_may_outlive_it) {

@@ -1,6 +1,7 @@
-// Every way in which a program's own loop can have a model on two ranks, with every function that
-// clips: the result is the norm of one process, or an error. LibTorch's function sees only the
-// rank's own gradients of a divided model, as docs/mistakes.md says.
+// Every way in which a program's own loop can divide a model between two ranks, with every function
+// that clips: the result is the norm of one process, or an error. LibTorch's function is the
+// exception: it sees only the rank's own gradients of a divided model, as docs/mistakes.md
+// explains.
 
 #include <optional>
 
@@ -41,7 +42,7 @@ at::Tensor second_weight() { return made_up({kWidth, kWidth}, 2).requires_grad_(
 at::Tensor batch() { return made_up({kRanks * kRows, kWidth}, 3); }
 at::Tensor loss_of(const at::Tensor& output) { return output.square().mean(); }
 
-// Two weights, one after the other.
+// Two weights that are applied one after the other.
 struct Net : torch::nn::Module {
   Net() {
     first = register_parameter("first", first_weight());
@@ -59,7 +60,7 @@ double norm_in_one_process() {
   return optim::grad_norm(net.parameters());
 }
 
-// The outcome of each function: the norm of one process, another one, or an error.
+// The outcome of each function: the norm of one process, a different norm, or an error.
 enum class Outcome { kWhole, kOwn, kError };
 using enum Outcome;
 
@@ -87,7 +88,7 @@ void expect_outcome(Outcome expected, const std::string& what,
   }
 }
 
-// Clips with a limit that no norm exceeds.
+// Clips with a limit that no norm exceeds, and expects these outcomes.
 void expect_norms(const optim::Optimizer& optimizer, Outcome of_optimizer, Outcome of_parameters,
                   Outcome of_libtorch) {
   constexpr double kNoLimit = 1e9;

@@ -17,7 +17,7 @@ namespace paceline {
 
 using harness::borrowed;
 
-// Runs one thread at a time, with LibTorch's generator seeded.
+// Lets one thread run at a time, with LibTorch's generator seeded.
 class SeedTurn {
  public:
   explicit SeedTurn(std::uint64_t seed);
@@ -33,7 +33,7 @@ auto seeded(std::uint64_t seed, const Make& make) {
   return make();
 }
 
-// The tokens of a step, [sequences, length + 1], which follow a pattern that can be learned.
+// The tokens of a step, [sequences, length + 1]. They follow a pattern that can be learned.
 at::Tensor pattern_of(std::int64_t step, std::int64_t sequences, std::int64_t length,
                       std::int64_t tokens);
 

@@ -1,4 +1,4 @@
-// Compares each layer with LibTorch's whole one, in float32 and float64; and errors.
+// Compares each layer with LibTorch's whole layer, in float32 and float64; and its errors.
 
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ using harness::run_ranks;
 using harness::run_ranks_ok;
 using torch::nn::LinearOptions;
 
-// A gradient for a result: nothing symmetric.
+// A gradient for a result, without any symmetry.
 at::Tensor slopes(const at::Tensor& like) {
   return torch::arange(like.numel(), like.options().requires_grad(false))
       .mul(0.7)

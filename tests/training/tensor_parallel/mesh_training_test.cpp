@@ -1,5 +1,5 @@
-// Data, tensor and pipeline parallelism at once, as train::TrainingRun's loop runs them: the loss
-// curve is that of one process.
+// Data, tensor and pipeline parallelism together in the loop of train::TrainingRun: the loss curve
+// is that of one process.
 
 #include <cmath>
 #include <csignal>
@@ -117,7 +117,7 @@ std::vector<double> losses_of_one_process(const MeshCase& job) {
   return losses;
 }
 
-// One rank's part in the training.
+// One rank's part of the training.
 class MeshTraining {
  public:
   MeshTraining(const GroupPtr& world, const MeshCase& job)
@@ -159,7 +159,7 @@ class MeshTraining {
   const DeviceMesh& mesh() const { return mesh_; }
   PipelineGradients& gradients() { return *gradients_; }
   double loss_factor = 1;
-  std::function<void()> before_loss = {};  // on the rank that has the losses
+  std::function<void()> before_loss = {};  // called on the rank that has the losses
 
  private:
   at::Tensor vocab_loss(const at::Tensor& logits, const data::Batch& part) const {
@@ -235,7 +235,7 @@ INSTANTIATE_TEST_SUITE_P(
                  .step = {.clip_norm = 0.25},
                  .shard = 1},
         MeshCase{.axes = kEight, .step = {.clip_norm = 0.25, .scales_loss = true}, .shard = 2},
-        // Five samples of each replica in four micro-batches; three in four.
+        // Each replica has 5 samples in 4 micro-batches; then 3 samples in 4.
         MeshCase{.axes = {{"dp", 2}, {"tp", 1}, {"pp", 2}}, .batch = 10},
         MeshCase{.axes = {{"dp", 2}, {"tp", 1}, {"pp", 2}}, .shard = 2, .batch = 6},
         MeshCase{{{"pp", 4}, {"dp", 1}, {"tp", 2}}, "gpipe", 1, true},
@@ -249,7 +249,8 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(PipelineGradients, a_test_loss_is_the_batchs_on_every_rank_and_leaves_no_gradients) {
   const MeshCase job{.axes = kEight};
   data::Batch batch;
-  const at::Tensor text = pattern_of(3, 7, kPositions, kWords);  // seven in four micro-batches
+  // 7 samples, which 4 micro-batches do not divide evenly
+  const at::Tensor text = pattern_of(3, 7, kPositions, kWords);
   batch.tensors = {text.narrow(1, 0, kPositions).contiguous(),
                    text.narrow(1, 1, kPositions).contiguous()};
   batch.data = batch.tensors[0];
@@ -263,7 +264,7 @@ TEST(PipelineGradients, a_test_loss_is_the_batchs_on_every_rank_and_leaves_no_gr
   });
 }
 
-// One pipeline's loss is not a number: every rank of all pipelines learns which.
+// One pipeline's loss is not a number: every rank of all pipelines learns which pipeline's.
 TEST(PipelineGradients, a_loss_that_is_not_finite_is_told_with_replica_and_micro_batch) {
   const MeshCase job{.axes = kEight, .steps = 2};
   testing::internal::CaptureStderr();

@@ -1,4 +1,4 @@
-// GPT and BERT, divided and dense: initial weights, logits, loss and every gradient.
+// Compares divided and dense GPT and BERT models: initial weights, logits, loss and every gradient.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -179,7 +179,7 @@ TEST(ParallelModels, generation_and_clones_are_the_dense_models) {
   });
 }
 
-// The dense model's tokens, or an error on every rank.
+// Either gives the tokens of the dense model, or is an error on every rank.
 TEST(ParallelModels, generation_takes_the_same_call_on_every_rank_and_whole_logits) {
   using Options = models::GenerateOptions;
   const GptOptions options = small_gpt(false);
@@ -192,7 +192,7 @@ TEST(ParallelModels, generation_takes_the_same_call_on_every_rank_and_whole_logi
     Options of_rank_1;
     bool gathers_logits = true;
     std::vector<std::string> words = {"ranks of a tensor-parallel model", "rank 0: generate",
-                                      "rank 1: generate"};  // of the error; empty: none
+                                      "rank 1: generate"};  // the error; empty: none
   };
   const std::vector<Case> cases = {
       {"alike", prompt, usual, true, {}},

@@ -1,4 +1,5 @@
-// Training GPT with tensor parallelism, alone and beside data parallelism, follows one process.
+// Training GPT with tensor parallelism, alone and together with data parallelism, matches one
+// process.
 
 #include <functional>
 
@@ -35,13 +36,13 @@ models::GptOptions learning_gpt() {
 
 using LossOf = std::function<at::Tensor(const at::Tensor& inputs, const at::Tensor& targets)>;
 
-// Sequences of a step.
+// The sequences of a step that a rank takes.
 struct Share {
   std::int64_t first = 0;
   std::int64_t count = kSequences;
 };
 
-// The losses of the steps, by AdamW.
+// The losses of the steps with AdamW.
 std::vector<double> train(const Gpt& model, const LossOf& loss_of, const Share& share = {}) {
   torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(0.01));
   std::vector<double> losses;

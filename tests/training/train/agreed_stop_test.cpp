@@ -1,5 +1,5 @@
-// A training that is asked to stop at any moment and continued later sees every sample once and
-// ends with the bits of one that was not.
+// A training that is asked to stop at any moment and is continued later sees every sample once and
+// ends bitwise equal to one that was not stopped.
 
 #include "paceline/engine/collectives/group/agreed_stop.h"
 
@@ -28,7 +28,8 @@ using namespace std::chrono_literals;
 
 constexpr int kEpochs = 6;
 
-// What the ranks have trained on, "epoch: indices" a step, one file a rank.
+// The samples on which the ranks have trained: a line "epoch: indices" for each step, in one file
+// for each rank.
 class SampleLog {
  public:
   SampleLog(const FreshDirectory& directory, SmallRun& run)
@@ -58,11 +59,11 @@ std::string bits(SmallRun& run) {
       std::hash<std::string_view>()({bytes, static_cast<std::size_t>(flat.numel()) * 4}));
 }
 
-// Continues from the newest checkpoint to the end, or until it is asked to stop; "stopped at N" or
-// the final bits.
+// Continues from the newest checkpoint to the end, or until it is asked to stop. Returns "stopped
+// at N" or the final bits.
 std::string run_on(ProcessGroup& group, const FreshDirectory& directory,
                    harness::SharedCounter& steps) {
-  // One that comes before or after the training is not part of this test.
+  // A signal before or after the training is not part of this test.
   for (const int signal : {SIGUSR1, SIGTERM}) ::signal(signal, SIG_IGN);
   SmallRun run(std::shared_ptr<ProcessGroup>(&group, [](auto*) {}));
   const SampleLog log(directory, run);
@@ -79,8 +80,8 @@ std::string run_on(ProcessGroup& group, const FreshDirectory& directory,
   return "stopped at " + std::to_string(run.state.step);
 }
 
-// Both ranks' answers. The bits differ from rank to rank: each adds its own last batch to the
-// statistics of the normalisation, which the next step takes from rank 0.
+// Returns both ranks' reports. The bits differ between the ranks: each adds its own last batch to
+// the statistics of BatchNorm, which the next step takes from rank 0.
 std::string answers(const std::vector<harness::ProcessResult>& results) {
   for (const auto& result : results) EXPECT_EQ(result.exit_code, 0) << result.report;
   const bool stopped = results[0].report.starts_with("stopped");
@@ -106,7 +107,7 @@ TEST(AgreedStopOfATraining, no_sample_is_lost_or_seen_twice_and_the_weights_have
     answer = answers(harness::run_process_ranks(
         2, [&](ProcessGroup& group) { return run_on(group, interrupted, steps); }, {},
         [&](const std::vector<pid_t>& pids) {
-          // Both ranks count; the run may be over before that many steps.
+          // Both ranks count; the run may end before that many steps.
           try {
             steps.wait_for(1 + random() % 12, Deadline::after(2s));
           } catch (const std::runtime_error&) {
@@ -128,7 +129,8 @@ TEST(AgreedStopOfATraining, at_the_last_step_of_all_there_is_nothing_to_continue
                                {.stop_requested = [&] { return run.state.step == 3; }});
     EXPECT_EQ(end, LoopEnd::kDone);
     EXPECT_EQ(run.state.step, 3);
-    // The last step of the last epoch, without a limit; before that a stop is one.
+    // Without a limit the run is done after the last step of the last epoch; it is stopped at any
+    // earlier one.
     const auto stop_at = [&](std::int64_t step) {
       return LoopHooks{.stop_requested = [&run, step] { return run.state.step == step; }};
     };

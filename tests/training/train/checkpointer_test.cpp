@@ -28,8 +28,8 @@ class CheckpointerTest : public testing::Test {
       : path_(fs::temp_directory_path() / ("checkpointer_test." + std::to_string(getpid()))) {}
   ~CheckpointerTest() override { fs::remove_all(path_); }
 
-  // Runs `body` on two ranks, as processes: dropout draws from a generator that threads would
-  // share. Returns their reports.
+  // Runs `body` on two ranks, which are processes because threads would share the generator of
+  // dropout. Returns their reports.
   std::string on_two_ranks(
       const std::function<std::string(SmallRun& run, Checkpointer& checkpointer)>& body) {
     const auto results = harness::run_process_ranks(2, [&](ProcessGroup& group) {
@@ -57,9 +57,9 @@ TEST_F(CheckpointerTest, a_resumed_run_ends_with_the_bits_of_one_that_was_not_in
     return bits(run);
   });
   on_two_ranks([](SmallRun& run, Checkpointer& checkpointer) {
-    run.train({.epochs = 3, .max_steps = 8});  // in the middle of the second epoch
+    run.train({.epochs = 3, .max_steps = 8});  // ends in the middle of the second epoch
     EXPECT_TRUE(checkpointer.save(run.state, run.model.module(), run.optimizer));
-    run.train({.epochs = 3, .max_steps = 10});  // what a crash would lose
+    run.train({.epochs = 3, .max_steps = 10});  // steps that a crash would lose
     return std::string();
   });
   const auto resumed = on_two_ranks([](SmallRun& run, Checkpointer& checkpointer) {
@@ -104,7 +104,7 @@ TEST_F(CheckpointerTest, a_damaged_newest_checkpoint_falls_back_to_the_one_befor
       "2|2");
 }
 
-// A bit on one rank, of whatever a checkpoint has.
+// A bit flips on one rank, in each kind of state that a checkpoint has.
 TEST_F(CheckpointerTest, a_damaged_run_is_not_saved) {
   using Place = std::function<void*(SmallRun & run, optim::ExponentialMovingAverage & average)>;
   const auto of_state = [](SmallRun& run, auto&) -> void* {
@@ -144,7 +144,7 @@ TEST_F(CheckpointerTest, a_damaged_run_is_not_saved) {
   }
 }
 
-// The next step and pass expect what was restored.
+// The next step and pass must accept the restored state.
 TEST_F(CheckpointerTest, a_restored_run_is_not_taken_for_a_damaged_one) {
   on_two_ranks([](SmallRun& run, Checkpointer& checkpointer) {
     optim::ExponentialMovingAverage average(run.optimizer.parameters(), {});
@@ -244,7 +244,7 @@ class MemoryCheckpointerTest : public CheckpointerTest {
     return results[0].report + "|" + results[1].report;
   }
 
-  // Saves these steps there.
+  // Saves checkpoints of these steps in memory and on the disk.
   void leave(std::int64_t in_memory, std::int64_t on_disk) {
     on_two_ranks_with_memory([&](SmallRun& run, Checkpointer& checkpointer) {
       for (std::int64_t step = 1; step <= std::max(in_memory, on_disk); ++step) {
@@ -297,14 +297,14 @@ TEST_F(MemoryCheckpointerTest, a_run_continued_from_memory_ends_with_the_same_bi
   EXPECT_EQ(resumed, straight);
 }
 
-// Here rank 0 of the group has another LOCAL_RANK.
+// Here rank 0 of the group does not have LOCAL_RANK 0.
 TEST_F(MemoryCheckpointerTest, rank_0s_buffers_are_kept) {
   const auto results = harness::run_process_ranks(2, [&](ProcessGroup& world) {
     SmallRun run(world.split(0, -world.rank()));
     Checkpointer checkpointer(run.group, {.folder = path_.string(), .memory = memory()});
     run.train({.epochs = 1, .max_steps = 2});
     const at::Tensor mean = run.model.module().norm->running_mean;
-    mean.add_(run.group->rank());  // as after a pass that no backward pass followed
+    mean.add_(run.group->rank());  // as after a forward pass without a backward pass
     const auto means = all_gather(*run.group, mean);
     EXPECT_FALSE(at::equal(means[0], means[1]));
     EXPECT_TRUE(checkpointer.save_to_memory(run.state, run.model.module(), run.optimizer));
@@ -370,7 +370,7 @@ TEST_F(CheckpointerTest, a_disk_that_refuses_is_told_on_every_rank_and_training_
                 answers += checkpointer.finish() ? "+" : "-";
               };
               save();
-              // A limit that stops root, too.
+              // A limit that also applies to root.
               const rlimit none{0, RLIM_INFINITY};
               signal(SIGXFSZ, SIG_IGN);
               setrlimit(RLIMIT_FSIZE, &none);

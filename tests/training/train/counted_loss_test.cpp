@@ -1,5 +1,5 @@
-// Every kind of loss, in every way to divide a step: the training and the losses are those of one
-// process that takes the whole batch, with LibTorch's own mean.
+// Every kind of loss with every way to divide a step: the training and the losses are those of one
+// process that takes the whole batch with LibTorch's own mean.
 
 #include <cmath>
 #include <limits>
@@ -31,11 +31,12 @@ namespace {
 using harness::run_ranks_ok;
 
 constexpr std::int64_t kSentences = 28, kTokens = 6, kWords = 11, kWidth = 8;
-constexpr std::int64_t kPerStep = 12;  // a step of 4 samples ends each epoch
+constexpr std::int64_t kPerStep = 12;  // each epoch ends with a step of 4 samples
 constexpr std::int64_t kStepsTaken = 5;
 constexpr std::int64_t kIgnored = -100;
 
-// Sequences of 1 to 6 tokens; what follows them is ignored where the loss can.
+// Sequences of 6 tokens. If `is_padded`, only 1 to 6 of them count, and the other targets are
+// ignored.
 std::shared_ptr<const data::TensorDataset> sentences(bool is_padded) {
   const auto generator = at::detail::createCPUGenerator(4);
   const at::Tensor tokens = at::randint(0, kWords, {kSentences, kTokens}, generator, at::kLong);
@@ -47,7 +48,7 @@ std::shared_ptr<const data::TensorDataset> sentences(bool is_padded) {
                                                std::vector<at::Tensor>{tokens, targets});
 }
 
-// The same weights on every rank, whatever order ranks that are threads come in.
+// The same weights on every rank, in whatever order the ranks' threads run.
 template <class Module>
 Module filled(Module module) {
   const at::NoGradGuard no_grad;
@@ -100,8 +101,8 @@ const std::vector<LossKind> kKinds = {
     {.name = "weighted and smoothed", .has_weights = true, .label_smoothing = 0.1}};
 
 struct Outcome {
-  std::vector<double> losses;          // of each step
-  std::vector<at::Tensor> parameters;  // in the model's order
+  std::vector<double> losses;          // loss of each step
+  std::vector<at::Tensor> parameters;  // in the order of the model
 };
 
 data::DataLoader loader_of(const LossKind& kind, int ranks, int rank, std::int64_t micro,
@@ -111,7 +112,7 @@ data::DataLoader loader_of(const LossKind& kind, int ranks, int rank, std::int64
           {.global_batch_size = kPerStep, .micro_batch_size = micro, .logical_shards = shards}};
 }
 
-// A plain loop.
+// The outcome of a plain loop in one process.
 Outcome of_one_process(const LossKind& kind) {
   Outcome outcome;
   const TokenNet net = filled(TokenNet());
@@ -159,10 +160,10 @@ struct Way {
   int ranks = 1;
   std::int64_t micro = 0;
   std::int64_t shards = 0;
-  int stage = 0;  // of fully_shard()
+  int stage = 0;  // stage of fully_shard()
 };
 
-// Replicas, by each rank.
+// The outcome of replicas, for each rank.
 std::vector<Outcome> of_replicas(const LossKind& kind, const Way& way) {
   std::vector<Outcome> outcomes(static_cast<std::size_t>(way.ranks));
   run_ranks_ok(way.ranks, [&](ProcessGroup& group) {
@@ -223,7 +224,7 @@ TEST(CountedLoss, logical_shards_have_the_same_bits_at_any_number_of_ranks) {
   }
 }
 
-// Two stages in each of so many replicas.
+// Trains with two stages in each of `replicas` replicas.
 void expect_pipeline(const LossKind& kind, int replicas, std::int64_t micro) {
   const Outcome wanted = of_one_process(kind);
   run_ranks_ok(2 * replicas, [&](ProcessGroup& world) {
@@ -296,7 +297,7 @@ TEST(CountedLoss, an_evaluation_counts_what_counts_once) {
   }
 }
 
-// This loop is the one that data_parallel.md and the tutorial show.
+// data_parallel.md and the tutorial show this loop.
 TEST(CountedLoss, a_loop_of_ones_own_takes_the_weight_of_its_batches) {
   for (const LossKind& kind : kKinds) {
     const Outcome wanted = of_one_process(kind);

@@ -17,7 +17,7 @@
 namespace paceline::train {
 namespace {
 
-constexpr std::int64_t kParameters = 4 * 9 + 4 + 8 + 3 * 256 + 3;  // of SmallNet
+constexpr std::int64_t kParameters = 4 * 9 + 4 + 8 + 3 * 256 + 3;  // parameters of SmallNet
 
 void alone(const std::function<void(std::shared_ptr<ProcessGroup>)>& body) {
   harness::run_ranks_ok(1, [&](ProcessGroup& group) { body({&group, [](auto*) {}}); });
@@ -77,7 +77,7 @@ TEST_F(Profiled, a_run_writes_a_profile_in_the_place_of_training) {
   const planning::LayerProfile& model = profile.layers.front();
   EXPECT_GT(model.forward.of(8), 0);
   EXPECT_GT(model.backward.of(8), 0);
-  // At least the convolution's output and the norm's, 4 x 8 x 8 float32 each.
+  // At least the outputs of the convolution and of the norm, 4 x 8 x 8 float32 each.
   EXPECT_GE(model.activation_bytes, 2 * 4 * 8 * 8 * 4);
   EXPECT_LT(model.activation_bytes, 20 * 4 * 8 * 8 * 4);
   EXPECT_GT(profile.process_bytes, 0);
@@ -98,16 +98,16 @@ TEST_F(Profiled, layers_take_together_what_the_model_takes) {
       });
   ASSERT_EQ(layered.layers.size(), 2U);
   EXPECT_EQ(layered.layers[0].forward, layered.layers[1].forward);
-  EXPECT_LT(layered.layers[0].forward.of(8), 1000);  // the sizes of the real passes
+  EXPECT_LT(layered.layers[0].forward.of(8), 1000);  // scaled to the times of the real passes
   EXPECT_GT(layered.layers[0].forward.of(8), 0);
-  EXPECT_GT(layered.working_bytes, 0);  // the layers have no activations
+  EXPECT_GT(layered.working_bytes, 0);  // these layers list no activations
 }
 
 TEST(DryRunOfDividedModels, is_refused) {
   const FreshDirectory folder;
   setenv("PACELINE_PROFILE", folder.file("profile.json").c_str(), 1);
   harness::run_ranks_ok(2, [&](ProcessGroup& group) {
-    SmallRun run({&group, [](auto*) {}});  // a sharded optimizer
+    SmallRun run({&group, [](auto*) {}});  // has a sharded optimizer
     TrainingRun training(run.group,
                          {.module = run.model.module(),
                           .optimizer = run.optimizer,

@@ -1,5 +1,5 @@
-// Steps of a global batch: the same training at any number of ranks, also while that number
-// changes.
+// Steps of a global batch: the training is the same with any number of ranks, even while that
+// number changes.
 
 #include <algorithm>
 #include <mutex>
@@ -20,7 +20,7 @@ using ::testing::UnorderedElementsAreArray;
 
 constexpr std::int64_t kSamples = 50;
 
-// Without batch statistics and dropout, which depend on how a batch is cut.
+// A model without batch statistics and dropout, which depend on how a batch is cut.
 struct PlainNet : torch::nn::Module {
   PlainNet() {
     hidden = register_module("hidden", torch::nn::Linear(64, 5));
@@ -37,15 +37,15 @@ struct PlainNet : torch::nn::Module {
   torch::nn::Linear hidden{nullptr}, head{nullptr};
 };
 
-// What a generation leaves to the next.
+// The state that one generation leaves to the next.
 struct Job {
   TrainingState state{.seed = 3};
-  std::vector<at::Tensor> parameters;  // empty: the beginning
+  std::vector<at::Tensor> parameters;  // empty at the beginning
   std::vector<std::int64_t> seen;      // samples that counted, in any order
-  double loss = 0;                     // of the last step
+  double loss = 0;                     // loss of the last step
 };
 
-// Trains up to step `until` on so many ranks.
+// Trains up to step `until` on `world_size` ranks.
 void train(Job& job, int world_size, std::int64_t until, const data::DataLoaderOptions& batches) {
   std::mutex mutex;
   const Job before = job;
@@ -93,9 +93,9 @@ void expect_same_training(const Job& job, const Job& reference) {
   }
 }
 
-// 12 does not divide by 5, and leaves a step of 2 samples at the end of each epoch.
+// 5 ranks do not divide 12 samples evenly, and each epoch ends with a step of 2 samples.
 constexpr std::int64_t kGlobal = 12;
-constexpr std::int64_t kSteps = 13;  // two epochs and a half
+constexpr std::int64_t kSteps = 13;  // two and a half epochs
 
 TEST(GlobalBatch, training_is_the_same_at_any_number_of_ranks) {
   Job alone;

@@ -1,5 +1,5 @@
-// What a communication hook keeps between passes goes into checkpoints: a resumed run has the bits
-// of one that was not interrupted, and another number of ranks owes the same.
+// Checkpoints contain the state of communication hooks: a resumed run is bitwise equal to an
+// uninterrupted one, and another number of ranks owes the same mean.
 
 #include <filesystem>
 #include <functional>
@@ -45,7 +45,7 @@ struct HookedRun {
     const std::string_view bytes(static_cast<const char*>(flat.data_ptr()), flat.nbytes());
     return std::to_string(std::hash<std::string_view>()(bytes));
   }
-  // Restores it where there is something.
+  // Restores the newest checkpoint, which must exist.
   void resume(Checkpointer& checkpointer) {
     checkpointer.attach(parts());
     run.state = checkpointer.restore(run.model.module(), run.optimizer)->state;
@@ -144,7 +144,7 @@ TEST_F(HookCheckpointTest, in_memory_it_is_kept_too) {
   EXPECT_EQ(resumed, straight);
 }
 
-// 2 ranks, then 3, which go on a step, then one alone, and 2 again.
+// 2 ranks save; then 3 ranks, 1 rank and 2 ranks restore the checkpoint.
 TEST_F(HookCheckpointTest, another_number_of_ranks_owes_the_mean_of_what_was_owed) {
   const auto mean_owed = [](ProcessGroup& group, HookedRun& hooked) {
     std::map<std::string, double> norms;
@@ -188,7 +188,7 @@ TEST_F(HookCheckpointTest, another_hook_is_an_error_that_shows_both) {
   expect_refused({}, "communication_hook: none here, one in the checkpoint");
 }
 
-// Ranks 0 and 2 have one part of a model, 1 and 3 the other, and each part has a hook.
+// Ranks 0 and 2 have one part of a model, ranks 1 and 3 the other, and each part has a hook.
 TEST_F(HookCheckpointTest, of_a_divided_model_it_is_refused_on_every_rank) {
   on_ranks(4, [&](ProcessGroup& group) {
     const auto replicas = group.split(group.rank() % 2, group.rank());
@@ -205,7 +205,8 @@ TEST_F(HookCheckpointTest, of_a_divided_model_it_is_refused_on_every_rank) {
   });
 }
 
-// Saved where the replicas are equal. Plain SGD: momenta are a host's own.
+// The checkpoint is saved when the replicas are equal. Plain SGD, because each host has its own
+// momenta.
 TEST_F(HookCheckpointTest, post_local_sgd_goes_on_at_its_step) {
   const auto train = [&](std::int64_t save_at, bool resume, ProcessGroup& group) {
     const std::shared_ptr<ProcessGroup> shared(&group, [](auto*) {});

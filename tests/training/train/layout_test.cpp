@@ -1,6 +1,6 @@
-// A run that is saved by one number of ranks and one division of model, optimizer and parameters
-// goes on with any other: each saves what it loaded, and at the end all of it has the bits of the
-// beginning.
+// A run that was saved with one number of ranks and one division of model, optimizer and parameters
+// continues with any other. Each layout saves what it loaded, and everything must stay bitwise
+// equal to the beginning.
 
 #include <algorithm>
 #include <functional>
@@ -35,9 +35,9 @@ using ::testing::HasSubstr;
 // How ranks divide a run.
 struct Layout {
   int dp = 1, tp = 1, pp = 1;
-  int stage = 0;  // of fully_shard()
+  int stage = 0;  // stage of fully_shard()
   int hosts = 1;
-  bool divides_hosts = false;  // these divide the parameters of stage 3
+  bool divides_hosts = false;  // the hosts divide the parameters of stage 3
 
   int world() const { return dp * tp * pp; }
 };
@@ -57,7 +57,7 @@ struct Sizes {
   at::ScalarType type = at::kFloat;
 };
 
-// One rank's part of a GPT and of all that belongs to its training.
+// One rank's part of a GPT and of everything that belongs to its training.
 struct DividedRun {
   DividedRun(ProcessGroup& group, const Layout& layout, const Sizes& sizes, std::uint64_t seed)
       : mesh(lent(group), {{"pp", layout.pp}, {"dp", layout.dp}, {"tp", layout.tp}}) {
@@ -94,7 +94,7 @@ struct DividedRun {
     checkpointed = {&*schedule, &scaler, &*average};
   }
 
-  // As a training would, with gradients made up.
+  // Takes steps like a training, with made-up gradients.
   void take_steps(int steps) {
     for (int step = 0; step < steps; ++step) {
       std::uint64_t seed = 100 * static_cast<std::uint64_t>(step);
@@ -103,7 +103,7 @@ struct DividedRun {
             at::randn(parameter.sizes(), at::detail::createCPUGenerator(++seed))
                 .to(parameter.scalar_type());
       }
-      model->parameters()[1].mutable_grad() = at::Tensor();  // has taken no step
+      model->parameters()[1].mutable_grad() = at::Tensor();  // this parameter takes no step
       optimizer->step();
       schedule->step();
       average->update();
@@ -125,7 +125,7 @@ class LayoutTest : public ::testing::Test {
   std::vector<std::string> with(
       const Layout& layout,
       const std::function<std::string(DividedRun& run, Checkpointer& saved)>& body) {
-    at::set_num_threads(1);  // the ranks are forked, which LibTorch's threads do not survive
+    at::set_num_threads(1);  // the ranks are forked, which LibTorch's threads would not survive
     harness::RanksOptions options;
     options.adjust = [&](int rank, GroupOptions& group) {
       group.link.host = "h" + std::to_string(rank * layout.hosts / layout.world());
@@ -166,7 +166,7 @@ class LayoutTest : public ::testing::Test {
     if (!in_memory_) return;
     EXPECT_TRUE(checkpointer.save_to_memory(state, *run.model, *run.optimizer));
   }
-  // Goes on with step `step` - 1 and saves that as `step`.
+  // Loads step `step` - 1 with this layout and saves it as step `step`.
   void pass_on(const Layout& layout, std::int64_t step) {
     with(layout, [&](DividedRun& run, Checkpointer& checkpointer) {
       const auto restored = checkpointer.restore(*run.model, *run.optimizer);
@@ -190,7 +190,7 @@ class LayoutTest : public ::testing::Test {
         harness::load(CheckpointDirectory(folder_.path(), {.read_only = true}), step);
     std::map<std::string, std::string> tensors;
     for (const auto& [name, bytes] : loaded.tensors) tensors[name] = to_string(bytes);
-    tensors.erase("random_states");  // one row a rank
+    tensors.erase("random_states");  // has one row for each rank
     return tensors;
   }
   void expect_kept(const std::vector<Layout>& layouts) {
@@ -211,7 +211,7 @@ class LayoutTest : public ::testing::Test {
 
   const FreshDirectory folder_;
   const FreshDirectory memories_;
-  bool in_memory_ = false;  // and not only on the disk
+  bool in_memory_ = false;  // also in memory, not only on the disk
   Sizes sizes_;
   std::uint64_t seed_ = 0;
 };
@@ -235,7 +235,7 @@ TEST_F(LayoutTest, hosts) {
                {.dp = 3, .stage = 1, .hosts = 3}});
 }
 
-// Hosts come, go and divide what they have otherwise; of four, one may be lost.
+// The number of hosts and the division among them change. Of four hosts one could be lost.
 TEST_F(LayoutTest, in_the_memories_of_hosts) {
   in_memory_ = true;
   expect_kept({{.dp = 2, .stage = 3, .hosts = 2, .divides_hosts = true},
@@ -294,7 +294,8 @@ TEST_F(LayoutTest, sixteen_bit_parameters_with_their_masters) {
   expect_kept({{.dp = 2, .stage = 3}, {.tp = 2}, {.dp = 3, .stage = 1}, {.dp = 2, .pp = 2}, {}});
 }
 
-// Twelve bytes a parameter, and the average's four; divided by as many ranks as share them.
+// Twelve bytes for each parameter and four for the average, divided by the number of ranks that
+// share them.
 TEST_F(LayoutTest, a_rank_reads_what_it_needs_and_at_most_a_twentieth_more) {
   sizes_ = {.width = 512, .layers = 2};
   begin();
@@ -325,7 +326,7 @@ TEST_F(LayoutTest, a_rank_reads_what_it_needs_and_at_most_a_twentieth_more) {
   expect_read({.dp = 3, .stage = 3}, model / 3 + optimizer / 3 + average);
   expect_read({.dp = 4, .stage = 3}, model / 4 + optimizer / 4 + average);
   expect_read({.dp = 2, .stage = 2}, model + optimizer / 2 + average);
-  // All but norms and positions is divided, two parts of it.
+  // Everything except norms and positions is divided in two.
   expect_read({.tp = 2}, (model + optimizer + average) * 0.51);
   expect_read({}, model + optimizer + average);
 }

@@ -1,4 +1,4 @@
-// Runs in logical shards: the same model whatever the number of ranks, also while it changes.
+// Runs with logical shards: the same model for any number of ranks, even while the number changes.
 
 #include <cstdio>
 
@@ -28,7 +28,7 @@ std::string bits_of(const at::Tensor& tensor) {
   return {static_cast<const char*>(tensor.data_ptr()), tensor.nbytes()};
 }
 
-// 50 samples in shards of 5: an epoch is a whole step and one of 10 samples.
+// 50 samples in shards of 5: an epoch is a whole step and a step of 10 samples.
 std::string train_whole(ProcessGroup& group) {
   at::set_num_threads(1);
   SmallRun run(shared(group), kShards);
@@ -55,8 +55,8 @@ TEST(LogicalShards, train_the_same_model_as_threads_and_over_tcp) {
   EXPECT_TRUE(by_threads(2, {.transport = TransportKind::kTcp}) == bits);
 }
 
-// A suite of its own, and processes first: LibTorch 2 computes no gradients in the child of a
-// process that has.
+// A separate suite that starts its processes first: LibTorch 2 computes no gradients in the child
+// of a process that has computed some.
 TEST(LogicalShardsOfProcesses, train_the_model_that_threads_train) {
   std::vector<std::string> digests;
   for (const int world : {1, 2, 4}) {
@@ -70,7 +70,8 @@ TEST(LogicalShardsOfProcesses, train_the_model_that_threads_train) {
   for (const auto& digest : digests) EXPECT_EQ(digest, wanted);
 }
 
-// Each generation goes on from the checkpoint of the one before it, in the middle of an epoch too.
+// Each generation continues from the previous generation's checkpoint, also in the middle of an
+// epoch.
 TEST(LogicalShards, train_the_same_model_while_the_number_of_ranks_changes) {
   const std::string bits = by_threads(8);
   FreshDirectory directory;

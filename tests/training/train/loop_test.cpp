@@ -40,7 +40,7 @@ TEST(Loop, visits_every_sample_and_counts_steps_epochs_and_samples) {
     };
     hooks.after_epoch = [&](const TrainingState& state) { epochs = state.epoch; };
     run.train({.epochs = 3}, hooks);
-    EXPECT_EQ(samples, 75);  // half of 50, three times
+    EXPECT_EQ(samples, 75);  // half of 50 samples, three times
     EXPECT_EQ(epochs, 3);
     EXPECT_EQ(run.state, (TrainingState{.epoch = 3, .step = 15, .consumed = 0, .seed = 3}));
     EXPECT_GT(run.times.seconds(Phase::kForward), 0);
@@ -48,8 +48,8 @@ TEST(Loop, visits_every_sample_and_counts_steps_epochs_and_samples) {
   });
 }
 
-// One host comes late to every forward pass, and the other waits there for its parameters: this is
-// communication, and no phase has less than no time.
+// One host is late in every forward pass, and the other waits there for its parameters. The wait
+// counts as communication, and no phase may have a negative time.
 TEST(Loop, waiting_for_parameters_of_other_hosts_is_communication) {
   const auto body = [](ProcessGroup& group) {
     const auto net = SmallRun::make_model(group);
@@ -126,8 +126,8 @@ TEST(Loop, replicas_stay_equal) {
   });
 }
 
-// Scaled by a power of two and divided by it again, gradients have the same bits; and so has the
-// loss that is reported. An overflow in one rank's loss skips the step on all.
+// Gradients that are scaled by a power of two and divided by it again have the same bits, and so
+// has the reported loss. An overflow in one rank's loss skips the step on all ranks.
 TEST(Loop, takes_the_step_that_its_hooks_take_with_the_loss_that_they_scale) {
   run_ranks_ok(2, [](ProcessGroup& group) {
     SmallRun plain(borrow(group)), scaled(borrow(group));
@@ -166,7 +166,7 @@ TEST(Evaluate, counts_every_sample_once_for_any_number_of_ranks) {
       const auto dataset = small_dataset(11);
       data::DataLoader loader(std::make_shared<data::ImageSamples>(dataset),
                               data::evaluation_indices(11, world, group.rank()), {.batch_size = 2});
-      // Says class 0 always.
+      // A model that always chooses class 0.
       const auto result = evaluate(group, loader, [](const at::Tensor& images) {
         auto logits = at::zeros({images.size(0), 3});
         logits.select(1, 0).fill_(10.0f);
@@ -174,13 +174,13 @@ TEST(Evaluate, counts_every_sample_once_for_any_number_of_ranks) {
       });
       EXPECT_EQ(result.samples, 11);
       EXPECT_DOUBLE_EQ(result.accuracy, dataset.labels.eq(0).sum().item<double>() / 11);
-      EXPECT_DOUBLE_EQ(result.top5_accuracy, 1);  // of three classes
+      EXPECT_DOUBLE_EQ(result.top5_accuracy, 1);  // there are only three classes
     });
   }
 }
 
-// A rank without a sample takes no forward pass, and with BatchNorm the others' passes need its
-// buffers to be those of all.
+// A rank without samples runs no forward pass. With BatchNorm the other ranks' passes need buffers
+// that are the same on all ranks.
 TEST(Evaluate, takes_any_number_of_samples_on_any_number_of_ranks_between_steps) {
   for (const int world : {1, 2, 3, 4}) {
     for (const std::int64_t samples : {1, 2, 3, 5}) {
@@ -239,7 +239,7 @@ TEST(Loop, trains_with_fewer_samples_than_ranks) {
   }
 }
 
-// Over vectors, one sample is one value of each channel.
+// For vectors, one sample has only one value of each channel.
 TEST(Loop, a_last_batch_of_one_sample_that_cannot_be_normalised_says_what_to_do) {
   struct Net : torch::nn::Module {
     at::Tensor forward(const at::Tensor& rows) { return norm(layer(rows)); }

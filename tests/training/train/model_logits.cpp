@@ -1,8 +1,8 @@
-// model_logits gpt|bert|resnet|efficientnet WEIGHTS INPUT COPY NUMBER...: loads Python's weights
-// into a model without dropout, writes them to the file COPY again, and prints the logits for the
-// tensor "input" of the file INPUT, one sample or token a line. Numbers: VOCABULARY CONTEXT LAYERS
-// WIDTH HEADS of a transformer; the depth of a ResNet; the variant of an EfficientNet. For
-// tests/training/models/beside_python_models.py.
+// model_logits gpt|bert|resnet|efficientnet WEIGHTS INPUT COPY NUMBER...: loads weights from Python
+// into a model without dropout, writes them again to the file COPY, and prints the logits for the
+// tensor "input" of the file INPUT, one line for each sample or token. The numbers are VOCABULARY
+// CONTEXT LAYERS WIDTH HEADS of a transformer, the depth of a ResNet, or the variant of an
+// EfficientNet. For tests/training/models/beside_python_models.py.
 
 #include <cstdio>
 #include <string>

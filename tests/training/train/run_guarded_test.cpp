@@ -1,4 +1,4 @@
-// How a program ends that an exception leaves.
+// How a program ends after an exception in run_guarded().
 
 #include <stdexcept>
 

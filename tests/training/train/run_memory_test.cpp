@@ -1,4 +1,4 @@
-// What a run plans for its memory, and what it takes.
+// The memory that a run plans, and the memory that it takes.
 
 #include <cmath>
 #include <fstream>
@@ -62,7 +62,7 @@ TEST(RunMemory, a_plan_has_the_bytes_of_what_it_counts) {
     EXPECT_EQ(report->rank.gradients, 4 * kParameters);
     EXPECT_EQ(report->rank.optimizer, 8 * kParameters);
     EXPECT_EQ(report->rank.working, 1000);
-    // What is between the layers, and the exponentials.
+    // The tensors between the layers, and the exponentials.
     EXPECT_GE(report->rank.activations, 2 * kRunBatch * kRunFeatures * 4);
     EXPECT_LT(report->rank.activations, 10 * kRunBatch * kRunFeatures * 4);
     EXPECT_GT(report->rank.process, 0);
@@ -78,7 +78,7 @@ TEST(RunMemory, a_plan_has_the_bytes_of_what_it_counts) {
   EXPECT_EQ(results[0].exit_code, 0) << results[0].report;
 }
 
-// Ranks that are threads of one process cannot be told apart.
+// The memory of ranks that are threads of one process cannot be told apart.
 TEST(RunMemory, there_is_no_plan_where_tensors_are_counted_already) {
   harness::run_ranks_ok(1, [](ProcessGroup& group) {
     const TensorMemoryMeter other;
@@ -91,7 +91,7 @@ TEST(RunMemory, there_is_no_plan_where_tensors_are_counted_already) {
   });
 }
 
-// Sanitizers need memory of their own for each byte.
+// Sanitizers need extra memory for each byte.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 struct MemorySetting {
   int ranks = 1;
@@ -99,7 +99,7 @@ struct MemorySetting {
   bool saves = false;
 };
 
-// What the run's metrics have at its end.
+// The metrics at the end of a run.
 std::string train_with(const MemorySetting& setting) {
   const FreshDirectory folder;
   const std::string metrics = folder.file("metrics");
@@ -151,7 +151,8 @@ double value_in(const std::string& metrics, const std::string& name) {
   return at == std::string::npos ? NAN : std::stod(metrics.substr(at + key.size()));
 }
 
-// 134 MB a rank for weights, gradients and Adam without sharding, beside the process's own.
+// Without sharding a rank needs 134 MB for weights, gradients and Adam, in addition to the process
+// itself.
 TEST(RunMemory, a_run_takes_what_was_planned_after_its_first_step) {
   constexpr double kParameters = 8 * kRunFeatures * kRunFeatures;
   for (const MemorySetting& setting :

@@ -23,7 +23,7 @@ FoundState state(std::int64_t step, const char* run, std::optional<std::string> 
   return {step, RunMark{run, std::move(job), 3}};
 }
 
-// A directory of run "a" whose newest checkpoint is of this one.
+// A directory that belongs to run "a", with a newest checkpoint of run `run`.
 FoundState copied(const char* run) {
   FoundState found = state(500, "a");
   found.newest = FoundOrigin{.step = 500, .run = run, .seed = 7};
@@ -110,7 +110,7 @@ TEST(RunOwnership, a_restart_continues_what_its_own_job_has_left) {
   EXPECT_EQ(find_ownership(kRestarted, found(state(20, "a"))).run, "a");
   EXPECT_EQ(find_ownership(kRestarted, found(kBegun)).run, "a");
   EXPECT_EQ(find_ownership(kRestarted, found(kNothing)).run, "");
-  // Rank 0 is on another host now, whose disk has nothing.
+  // Rank 0 has moved to a host whose disk is empty.
   EXPECT_EQ(find_ownership(kRestarted, found(kNothing, {state(6, "a"), kNothing})).run, "a");
 }
 

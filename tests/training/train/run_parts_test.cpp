@@ -1,6 +1,6 @@
-// What a run has beside its module and optimizer comes back from a checkpoint: a schedule, a loss
-// scaler, an average of the weights, the rates of several groups. And no checkpoint is made of a
-// state that memory has changed.
+// A checkpoint also restores the other parts of a run besides its module and optimizer: a schedule,
+// a loss scaler, an average of the weights, the rates of several groups. A state that a memory
+// fault has changed is not saved.
 
 #include <algorithm>
 #include <filesystem>
@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A run with everything.
+// A run with all of these parts.
 struct WholeRun {
   explicit WholeRun(ProcessGroup& group, std::int64_t t_max = 12)
       : run({&group, [](auto*) {}}),
@@ -36,7 +36,7 @@ struct WholeRun {
     hooks.after_step = [&](const StepReport&) {
       average.update();
       schedule.step();
-      // A loss scaler that has seen a good step.
+      // The loss scaler has had one good step.
       run.model.module().head->bias.mutable_grad() = at::zeros_like(run.model.module().head->bias);
       scaler.unscale(run.optimizer);
       scaler.update();
@@ -73,7 +73,7 @@ class RunPartsTest : public testing::Test {
 
   using Body = std::function<std::string(ProcessGroup& group)>;
 
-  // The reports of two ranks, which are processes.
+  // Runs `body` on two ranks, which are processes; returns their reports.
   static std::string on_two_ranks(const Body& body) {
     const auto results = harness::run_process_ranks(2, body);
     for (const auto& result : results) EXPECT_EQ(result.exit_code, 0) << result.report;
@@ -143,7 +143,7 @@ TEST_F(RunPartsTest, in_memory_they_are_kept_too) {
     return whole.bits();
   });
   fs::remove(memory);
-  // BatchNorm's statistics become rank 0's.
+  // Every rank gets rank 0's statistics of BatchNorm, so only rank 0 can be compared.
   EXPECT_EQ(restored.substr(0, restored.find('|')), straight.substr(0, straight.find('|')));
 }
 

@@ -1,5 +1,5 @@
-// A checkpoint that ranks save together, each its part: the tensors are the same whoever holds
-// what, over shared memory and TCP, on one host and on several.
+// A checkpoint to which each rank saves its part: the tensors are the same however they are
+// divided, over shared memory and TCP, on one host and on several.
 
 #include <fstream>
 #include <functional>
@@ -58,22 +58,23 @@ struct OneNumber : torch::nn::Module {
 struct SharedSetting {
   int world = 2;
   bool sharded = false;
-  bool one_copy = false;  // of the parameters, with a sharded optimizer
+  bool one_copy = false;  // one copy of the parameters, with a sharded optimizer
   std::string optimizer = "adam";
   TransportKind transport = TransportKind::kAuto;
-  std::vector<int> host_of{};  // of each rank; empty: one host
+  std::vector<int> host_of{};  // the host of each rank; empty: all on one host
 };
 
 std::unique_ptr<optim::Optimizer> make(const std::string& name,
                                        const std::vector<at::Tensor>& parameters) {
   if (name == "adam") return std::make_unique<optim::Adam>(parameters, optim::AdamOptions{});
-  return std::make_unique<optim::Sgd>(parameters, optim::SgdOptions{.lr = 0.1});  // has no state
+  // Plain SGD has no state.
+  return std::make_unique<optim::Sgd>(parameters, optim::SgdOptions{.lr = 0.1});
 }
 
 using Tensors = std::map<std::string, std::string>;  // name: bytes
 
-// The tensors as a job leaves them after two steps and two saves. `adjust` may change a rank's
-// model before the saves.
+// The tensors of a job after two steps and two saves. `adjust` may change a rank's model before the
+// saves.
 template <class Net>
 Tensors tensors_of(const SharedSetting& setting,
                    const std::function<void(int rank, Net& net)>& adjust = {}) {
@@ -108,7 +109,7 @@ Tensors tensors_of(const SharedSetting& setting,
   const auto loaded = harness::load(CheckpointDirectory(folder.path(), {.read_only = true}), 2);
   Tensors tensors;
   for (const auto& [name, bytes] : loaded.tensors) tensors[name] = to_string(bytes);
-  tensors.erase("random_states");  // one row a rank
+  tensors.erase("random_states");  // has one row for each rank
   EXPECT_GT(tensors.size(), 3U);
   return tensors;
 }
@@ -139,9 +140,9 @@ TEST(SharedCheckpoint, of_one_copy_of_the_parameters_has_the_bytes_of_many) {
   }
 }
 
-// 2 steps by 2 ranks, 2 more by 3 that have one copy, are 4 steps.
+// 2 steps by 2 ranks and 2 more by 3 ranks with one copy must equal 4 steps.
 TEST(SharedCheckpoint, one_copy_of_the_parameters_goes_on_from_any) {
-  at::set_num_threads(1);  // the ranks are forked, which LibTorch's threads do not survive
+  at::set_num_threads(1);  // the ranks are forked, which LibTorch's threads would not survive
   const auto take_steps = [](OddNet& net, optim::Optimizer& optimizer, int first, int last) {
     for (int step = first; step <= last; ++step) {
       for (std::size_t i = 0; i < net.values.size(); ++i)
@@ -179,7 +180,7 @@ TEST(SharedCheckpoint, more_ranks_than_tensors) {
     expect_same_tensors<OneNumber>({.world = 7, .sharded = sharded});
 }
 
-// With two hosts the owners of the optimizer's state are not all where rank 0 is.
+// With two hosts, some owners of the optimizer's state are not on rank 0's host.
 TEST(SharedCheckpoint, over_several_hosts) {
   for (const bool sharded : {false, true})
     expect_same_tensors<OddNet>({.world = 4, .sharded = sharded, .host_of = {0, 0, 1, 1}});

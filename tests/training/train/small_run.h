@@ -1,6 +1,6 @@
 #pragma once
 
-// A small training run on made-up images, for the tests of this room.
+// A small training run on made-up images, for the tests of this folder.
 
 #include <memory>
 #include <mutex>
@@ -38,8 +38,8 @@ inline data::ImageDataset small_dataset(std::int64_t size = 50) {
   return dataset;
 }
 
-// One rank's run. The default generator is global, so without logical shards ranks must be
-// processes wherever dropout's bits matter.
+// One rank's run. LibTorch's default generator is global, so without logical shards the ranks must
+// be processes if the bits of dropout matter.
 struct SmallRun {
   explicit SmallRun(std::shared_ptr<ProcessGroup> process_group, std::int64_t logical_shards = 0)
       : group(std::move(process_group)),
@@ -85,7 +85,8 @@ struct SmallRun {
   DistributedDataParallel<SmallNet> model;
   optim::Adam optimizer;
   PhaseTimes times;
-  std::function<void(const data::Batch& batch)> seen;  // what a step trains on
+  // Called with each batch on which a step trains.
+  std::function<void(const data::Batch& batch)> seen;
 };
 
 }  // namespace paceline::train

@@ -29,7 +29,8 @@ std::string text_of(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// SmallRun's parts as a TrainingRun takes them. The loss of a test is the number of tests so far.
+// SmallRun's parts as a TrainingRun takes them. The loss of an evaluation is the number of
+// evaluations so far.
 struct Parts {
   explicit Parts(std::shared_ptr<ProcessGroup> process_group) : run(std::move(process_group)) {}
 
@@ -69,7 +70,7 @@ struct Parts {
   int num_tests = 0;
 };
 
-// A run of one rank.
+// Runs `body` on one rank.
 void with_one(const std::function<void(std::shared_ptr<ProcessGroup>)>& body) {
   harness::run_ranks_ok(1, [&](ProcessGroup& group) { body({&group, [](auto*) {}}); });
 }
@@ -236,7 +237,7 @@ TEST(TrainingRun, a_divided_model_counts_each_sample_once_and_refuses_what_needs
   harness::run_ranks_ok(2, [&](ProcessGroup& group) {
     Parts parts({&group, [](auto*) {}});
     Training training = parts.training();
-    training.replicas = group.split(group.rank(), 0);  // this rank alone
+    training.replicas = group.split(group.rank(), 0);  // a group with only this rank
     training.unit = {.name = "tokens", .per_sample = 3};
     const auto refused = [&](const char* what, const TrainingRunOptions& options) {
       expect_error(ErrorCode::kUnsupported, {what, "divided among ranks"},
@@ -244,7 +245,7 @@ TEST(TrainingRun, a_divided_model_counts_each_sample_once_and_refuses_what_needs
     };
     refused("--clip-norm", {.step = {.clip_norm = 1}});
     refused("loss scaling", {.step = {.scales_loss = true}});
-    // An optimizer that knows the model's parts clips by the norm of the whole.
+    // An optimizer that knows the parts of the model clips by the norm of the whole model.
     training.optimizer.set_model_parts({.model = parts.run.group, .layers = nullptr});
     TrainingRun run(parts.run.group, training,
                     {.epochs = 1, .step = {.clip_norm = 1}, .metrics = metrics});
@@ -254,7 +255,7 @@ TEST(TrainingRun, a_divided_model_counts_each_sample_once_and_refuses_what_needs
   const auto number = [&](const std::string& name) {
     return std::stod(text.substr(text.find('"' + name + "\":") + name.size() + 3));
   };
-  EXPECT_NEAR(number("seconds") * number("samples_per_second"), 25, 1e-6);  // half of 50
+  EXPECT_NEAR(number("seconds") * number("samples_per_second"), 25, 1e-6);  // half of 50 samples
   EXPECT_NEAR(number("tokens_per_second") / number("samples_per_second"), 3, 1e-9);
 }
 

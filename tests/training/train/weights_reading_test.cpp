@@ -1,4 +1,4 @@
-// Files of other people's, whole and broken, as read_weights() finds them.
+// Weight files of other programs, valid and broken, read by read_weights().
 
 #include <cmath>
 #include <cstring>
@@ -20,7 +20,7 @@ namespace {
 
 using namespace std::string_literals;
 
-// A file with this header and so many bytes of data, from 0 on.
+// A file with this header and `data_bytes` bytes of data: 0, 1, 2, ...
 std::string file_with(const std::string& header, std::size_t data_bytes) {
   std::string file;
   for (int byte = 0; byte < 8; ++byte) file += static_cast<char>(header.size() >> (8 * byte));
@@ -71,7 +71,7 @@ TEST_F(WeightsReading, shards_are_read_by_their_index_and_by_their_folder) {
     EXPECT_TRUE(torch::equal(weights.at("a"), at::ones({2})));
     EXPECT_TRUE(torch::equal(weights.at("c"), at::full({4}, 5.0)));
   }
-  shard("model.safetensors", {{"one", at::ones({1})}});  // goes first, as in transformers
+  shard("model.safetensors", {{"one", at::ones({1})}});  // takes precedence, as in transformers
   EXPECT_EQ(read_weights(folder_.path()).count("one"), 1U);
 }
 
@@ -150,7 +150,7 @@ TEST_F(WeightsReading, what_stands_in_a_files_place_is_named) {
   expect_refused("1234567", {"7 bytes are too few"});
 }
 
-// Each broken in one way; the whole one is read.
+// Each file is broken in one way; the intact file is read.
 TEST_F(WeightsReading, a_file_that_is_broken_is_refused_with_the_tensors_name) {
   const std::string a = entry("a", "U8", "[2]", 0, 2), b = entry("b", "U8", "[2]", 2, 4);
   const std::string whole = file_with("{" + a + "," + b + "}", 4);
@@ -170,7 +170,7 @@ TEST_F(WeightsReading, a_file_that_is_broken_is_refused_with_the_tensors_name) {
   expect_refused(file_with("{" + a + "," + entry("b", "U8", "[-2]", 2, 4) + "}", 4), {"\"b\""});
   expect_refused(file_with("{" + entry("a", "U8", "[4611686018427387904,8]", 0, 4) + "}", 4),
                  {"\"a\""});
-  // Also with an element type that the engine lacks.
+  // Also for an element type that the engine does not have.
   expect_refused(file_with("{" + a + "," + entry("b", "F8_E4M3", "[3]", 1, 4) + "}", 4),
                  {"\"b\"", "overlap"});
   expect_refused(file_with("{" + a + "," + entry("b", "F4", "[9]", 2, 9) + "}", 4),
@@ -195,15 +195,15 @@ TEST_F(WeightsReading, element_types_that_cannot_be_computed_with_are_named_skip
       EXPECT_TRUE(
           torch::equal(read_weights(path, {.widen = true}).at("w"),
                        torch::tensor({std::int64_t{0x03020100}, std::int64_t{0x07060504}})));
-    } else {  // not as many bytes as its shape says, or no wider type
+    } else {  // too few or too many bytes for its shape, or no wider type
       expect_error(ErrorCode::kUnsupported, {"\"w\"", type},
                    [&] { read_weights(path, {.widen = true}); });
     }
   }
 }
 
-// The definition: (-1)^sign 2^(exponent - bias) (1 + fraction), below the smallest exponent without
-// the 1.
+// The definition: (-1)^sign 2^(exponent - bias) (1 + fraction); without the 1 below the smallest
+// exponent.
 float defined(int bits, int mantissa, int bias, bool has_infinity) {
   const int exponent = (bits & 0x7F) >> mantissa, top = 0x7F >> mantissa;
   const double fraction = (bits & ((1 << mantissa) - 1)) / std::pow(2.0, mantissa);

@@ -1,15 +1,16 @@
 #pragma once
 
-// What a test with CUDA asks first. No GPU, no driver and too few GPUs are reasons to skip it.
+// Checks that a test with CUDA makes first. It is skipped if there is no GPU, no driver or too few
+// GPUs.
 
 #include <string>
 
 namespace paceline {
 
-// Why `wanted` GPUs cannot be used here; empty when they can.
+// The reason why `wanted` GPUs cannot be used here; empty when they can.
 std::string why_no_gpus(int wanted);
 
-// Ends the test, by exception, with CUDA's text when a call of it has failed.
+// Throws an exception with CUDA's text, which ends the test, if `code` is an error of CUDA.
 void require_cuda(int code, const char* what);
 
 }  // namespace paceline

@@ -1,7 +1,7 @@
-// The conformance suite over NCCL, one GPU a rank:
+// The conformance suite over NCCL, with one GPU per rank:
 //
-//   nccl_conformance_rank gpus RANKS   says why it cannot be run here, and exits with 77 then
-//   nccl_conformance_rank run RANKS    one rank of it, started by `paceline run`
+//   nccl_conformance_rank gpus RANKS   prints why it cannot run here, and then exits with 77
+//   nccl_conformance_rank run RANKS    runs one rank, started by `paceline run`
 
 #include <cstdio>
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// Backend nccl on the memory of one GPU, in a group of one: what one GPU can show of it.
-// nccl_conformance_test.sh has the rest, with a GPU a rank.
+// Backend nccl on the memory of one GPU, in a group of one rank: everything that one GPU can test.
+// nccl_conformance_test.sh tests the rest, with one GPU per rank.
 
 #include <cuda_runtime_api.h>
 #include <gmock/gmock.h>

@@ -41,10 +41,10 @@ class StagedNccl : public Library {
   }
   void abort() override { nccl_->abort(); }
 
-  // What the call leaves alone in the output stays as it was, because it was copied as well.
-  // Buffers that share memory share it on the device.
+  // Elements of the output that the call does not write keep their values, because the output is
+  // copied to the device as well. Buffers that share memory here also share it on the device.
   void run(const Collective& call, std::uint32_t sequence, Deadline deadline) override {
-    require_cuda(cudaSetDevice(device_), "cudaSetDevice");  // of this thread
+    require_cuda(cudaSetDevice(device_), "cudaSetDevice");  // the device of this thread
     const std::size_t element = size_of(call.dtype);
     const std::size_t input_bytes = element * input_count(call, rank_, world_size_);
     const std::size_t output_bytes = element * output_count(call, rank_, world_size_);

@@ -4,10 +4,10 @@ namespace paceline {
 
 inline constexpr char kStagedNccl[] = "staged_nccl";
 
-// Makes backend "staged_nccl" for this process: backend nccl for buffers in ordinary memory, which
-// are copied to the GPU before each call and back after it. With it the conformance suite, which
-// works on ordinary memory, says what NCCL does. Groups of one are the engine's, as with all
-// backends for ordinary memory.
+// Registers backend "staged_nccl" in this process: nccl for buffers in ordinary memory. It copies
+// them to the GPU before each call and back afterwards, so the conformance suite, which uses
+// ordinary memory, can test NCCL. As with all backends for ordinary memory, the engine itself
+// carries out the calls of groups of one rank.
 void register_staged_nccl();
 
 }  // namespace paceline
