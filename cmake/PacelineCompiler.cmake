@@ -21,12 +21,12 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL Clang)
   add_compile_options("SHELL:-Xclang -fno-pch-timestamp")
 endif()
 
-# The same definition everywhere, so that all targets can share a precompiled header.
+# Defined for every target, so that all targets can share a precompiled header.
 add_compile_definitions(FMT_SHARED)
 
 add_library(paceline_compiler INTERFACE)
 target_compile_features(paceline_compiler INTERFACE cxx_std_20)
-# In GCC 12 these two give false warnings about std::string (GCC bug 105329 and similar ones).
+# Two warnings are disabled because GCC 12 gives them wrongly for std::string (GCC bug 105329 and similar ones).
 target_compile_options(paceline_compiler INTERFACE -Wall -Wextra -Wno-missing-field-initializers
   $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict -Wno-stringop-overflow>)
 if(PACELINE_WERROR)
