@@ -1,11 +1,11 @@
-# Which communication libraries the engine is linked to. Each is a leaf, paceline/engine/collectives/backends/NAME; where it is
-# not built, backends/library_list.cpp gets the reason, which `paceline doctor` prints.
+# Selects the communication libraries to which the engine is linked. Each is a folder paceline/engine/collectives/backends/NAME. If a backend
+# is not built, backends/library_list.cpp gets the reason, which `paceline doctor` prints.
 #
-# PACELINE_WITH_<NAME>: AUTO builds it when it is found, ON makes its absence an error, OFF leaves it out.
+# PACELINE_WITH_<NAME>: AUTO builds the backend if its library is found, ON makes a missing library an error, OFF disables the backend.
 #
-# Sets PACELINE_BACKENDS (names of those built), PACELINE_BACKEND_SOURCES (relative to paceline/engine/collectives) and
-# PACELINE_BACKEND_LIBRARIES (files and flags, so that the installed package needs no find module). A library's headers are for its
-# leaf's sources alone.
+# Sets PACELINE_BACKENDS (names of the backends that are built), PACELINE_BACKEND_SOURCES (relative to paceline/engine/collectives) and
+# PACELINE_BACKEND_LIBRARIES (files and flags, so that the installed package needs no find module). Only the sources of a backend can
+# include the headers of its library.
 set(PACELINE_WITH_GLOO AUTO CACHE STRING "Backend gloo: AUTO, ON or OFF")
 set(PACELINE_WITH_MPI AUTO CACHE STRING "Backend mpi: AUTO, ON or OFF")
 set(PACELINE_WITH_ONECCL AUTO CACHE STRING "Backend oneccl: AUTO, ON or OFF")
@@ -17,16 +17,16 @@ set(PACELINE_BACKENDS "")
 set(PACELINE_BACKEND_SOURCES backends/blocking_calls.cpp backends/connect_backend.cpp backends/library.cpp backends/library_list.cpp)
 set(PACELINE_BACKEND_LIBRARIES "")
 
-# paceline_backend(NAME missing [SOURCES ...] [INCLUDES ...] [DEFINITIONS ...]): settles one backend. `missing` is why it cannot be built;
-# empty when it can. SOURCES are those beside NAME_library.cpp; all of them get INCLUDES and DEFINITIONS.
+# paceline_backend(NAME missing [SOURCES ...] [INCLUDES ...] [DEFINITIONS ...]): decides whether to build one backend. `missing` is the
+# reason why it cannot be built, or empty. SOURCES are those in addition to NAME_library.cpp; all sources get INCLUDES and DEFINITIONS.
 function(paceline_backend name missing)
   cmake_parse_arguments(ARG "" "" "SOURCES;INCLUDES;DEFINITIONS" ${ARGN})
-  list(REMOVE_ITEM ARG_INCLUDES ${CMAKE_CXX_IMPLICIT_INCLUDE_DIRECTORIES})  # named again, they would hide the compiler's own
+  list(REMOVE_ITEM ARG_INCLUDES ${CMAKE_CXX_IMPLICIT_INCLUDE_DIRECTORIES})  # if named again, they would hide the compiler's own headers
   string(TOUPPER ${name} upper)
   set(with ${PACELINE_WITH_${upper}})
   set_property(CACHE PACELINE_WITH_${upper} PROPERTY STRINGS AUTO ON OFF)
   if(NOT with MATCHES "^(AUTO|ON|OFF)$")
-    message(FATAL_ERROR "PACELINE_WITH_${upper} is AUTO, ON or OFF, not '${with}'")
+    message(FATAL_ERROR "PACELINE_WITH_${upper} must be AUTO, ON or OFF, not '${with}'")
   elseif(with STREQUAL AUTO AND PACELINE_SANITIZE MATCHES "thread")
     set(missing "the thread sanitizer takes what it does not see in libraries for races")
   elseif(with STREQUAL OFF)
@@ -62,7 +62,7 @@ if(NOT PACELINE_WITH_GLOO STREQUAL OFF)
   if(NOT GLOO_INCLUDE_DIR OR NOT GLOO_LIBRARY)
     set(missing "Gloo was not found")
   elseif(PACELINE_WITH_LIBTORCH AND PACELINE_LIBTORCH_WHEEL)
-    # Both export namespace gloo, with different layouts: the loader would mix them.
+    # Both libraries export the namespace gloo, with different layouts: the loader would mix them.
     set(missing "the LibTorch of PyPI's wheel brings another Gloo, whose symbols would replace this one's")
   else()
     file(READ ${GLOO_INCLUDE_DIR}/gloo/rendezvous/context.h text)
@@ -83,7 +83,7 @@ if(NOT PACELINE_WITH_MPI STREQUAL OFF)
     find_program(MPI_CXX_COMPILER mpicxx.${PACELINE_MPI})
     find_program(MPIEXEC_EXECUTABLE mpiexec.${PACELINE_MPI})
   endif()
-  set(MPI_CXX_SKIP_MPICXX ON)  # the removed C++ binding, a library of its own
+  set(MPI_CXX_SKIP_MPICXX ON)  # the C++ binding, which was removed from MPI and is a separate library
   find_package(MPI COMPONENTS CXX QUIET)
   if(NOT MPI_CXX_FOUND)
     set(missing "no MPI was found")
@@ -109,7 +109,7 @@ endif()
 paceline_backend(oneccl "${missing}" INCLUDES ${PACELINE_ONECCL}/include
   DEFINITIONS PACELINE_ONECCL_PROVIDERS="${PACELINE_ONECCL}/lib")
 if(oneccl IN_LIST PACELINE_BACKENDS)
-  # Its libraries find each other only by the old kind of path, which reaches beyond the program.
+  # oneCCL's libraries find each other only through DT_RPATH, which also applies to libraries that the program loads.
   list(APPEND PACELINE_BACKEND_LIBRARIES ${PACELINE_ONECCL}/lib/libccl.so.1
     -Wl,--disable-new-dtags,-rpath,${PACELINE_ONECCL}/lib,-rpath-link,${PACELINE_ONECCL}/lib)
 endif()

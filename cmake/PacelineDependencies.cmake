@@ -1,4 +1,4 @@
-# What the library builds on; docs/architecture.md gives the reason for each.
+# The libraries that Paceline needs; docs/architecture.md gives the reason for each.
 find_package(PkgConfig REQUIRED)
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)

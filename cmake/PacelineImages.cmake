@@ -1,7 +1,7 @@
-# Whether JPEG and PNG are decoded: paceline/files/images/jpeg_codec.cpp and png_codec.cpp, or no_codecs.cpp with the reason that the first
-# image's error gives.
+# Decides whether JPEG and PNG are decoded. If they are, builds paceline/files/images/jpeg_codec.cpp and png_codec.cpp; if not, no_codecs.cpp
+# with the reason, which the error for the first image contains.
 #
-# PACELINE_WITH_IMAGES: AUTO builds them when both libraries are found, ON makes their absence an error, OFF leaves them out.
+# PACELINE_WITH_IMAGES: AUTO builds the decoders if both libraries are found, ON makes a missing library an error, OFF disables them.
 #
 # Sets PACELINE_IMAGE_SOURCES (relative to paceline/files/images) and PACELINE_IMAGE_LIBRARIES (files, so that the installed package needs no
 # find module).
@@ -11,7 +11,7 @@ set_property(CACHE PACELINE_WITH_IMAGES PROPERTY STRINGS AUTO ON OFF)
 set(PACELINE_IMAGE_LIBRARIES "")
 set(missing "")
 if(NOT PACELINE_WITH_IMAGES MATCHES "^(AUTO|ON|OFF)$")
-  message(FATAL_ERROR "PACELINE_WITH_IMAGES is AUTO, ON or OFF, not '${PACELINE_WITH_IMAGES}'")
+  message(FATAL_ERROR "PACELINE_WITH_IMAGES must be AUTO, ON or OFF, not '${PACELINE_WITH_IMAGES}'")
 elseif(PACELINE_WITH_IMAGES STREQUAL OFF)
   set(missing "PACELINE_WITH_IMAGES is OFF")
 else()

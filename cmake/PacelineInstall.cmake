@@ -1,4 +1,4 @@
-# The installable package: find_package(Paceline CONFIG) with the targets Paceline::engine, Paceline::paceline and one per room,
+# Installs the package: find_package(Paceline CONFIG) with the targets Paceline::engine, Paceline::paceline and one per room,
 # and paceline-engine.pc for builds without CMake.
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Paceline)
@@ -6,7 +6,7 @@ paceline_installs(${PACELINE_TARGETS})
 install(TARGETS ${PACELINE_TARGETS} EXPORT PacelineTargets COMPONENT dev)
 install(EXPORT PacelineTargets NAMESPACE Paceline:: DESTINATION ${package_dir} COMPONENT dev)
 
-# The public headers: the two that users include, and what these include in turn. A build without LibTorch installs the engine's.
+# Installs the public headers: those that users include, and the headers that these include in turn. Without LibTorch, only the engine's.
 set(public_headers paceline/engine.h paceline/files.h paceline/launcher.h paceline/planning.h)
 if(PACELINE_WITH_LIBTORCH)
   list(APPEND public_headers paceline/training.h paceline/paceline.h)
@@ -38,7 +38,7 @@ if(PACELINE_WITH_LIBTORCH)
   install(FILES ${CMAKE_CURRENT_LIST_DIR}/PacelineLibTorch.cmake DESTINATION ${package_dir} COMPONENT dev)
 endif()
 
-# Static libraries: the linker takes what it needs from each, so the order is from the highest room down.
+# The linker resolves symbols in static libraries from left to right, so the order is from the highest room down.
 set(engine_libs "")
 get_target_property(engine_modules paceline_engine INTERFACE_LINK_LIBRARIES)
 foreach(module IN LISTS engine_modules)

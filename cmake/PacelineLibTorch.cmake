@@ -1,9 +1,9 @@
-# The target paceline_libtorch: Debian's libtorch-dev, any LibTorch given by CMAKE_PREFIX_PATH, or a PyPI wheel given by
-# -DPACELINE_LIBTORCH_WHEEL=<site-packages>/torch. Without any of them PACELINE_LIBTORCH_MISSING says what to do.
+# Defines the target paceline_libtorch: Debian's libtorch-dev, a LibTorch found through CMAKE_PREFIX_PATH, or a PyPI wheel given by
+# -DPACELINE_LIBTORCH_WHEEL=<site-packages>/torch. If none is found, PACELINE_LIBTORCH_MISSING explains what to do.
 #
-# The wheel on PyPI is a CUDA build whose TorchConfig.cmake asks for a CUDA toolkit. On a machine without one, torch_cpu and c10
-# are linked directly; libtorch_cpu.so then needs only libcudart and libcupti, which the wheels nvidia-cuda-runtime and
-# nvidia-cuda-cupti bring.
+# The wheel on PyPI is a CUDA build whose TorchConfig.cmake requires a CUDA toolkit. On a machine without one, torch_cpu and c10
+# are linked directly; libtorch_cpu.so then needs only libcudart and libcupti, which are in the wheels nvidia-cuda-runtime and
+# nvidia-cuda-cupti.
 set(PACELINE_LIBTORCH_WHEEL "" CACHE PATH "The torch folder of an installed PyPI wheel, used instead of find_package(Torch)")
 if(NOT PACELINE_LIBTORCH_WHEEL)
   find_package(Torch QUIET)
@@ -17,7 +17,7 @@ add_library(paceline_libtorch INTERFACE)
 if(PACELINE_LIBTORCH_WHEEL)
   set(wheel ${PACELINE_LIBTORCH_WHEEL})
   if(NOT EXISTS ${wheel}/lib/libtorch_cpu.so)
-    message(FATAL_ERROR "PACELINE_LIBTORCH_WHEEL=${wheel} holds no lib/libtorch_cpu.so")
+    message(FATAL_ERROR "PACELINE_LIBTORCH_WHEEL=${wheel} has no lib/libtorch_cpu.so")
   endif()
   file(GLOB cuda_folders ${wheel}/../nvidia/*/lib ${wheel}/../nvidia/*/*/lib)
   set(rpath ${wheel}/lib ${cuda_folders})
@@ -27,7 +27,7 @@ if(PACELINE_LIBTORCH_WHEEL)
   foreach(folder IN LISTS rpath)
     target_link_options(paceline_libtorch INTERFACE -Wl,-rpath,${folder} -Wl,-rpath-link,${folder})
   endforeach()
-  # The wheel brings the headers of an fmt of its own, newer than the system's library; its code must come along inline.
+  # The wheel contains headers of an fmt that is newer than the system's library, so fmt's code must be inline (header-only).
   if(EXISTS ${wheel}/include/fmt/format.h)
     target_compile_definitions(paceline_libtorch INTERFACE FMT_HEADER_ONLY)
   endif()

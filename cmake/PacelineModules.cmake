@@ -1,11 +1,11 @@
-# Reads paceline/LAYERS and makes one static library per room, in order. A room may link only to the rooms its line
-# names, so a cycle cannot be written down; tools/check_layers.py holds the includes to the same file.
+# Reads paceline/LAYERS and makes one static library for each room, in order. A room is linked only to the rooms in its
+# line, which are always above it, so there are no cycles; tools/check_layers.py checks the includes against the same file.
 #
-# paceline/<wing>/<room>/sources.cmake sets SOURCES (explicit, relative) and, where needed, LIBRARIES (what the room links
-# beside its layers).
+# paceline/<wing>/<room>/sources.cmake sets SOURCES (explicit, relative) and, if needed, LIBRARIES (what the room links
+# besides these rooms).
 
-# paceline_use_pch(TARGET NAME LIBRARIES HEADER...): the target shares one precompiled copy of the headers, which come with the libraries,
-# with all others that name it. Sources with options of their own read the text.
+# paceline_use_pch(TARGET NAME LIBRARIES HEADER...): all targets that use NAME share one precompiled copy of the headers, which belong to
+# LIBRARIES. Sources with options of their own read the headers' text.
 function(paceline_use_pch target name libraries)
   if(NOT TARGET paceline_${name}_pch)
     file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/${name}_pch.cpp CONTENT "")
@@ -14,7 +14,7 @@ function(paceline_use_pch target name libraries)
     target_precompile_headers(paceline_${name}_pch PRIVATE ${ARGN})
   endif()
   target_precompile_headers(${target} REUSE_FROM paceline_${name}_pch)
-  target_compile_options(${target} PRIVATE -fPIC)  # as the precompiled headers; programs would get -fPIE
+  target_compile_options(${target} PRIVATE -fPIC)  # like the precompiled headers; programs would be compiled with -fPIE
   get_target_property(sources ${target} SOURCES)
   foreach(source IN LISTS sources)
     get_source_file_property(options ${source} COMPILE_OPTIONS)
@@ -29,7 +29,7 @@ function(paceline_use_torch_pch target)
   paceline_use_pch(${target} torch paceline_libtorch <torch/torch.h>)
 endfunction()
 
-# What most sources of the engine and the command include: a quarter of their compilation.
+# The headers that most sources of the engine and the command include, which take a quarter of the compilation time.
 function(paceline_use_engine_pch target)
   paceline_use_pch(${target} engine fmt::fmt <algorithm> <array> <chrono> <cstring> <filesystem> <fstream> <functional> <map> <memory> <mutex>
     <optional> <set> <span> <string> <string_view> <thread> <vector> <fmt/format.h>)

@@ -1,6 +1,6 @@
-# Debian packages, made by `cpack` in the build folder (scripts/make_deb does it all): paceline, the command, which needs no LibTorch, and
-# libpaceline-dev with headers, static libraries, CMake's and pkg-config's files. What the command needs at run time is found by
-# dpkg-shlibdeps, what the static libraries are linked with stands here.
+# Settings for two Debian packages, which `cpack` makes in the build folder (scripts/make_deb runs all steps): paceline has the command,
+# which needs no LibTorch; libpaceline-dev has headers, static libraries, and the files for CMake and pkg-config. dpkg-shlibdeps finds the
+# libraries that the command needs at run time; those that programs link with the static libraries are listed here.
 set(PACELINE_PACKAGE_CONTACT "Paceline developers <paceline@packages.invalid>" CACHE STRING "Maintainer of the packages")
 
 set(CPACK_GENERATOR DEB)
@@ -50,7 +50,7 @@ set(CPACK_DEBIAN_DEV_DESCRIPTION "This package has ${dev_half}
 .
 CMake: find_package(Paceline); pkg-config: paceline-engine.")
 
-# Each has its licence and its list of changes, the command its manual page, as Debian's policy wants.
+# As Debian's policy requires, each package has its licence and its list of changes, and the command its manual page.
 string(TIMESTAMP PACKAGE_DATE "%a, %d %b %Y %H:%M:%S +0000" UTC)
 find_program(GZIP_PROGRAM gzip REQUIRED)
 foreach(page IN ITEMS changelog paceline.1)

@@ -1,7 +1,7 @@
-# Whether the transport on UCX is built: paceline/engine/transport/ucx, or ucx/no_ucx.cpp with the reason that `paceline doctor` prints. Only
-# UCX's headers are needed; its library is loaded when it is asked for.
+# Decides whether the transport over UCX is built: paceline/engine/transport/ucx, or ucx/no_ucx.cpp with the reason that `paceline doctor`
+# prints. Only UCX's headers are needed; its library is loaded when the transport is selected.
 #
-# PACELINE_WITH_UCX: AUTO builds it when it is found, ON makes its absence an error, OFF leaves it out.
+# PACELINE_WITH_UCX: AUTO builds the transport if UCX is found, ON makes a missing UCX an error, OFF disables it.
 #
 # Sets PACELINE_UCX_SOURCES (relative to paceline/engine/transport); the target paceline_ucx has the includes.
 set(PACELINE_WITH_UCX AUTO CACHE STRING "Transport ucx: AUTO, ON or OFF")
@@ -10,7 +10,7 @@ set_property(CACHE PACELINE_WITH_UCX PROPERTY STRINGS AUTO ON OFF)
 add_library(paceline_ucx INTERFACE)
 set(missing "")
 if(NOT PACELINE_WITH_UCX MATCHES "^(AUTO|ON|OFF)$")
-  message(FATAL_ERROR "PACELINE_WITH_UCX is AUTO, ON or OFF, not '${PACELINE_WITH_UCX}'")
+  message(FATAL_ERROR "PACELINE_WITH_UCX must be AUTO, ON or OFF, not '${PACELINE_WITH_UCX}'")
 elseif(PACELINE_WITH_UCX STREQUAL OFF)
   set(missing "PACELINE_WITH_UCX is OFF")
 else()

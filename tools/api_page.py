@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Prints docs/api.md: every public class and function of the headers that the wings' front doors include.
+"""Prints docs/api.md: every public class and function of the headers that the wings' public headers include.
 
     tools/api_page.py > docs/api.md
-    tools/api_page.py --check      exits with 1 and a diff when docs/api.md is not what this prints
+    tools/api_page.py --check      prints a diff and exits with 1 if docs/api.md is out of date
 
-A line is a declaration with the names of its parameters and the first sentence of the comment above it.
+Each line of the page has a declaration with the names of its parameters, and the first sentence of the comment above it.
 """
 import difflib
 import pathlib

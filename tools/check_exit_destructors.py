@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Libraries whose objects destroy something when the process ends, or a thread: check_exit_destructors.py LIB.a...
+"""check_exit_destructors.py LIB.a...: finds objects of the libraries that destroy something when the process or a thread ends.
 
-A group may live in a global variable of the program's, and its threads run to the very end. What the library destroys at
-exit is then gone before them: so it destroys nothing. A static that needs a destructor is made by new and kept.
-Objects are allowed that only have what <iostream> has in each of them.
+A group may be a global variable of the program, and its threads may run until the process ends. If the library destroyed statics at exit,
+these threads could still use them. So it destroys nothing: a static that needs a destructor is made with new and never deleted.
+The static that <iostream> defines in every object is allowed.
 """
 import re
 import subprocess
@@ -11,12 +11,12 @@ import sys
 
 REGISTERS = ("__cxa_atexit", "__cxa_thread_atexit", "__cxa_thread_atexit_impl", "atexit")
 OF_IOSTREAM = "std::ios_base::Init::~Init()"
-# Their own ends need one: MPI is finalised after the groups of main(), which look whether it is.
+# These objects need a destructor: MPI is finalised after the groups of main(), which check whether it is.
 ALLOWED = {"mpi_runtime"}
 
 
 def objects(library):
-    """The archive's objects with their undefined symbols."""
+    """Returns the archive's objects with their undefined symbols."""
     text = subprocess.run(["nm", "-C", "-u", library], check=True, capture_output=True, text=True).stdout
     name, symbols = "", []
     for line in text.splitlines():
@@ -40,7 +40,7 @@ def main():
             print(f"{library}: {name} uses {', '.join(registers)}: a static with a destructor")
             found += 1
     if not sys.argv[1:]:
-        sys.exit("no library was named")
+        sys.exit("usage: check_exit_destructors.py LIB.a...")
     sys.exit(1 if found else 0)
 
 

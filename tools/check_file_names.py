@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Checks that every source file named in a page or a comment exists, and that a link's text is the name of its target.
 
-A name with folders ("store/store.h") must be the end of a tracked path. Exit status 1 and one line a violation, as file:line: message.
+A name with folders ("store/store.h") must be the end of a tracked path. Prints one line for each violation, as file:line: message, and
+exits with 1 if there are any.
 """
 import pathlib
 import re
@@ -11,7 +12,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 NAME = re.compile(r"(?<![<\w/.${}*+%-])((?:[a-z_0-9]+/)*[a-z][a-z_0-9]*\.(?:h|cpp))\b(?![\w(])")
 LINK = re.compile(r"\[([^\]]+\.(?:h|cpp))\]\(([^)#]+\.(?:h|cpp))\)")
-# Of other libraries, and made up in examples.
+# Files of other libraries, and invented names in examples.
 FOREIGN = re.compile(r"(a_test|main|train|my_train|config)\.cpp|(torch|nccl|mpi|record_function)\.h|(linux|torch|gloo|grpcpp|ucp)/.*")
 
 

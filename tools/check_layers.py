@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Checks every include under paceline/ against paceline/LAYERS.
 
-A room may include its own headers and those of the rooms that its line in LAYERS names, all in wings that its wing may use;
-<torch/...>, <ATen/...> and <c10/...> only below the LibTorch line. Exit status 1 and one line a violation, as file:line: message.
+A room may include its own headers and those of the rooms in its line of LAYERS, which must be in wings that its wing may use. Only rooms
+below the LibTorch line may include <torch/...>, <ATen/...> and <c10/...>. Prints one line for each violation, as file:line: message, and
+exits with 1 if there are any.
 """
 import pathlib
 import re
@@ -14,7 +15,7 @@ TORCH = ("torch/", "ATen/", "c10/")
 
 
 def read_layers():
-    """What each room may include, its wing, and the wings that may include LibTorch."""
+    """Returns the rooms that each room may include, the wing of each room, and the wings that may include LibTorch."""
     wings, allowed, wing_of, with_torch, torch_line, wing = {}, {}, {}, set(), False, None
     for line in (ROOT / "LAYERS").read_text().splitlines():
         torch_line |= line.startswith("# --- LibTorch")
@@ -44,7 +45,7 @@ def violations(allowed, wing_of, with_torch):
             continue
         parts = path.relative_to(ROOT).parts
         if len(parts) == 1:
-            continue  # the front doors
+            continue  # the wings' public headers
         wing, room = parts[0], parts[1]
         if wing_of.get(room) != wing:
             yield f"{path}:1: {wing}/{room} has no line in paceline/LAYERS"

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""tools/report_skips.py [--may-repeat] JUNIT_FILE... [--again JUNIT_FILE]: lists the tests that failed and those that CTest skipped, each with
-its reason. The last line counts the skipped ones. Several files are several runs of one suite; a file that does not exist counts as a run
-without tests. --again: a second run of what failed; what passed in it is listed as flaky, not as failed.
+"""tools/report_skips.py [--may-repeat] JUNIT_FILE... [--again JUNIT_FILE]: lists the tests that failed, and those that CTest skipped, each with
+its reason. The last line counts the skipped tests. The files are runs of one suite; a file that does not exist counts as a run without
+tests. --again names a second run of the failed tests; those that passed in it are listed as flaky, not as failed.
 
-A reason is planned when a line of tests/planned_skips matches it. Exit code 1 when one is not, when a test failed or when no test ran.
+A reason is planned if a line of tests/planned_skips matches it. Exits with 1 if a reason is not planned, a test failed or no test ran.
 
---may-repeat: prints nothing; exit code 0 when the failed tests may have a second run: at most MOST_REPEATED, none with a sanitizer's report,
-and no program of GoogleTest that crashed or hung, which it did if its output has no last line.
+--may-repeat: prints nothing; exits with 0 if the failed tests may run a second time: at most MOST_REPEATED tests, none of which has a
+sanitizer's report, crashed or hung. A program of GoogleTest that crashed or hung has not printed GoogleTest's last line.
 """
 
 import pathlib
@@ -26,7 +26,7 @@ def planned_reasons():
 
 
 def reason_of(case):
-    """What the test said: GoogleTest's words follow its line "FILE:LINE: Skipped", a script's follow "skipped: "."""
+    """Returns the test's reason. With GoogleTest it follows the line "FILE:LINE: Skipped", in a script's output "skipped: "."""
     output = case.findtext("system-out", "")
     said = re.search(r"^\S+:\d+: Skipped\n(.+)$|^skipped: (.+)$", output, re.MULTILINE)
     return (said[1] or said[2]) if said else case.find("skipped").get("message", "no reason")

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Converts weights between PyTorch's files (torch.save of a state dict) and safetensors, which train_image takes and writes.
+"""Converts weights between PyTorch's files (torch.save of a state dict) and safetensors files, which train_image reads and writes.
 
     tools/torch_weights.py resnet18.pth resnet18.safetensors        for train_image --model resnet18 --evaluate --weights resnet18.safetensors
     tools/torch_weights.py resnet18.safetensors resnet18.pth        for model.load_state_dict(torch.load("resnet18.pth"))
 
-The names stay; "module." in front, which DistributedDataParallel adds, is taken off, and of a checkpoint the entry "state_dict" or "model" is
-taken. Needs PyTorch and nothing else. A .pth file can hold code, which loading it runs: convert only files that you trust.
+Names do not change, except that a leading "module.", which DistributedDataParallel adds, is removed. If a file is a checkpoint, its entry
+"state_dict" or "model" is used. Needs only PyTorch. A .pth file can contain code, which runs when it is loaded: convert only files that you
+trust.
 """
 import argparse
 import json

@@ -36,7 +36,7 @@ if "$cmake" --install "$work/part" --prefix "$work/prefix" >"$work/log" 2>&1; th
   echo "FAILED: nothing was built, and something was installed"
   exit 1
 fi
-grep -q 'Building what is installed and was not built yet' "$work/log" || { cat "$work/log"; exit 1; }
+grep -q 'Building the installed files that were not built yet' "$work/log" || { cat "$work/log"; exit 1; }
 grep -q -e '^\(-[^ ]* \)*paceline_installable$' "$work/asked" || { cat "$work/asked"; exit 1; }
 [ ! -e "$work/prefix/bin/paceline" ]
 echo "both ways are configured; an installation builds what it lacks"
