@@ -26,11 +26,13 @@ namespace paceline::apps {
 
 namespace {
 
-Finding check_reduce_kernel() { return {"reduce kernel", Verdict::kOk, reduce_kernel_name(), ""}; }
+Finding check_reduce_kernel() {
+  return {"reduce kernel", CheckResult::kOk, reduce_kernel_name(), ""};
+}
 
 Finding check_encryption() {
   return {
-      "encryption", Verdict::kOk,
+      "encryption", CheckResult::kOk,
       fmt::format(
           "{}, for TCP between hosts, if requested (paceline run --encrypt, PACELINE_ENCRYPT=1)",
           name_of(best_cipher())),
@@ -41,7 +43,7 @@ Finding check_calibration() {
   const char* how = "paceline bench --calibrate";
   const auto path = calibration_path();
   if (path.empty()) {
-    return {"calibration", Verdict::kOk,
+    return {"calibration", CheckResult::kOk,
             "none is stored (PACELINE_CALIBRATION is off, or there is no home): the planner uses "
             "defaults",
             ""};
@@ -49,14 +51,14 @@ Finding check_calibration() {
   try {
     const auto costs = load_calibration(path);
     if (!costs) {
-      return {"calibration", Verdict::kOk,
+      return {"calibration", CheckResult::kOk,
               fmt::format("none: the planner uses defaults ({} measures this machine)", how), ""};
     }
     const bool is_noisy = costs->spread > kSteadySpread;
-    return {"calibration", is_noisy ? Verdict::kWarn : Verdict::kOk,
+    return {"calibration", is_noisy ? CheckResult::kWarn : CheckResult::kOk,
             fmt::format("{} in {}", provenance(*costs), path.string()), is_noisy ? how : ""};
   } catch (const Error& error) {
-    return {"calibration", Verdict::kWarn, error.what(), how};
+    return {"calibration", CheckResult::kWarn, error.what(), how};
   }
 }
 
@@ -71,7 +73,7 @@ Finding check_bench_peers() {
   }
   std::string text = here.empty() ? "none" : fmt::format("{}", fmt::join(here, ", "));
   if (!absent.empty()) text += fmt::format("; not {}", fmt::join(absent, ", "));
-  return {"bench --peer", Verdict::kOk, text, ""};
+  return {"bench --peer", CheckResult::kOk, text, ""};
 }
 
 }  // namespace
@@ -95,11 +97,11 @@ std::string path_of(const Library& library) {
   return error ? map->l_name : real.string();
 }
 
-Finding check_version() { return {"build", Verdict::kOk, version_text(), ""}; }
+Finding check_version() { return {"build", CheckResult::kOk, version_text(), ""}; }
 
 Finding check_libtorch() {
-  if (built_with_libtorch()) return {"LibTorch", Verdict::kOk, "part of this build", ""};
-  return {"LibTorch", Verdict::kInfo, "not built: launcher and collectives only",
+  if (built_with_libtorch()) return {"LibTorch", CheckResult::kOk, "part of this build", ""};
+  return {"LibTorch", CheckResult::kInfo, "not built: launcher and collectives only",
           "apt-get install libtorch-dev, then cmake --preset release"};
 }
 
@@ -107,18 +109,18 @@ Finding check_libtorch() {
 // reference implementation is 18 times slower than OpenBLAS.
 Finding check_blas() {
   // Without LibTorch, BLAS is not needed.
-  const Verdict verdict = built_with_libtorch() ? Verdict::kFail : Verdict::kInfo;
+  const CheckResult result = built_with_libtorch() ? CheckResult::kFail : CheckResult::kInfo;
   const char* advice = "apt-get install libopenblas0-pthread";
   const Library blas = load("libblas.so.3");
   if (!blas) {
-    return {"BLAS", verdict, "libblas.so.3 was not found", advice};
+    return {"BLAS", result, "libblas.so.3 was not found", advice};
   }
   const std::string path = path_of(blas);
   if (dlsym(blas.get(), "openblas_get_config") != nullptr) {
-    return {"BLAS", Verdict::kOk, "OpenBLAS: " + path, ""};
+    return {"BLAS", CheckResult::kOk, "OpenBLAS: " + path, ""};
   }
-  if (!launcher::is_reference_blas(path)) return {"BLAS", Verdict::kOk, path, ""};
-  return {"BLAS", verdict, "reference BLAS, 18 times slower than OpenBLAS: " + path, advice};
+  if (!launcher::is_reference_blas(path)) return {"BLAS", CheckResult::kOk, path, ""};
+  return {"BLAS", result, "reference BLAS, 18 times slower than OpenBLAS: " + path, advice};
 }
 
 std::vector<Finding> check_backends() {
@@ -126,8 +128,9 @@ std::vector<Finding> check_backends() {
   for (const BackendInfo& info : list_backends()) {
     std::string text = info.available ? info.text : "not built: " + info.text;
     if (info.name == "paceline" && ucx_info().available) text += ", UCX";
-    findings.push_back({"backend " + info.name, info.available ? Verdict::kOk : Verdict::kInfo,
-                        std::move(text), info.advice});
+    findings.push_back({"backend " + info.name,
+                        info.available ? CheckResult::kOk : CheckResult::kInfo, std::move(text),
+                        info.advice});
   }
   return findings;
 }
@@ -136,9 +139,9 @@ std::vector<Finding> check_backends() {
 // not contain it.
 Finding check_c10d() {
   if (built_with_c10d_gloo()) {
-    return {"backend c10d", Verdict::kOk, "LibTorch's own Gloo, for programs with tensors", ""};
+    return {"backend c10d", CheckResult::kOk, "LibTorch's own Gloo, for programs with tensors", ""};
   }
-  return {"backend c10d", Verdict::kInfo,
+  return {"backend c10d", CheckResult::kInfo,
           "not built: Gloo's headers were not found; register_c10d_backend() takes others",
           "apt-get install libgloo-dev, then configure and build again"};
 }
@@ -148,11 +151,11 @@ Finding check_c10d() {
 Finding check_ucx() {
   const UcxInfo info = ucx_info();
   if (!info.available)
-    return {"transport ucx", Verdict::kInfo, "not available: " + info.text, info.advice};
+    return {"transport ucx", CheckResult::kInfo, "not available: " + info.text, info.advice};
   if (info.rdma_devices.empty()) {
-    return {"transport ucx", Verdict::kOk, info.text + "; it finds no RDMA device here", ""};
+    return {"transport ucx", CheckResult::kOk, info.text + "; it finds no RDMA device here", ""};
   }
-  return {"transport ucx", Verdict::kOk,
+  return {"transport ucx", CheckResult::kOk,
           fmt::format("{}; RDMA devices: {}", info.text, fmt::join(info.rdma_devices, ", ")), ""};
 }
 
@@ -160,11 +163,11 @@ Finding check_environment() {
   try {
     const LaunchEnvironment who = detect_launch_environment();
     if (who.launcher == "none")
-      return {"launcher", Verdict::kOk, "none: this process is alone", ""};
-    return {"launcher", Verdict::kOk,
+      return {"launcher", CheckResult::kOk, "none: this process is alone", ""};
+    return {"launcher", CheckResult::kOk,
             fmt::format("{}: rank {} of {}", who.launcher, who.rank, who.world_size), ""};
   } catch (const Error& error) {
-    return {"launcher", Verdict::kFail, error.what(),
+    return {"launcher", CheckResult::kFail, error.what(),
             "unset the variables, or start the process in the way that the message names"};
   }
 }

@@ -47,11 +47,11 @@ Finding check_cpu() {
   }
   std::string model = cpu_property("model name");
   if (model.empty()) model = "unknown model";
-  Finding finding{"cpu", Verdict::kOk, model + ";" + (features.empty() ? " no AVX2" : features),
+  Finding finding{"cpu", CheckResult::kOk, model + ";" + (features.empty() ? " no AVX2" : features),
                   ""};
 #if defined(__x86_64__)
   if (!has("avx2")) {
-    finding.verdict = Verdict::kWarn;
+    finding.result = CheckResult::kWarn;
     finding.advice =
         "without AVX2 training is several times slower; in a virtual machine pass the "
         "host's cpu through";
@@ -63,14 +63,14 @@ Finding check_cpu() {
 Finding check_cores() {
   const Topology topology = discover_topology();
   const long online = sysconf(_SC_NPROCESSORS_ONLN);
-  Finding finding{"cores", Verdict::kOk, "", ""};
+  Finding finding{"cores", CheckResult::kOk, "", ""};
   finding.text = fmt::format("{} physical cores, {} of {} cpus given to this process",
                              topology.num_cores(), topology.num_cpus(), online);
   if (topology.quota) {
     finding.text += fmt::format("; {} grants {:.3g} cpus of time", topology.quota->source,
                                 topology.quota->cpus);
     if (topology.quota->cpus < topology.num_cores()) {
-      finding.verdict = Verdict::kWarn;
+      finding.result = CheckResult::kWarn;
       finding.advice =
           "more busy threads than the cgroup grants are throttled; raise its cpu limit "
           "(docker run --cpus, cpu.max)";
@@ -80,7 +80,7 @@ Finding check_cores() {
 }
 
 Finding check_thread_variables() {
-  Finding finding{"threads", Verdict::kOk, "no variable overrides them", ""};
+  Finding finding{"threads", CheckResult::kOk, "no variable overrides them", ""};
   const auto inherited = launcher::inherited_environment();
   const auto threads = launcher::inherited_threads(inherited);
   if (threads) finding.text = fmt::format("OMP_NUM_THREADS={} applies to every rank", *threads);
@@ -91,19 +91,19 @@ Finding check_thread_variables() {
   } else if (threads) {
     finding.advice = "unset it unless it is intended: paceline run counts the cores of each rank";
   }
-  if (!finding.advice.empty()) finding.verdict = Verdict::kWarn;
+  if (!finding.advice.empty()) finding.result = CheckResult::kWarn;
   return finding;
 }
 
 Finding check_running_jobs() {
   const auto jobs = launcher::find_running_jobs();
-  if (jobs.empty()) return {"running jobs", Verdict::kOk, "no other paceline job here", ""};
+  if (jobs.empty()) return {"running jobs", CheckResult::kOk, "no other paceline job here", ""};
   std::string text;
   for (const launcher::RunningJob& job : jobs) {
     text += fmt::format("{}pid {}: {} on cpus {}", text.empty() ? "" : "; ", job.launcher,
                         counted(job.num_ranks, "rank"), format_cpu_list(job.cpus));
   }
-  return {"running jobs", Verdict::kWarn, text,
+  return {"running jobs", CheckResult::kWarn, text,
           "a job on the same cores gets only the time that they leave; give each job its own "
           "cores: taskset -c LIST paceline run ..."};
 }
@@ -112,12 +112,13 @@ Finding check_running_jobs() {
 // slower.
 Finding check_memory_policy() {
   const auto nodes = discover_topology().numa_nodes;
-  if (nodes.size() < 2) return {"NUMA", Verdict::kOk, "one node", ""};
+  if (nodes.size() < 2) return {"NUMA", CheckResult::kOk, "one node", ""};
   int mode = 0;
   if (syscall(SYS_get_mempolicy, &mode, nullptr, 0, nullptr, 0) == 0) {
-    return {"NUMA", Verdict::kOk, fmt::format("{} nodes, memory can be bound", nodes.size()), ""};
+    return {"NUMA", CheckResult::kOk, fmt::format("{} nodes, memory can be bound", nodes.size()),
+            ""};
   }
-  return {"NUMA", Verdict::kWarn,
+  return {"NUMA", CheckResult::kWarn,
           fmt::format("{} nodes, but memory policies: {}", nodes.size(), std::strerror(errno)),
           "ranks use their own node's memory until it is full; to bind memory, allow memory "
           "policies: docker run --cap-add SYS_NICE"};
@@ -127,7 +128,7 @@ Finding check_memory() {
   struct sysinfo info {};
   sysinfo(&info);
   const double unit = info.mem_unit;
-  return {"memory", Verdict::kOk,
+  return {"memory", CheckResult::kOk,
           fmt::format("{:.1f} GiB, {:.1f} GiB free", info.totalram * unit / kGiB,
                       info.freeram * unit / kGiB),
           ""};
@@ -136,15 +137,15 @@ Finding check_memory() {
 Finding check_shm() {
   struct statvfs status {};
   if (statvfs("/dev/shm", &status) != 0) {
-    return {"/dev/shm", Verdict::kWarn, std::strerror(errno),
+    return {"/dev/shm", CheckResult::kWarn, std::strerror(errno),
             "mount it: mount -t tmpfs -o size=50% tmpfs /dev/shm"};
   }
   const double size = static_cast<double>(status.f_blocks) * static_cast<double>(status.f_frsize);
   const double free = static_cast<double>(status.f_bavail) * static_cast<double>(status.f_frsize);
-  Finding finding{"/dev/shm", Verdict::kOk,
+  Finding finding{"/dev/shm", CheckResult::kOk,
                   fmt::format("{:.0f} MiB, {:.0f} MiB free", size / kMiB, free / kMiB), ""};
   if (free < kSmallShm) {
-    finding.verdict = Verdict::kWarn;
+    finding.result = CheckResult::kWarn;
     finding.advice =
         "Paceline's own shared memory uses none of it, but checkpoints in memory, Open MPI, NCCL "
         "and UCX may need more: docker run --shm-size=2g, or mount -o remount,size=2g /dev/shm";
@@ -154,15 +155,15 @@ Finding check_shm() {
 
 Finding check_memfd() {
   const Fd fd(memfd_create("paceline-doctor", MFD_CLOEXEC));
-  if (fd && ftruncate(fd.get(), 4096) == 0) return {"memfd", Verdict::kOk, "works", ""};
-  return {"memfd", Verdict::kFail, std::strerror(errno),
+  if (fd && ftruncate(fd.get(), 4096) == 0) return {"memfd", CheckResult::kOk, "works", ""};
+  return {"memfd", CheckResult::kFail, std::strerror(errno),
           "paceline run passes the job's secret this way; a seccomp filter may forbid it"};
 }
 
 Finding check_pidfd() {
   const Fd fd(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0)));
-  if (fd) return {"pidfd", Verdict::kOk, "works", ""};
-  return {"pidfd", Verdict::kFail, std::strerror(errno),
+  if (fd) return {"pidfd", CheckResult::kOk, "works", ""};
+  return {"pidfd", CheckResult::kFail, std::strerror(errno),
           "paceline run needs Linux 5.3 or newer, and a seccomp filter that allows pidfd_open"};
 }
 
@@ -174,10 +175,10 @@ Finding check_open_files() {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
   Finding finding{
-      "open files", Verdict::kOk,
+      "open files", CheckResult::kOk,
       fmt::format("soft {}, hard {}", limit_text(limit.rlim_cur), limit_text(limit.rlim_max)), ""};
   if (limit.rlim_max < kFewFiles) {
-    finding.verdict = Verdict::kWarn;
+    finding.result = CheckResult::kWarn;
     finding.advice = "enough for some 100 ranks at most; raise it: ulimit -Hn 65536";
   }
   return finding;
@@ -193,10 +194,10 @@ std::string huge_page_modes(const char* setting) {
 
 Finding check_huge_pages() {
   const std::string modes = huge_page_modes("enabled");
-  if (modes.empty()) return {"huge pages", Verdict::kOk, "not offered by this kernel", ""};
-  Finding finding{"huge pages", Verdict::kOk, "transparent: " + modes, ""};
+  if (modes.empty()) return {"huge pages", CheckResult::kOk, "not offered by this kernel", ""};
+  Finding finding{"huge pages", CheckResult::kOk, "transparent: " + modes, ""};
   if (modes.find("[never]") != std::string::npos) {
-    finding.verdict = Verdict::kWarn;
+    finding.result = CheckResult::kWarn;
     finding.advice =
         "large buffers are faster with them: echo madvise > "
         "/sys/kernel/mm/transparent_hugepage/enabled";
@@ -215,9 +216,9 @@ Finding check_loopback() {
     using namespace std::chrono_literals;
     const Fd listener = listen_tcp({"127.0.0.1", 0});
     connect_tcp({"127.0.0.1", local_port(listener)}, Deadline::after(1s));
-    return {"loopback", Verdict::kOk, "127.0.0.1 accepts connections", ""};
+    return {"loopback", CheckResult::kOk, "127.0.0.1 accepts connections", ""};
   } catch (const Error& error) {
-    return {"loopback", Verdict::kFail, error.what(), "bring it up: ip link set lo up"};
+    return {"loopback", CheckResult::kFail, error.what(), "bring it up: ip link set lo up"};
   }
 }
 

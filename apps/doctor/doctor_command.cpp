@@ -16,15 +16,15 @@ namespace paceline::apps {
 
 namespace {
 
-const char* name_of(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::kOk:
+const char* name_of(CheckResult result) {
+  switch (result) {
+    case CheckResult::kOk:
       return "OK";
-    case Verdict::kInfo:
+    case CheckResult::kInfo:
       return "INFO";
-    case Verdict::kWarn:
+    case CheckResult::kWarn:
       return "WARN";
-    case Verdict::kFail:
+    case CheckResult::kFail:
       return "FAIL";
   }
   return "FAIL";
@@ -35,8 +35,7 @@ const char* name_of(Verdict verdict) {
 std::string doctor_text(const std::vector<Finding>& findings) {
   std::string text;
   for (const Finding& finding : findings) {
-    text +=
-        fmt::format("{:<4}  {:<16}  {}\n", name_of(finding.verdict), finding.name, finding.text);
+    text += fmt::format("{:<4}  {:<16}  {}\n", name_of(finding.result), finding.name, finding.text);
     if (!finding.advice.empty()) text += fmt::format("{:24}-> {}\n", "", finding.advice);
   }
   return text;
@@ -46,7 +45,7 @@ std::string doctor_json(const std::vector<Finding>& findings) {
   nlohmann::ordered_json checks = nlohmann::ordered_json::array();
   for (const Finding& finding : findings) {
     checks.push_back({{"name", finding.name},
-                      {"verdict", name_of(finding.verdict)},
+                      {"verdict", name_of(finding.result)},
                       {"text", finding.text},
                       {"advice", finding.advice}});
   }
@@ -57,7 +56,7 @@ std::string doctor_json(const std::vector<Finding>& findings) {
 
 bool any_failed(const std::vector<Finding>& findings) {
   return std::any_of(findings.begin(), findings.end(),
-                     [](const Finding& finding) { return finding.verdict == Verdict::kFail; });
+                     [](const Finding& finding) { return finding.result == CheckResult::kFail; });
 }
 
 int doctor_command(const Arguments& arguments) {

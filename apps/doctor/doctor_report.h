@@ -9,11 +9,11 @@
 namespace paceline::apps {
 
 // kInfo: an optional part that this build lacks, which is not a defect.
-enum class Verdict { kOk, kInfo, kWarn, kFail };
+enum class CheckResult { kOk, kInfo, kWarn, kFail };
 
 struct Finding {
   std::string name;  // "cpu", "/dev/shm", ...
-  Verdict verdict = Verdict::kOk;
+  CheckResult result = CheckResult::kOk;
   std::string text;    // what was found
   std::string advice;  // how to correct it; empty if nothing is missing
 };

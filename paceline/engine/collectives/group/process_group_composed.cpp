@@ -271,7 +271,7 @@ void ProcessGroup::run_coalesced(const Coalesced& coalesced, const WaitOptions& 
 namespace {
 
 // The most bytes of a rank's block that travel at a time.
-constexpr std::size_t kPieceBytes = 1 << 20;
+constexpr std::size_t kVisitPieceBytes = 1 << 20;
 
 }  // namespace
 
@@ -342,7 +342,7 @@ void ProcessGroup::visit_copies(const Collective& visit, const VisitBody& body,
                                 const WaitOptions& wait) {
   const std::size_t world = world_ranks_.size();
   const std::size_t element = size_of(visit.dtype);
-  const std::size_t most = kPieceBytes / element;
+  const std::size_t most = kVisitPieceBytes / element;
   const auto block_of = [&](std::size_t rank) {
     return visited_block(visit.count, visit.dtype, static_cast<int>(rank), world_size());
   };
