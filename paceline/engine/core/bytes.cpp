@@ -57,8 +57,8 @@ __attribute__((target("sse4.2"))) std::uint32_t by_instruction(std::uint32_t crc
   return crc;
 }
 
-// Computes the sums of three chunks in parallel: the instruction has a latency of three cycles, and
-// one can start in each cycle. Requires: whole words.
+// Computes the CRCs of three chunks in parallel: SSE 4.2's crc32 instruction has a latency of three
+// cycles, and one can start in each cycle. Requires: `chunk` is a multiple of 8 bytes.
 __attribute__((target("sse4.2"))) void three_by_instruction(const std::byte* data,
                                                             std::size_t chunk,
                                                             std::uint32_t* sums) {

@@ -68,7 +68,7 @@ constexpr const char* kSeedName = "paceline-seed";
 
 bool grown = false;
 
-// --- Whether this process may leave a seed ---
+// --- Whether this process may make a seed ---
 
 // The number of entries in a folder; -1 when it cannot be read.
 int num_entries(const char* folder) {

@@ -18,7 +18,7 @@
 // launcher: it exits when its socket closes, and the kernel kills it if it is stopped.
 //
 // A program takes part if it is linked with this file, if the launcher itself executed it (not a
-// shell between them), and if it has one thread and no descriptor of its own at that moment.
+// shell between them), and if, just before main(), it has one thread and no descriptor of its own.
 // Threads that a library stops around fork() (OpenBLAS) do not count. The launcher executes any
 // other program again, as usual.
 //
@@ -34,13 +34,13 @@
 //  1. A seed is forked before main(), from a process with one thread and no descriptor of its own.
 //     So no thread that holds a lock is missing in the child, and no two generations share a
 //     descriptor. The threads are counted after the first fork, when the fork handlers of libraries
-//     have stopped theirs; if any others exist, the helper exits and leaves no seed.
+//     have stopped theirs; if any others exist, the helper exits and makes no seed.
 //  2. The rank continues into main() only after its seed has told the launcher that it is ready (or
 //     after 5 s). The seed reports as a child of the launcher: the helper has ended, and was waited
 //     for, before the seed checks its parent.
-//  3. At most one seed of a rank waits. A rank leaves one seed, before its main(); a seed leaves
-//     the next one only after an order to become the rank.
-//  4. A seed keeps nothing open of the rank that left it: it closes its copies of the standard
+//  3. At most one seed of a rank waits. A rank makes one seed, before its main(); a seed makes the
+//     next one only after an order to become the rank.
+//  4. A seed keeps nothing open of the rank that made it: it closes its copies of the standard
 //     streams and of the secret's descriptor, so that the launcher can read the rank's pipes to
 //     their end.
 //  5. A seed takes an order as a whole or not at all: one message of a SOCK_SEQPACKET socket with
@@ -98,7 +98,7 @@ class LoadedFiles {
   std::vector<File> files_;
 };
 
-// The variable that tells a rank that it may leave a seed. The rank removes it from its environment
+// The variable that tells a rank that it may make a seed. The rank removes it from its environment
 // before main().
 inline constexpr const char* kForkServerVariable = "PACELINE_FORK_SERVER";
 

@@ -118,7 +118,7 @@ std::vector<WorkerEntry> Directory::look_around(const WorkerEntry& self, LeaseTi
   num_seen_ = count;
   for (const auto& entry : changed) {
     known_[entry.name] = entry;
-    // Other workers declared this one lost while it stood still.
+    // If other workers declared this worker lost while its process was frozen, it enters again.
     if (entry.incarnation == self.incarnation && entry.state == WorkerState::kLost) enter(self);
   }
   look_after_next(self, now);

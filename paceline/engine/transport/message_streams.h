@@ -13,8 +13,9 @@
 // Invariants of a ring. Positions count all bytes since the beginning; place p is at p mod
 // capacity.
 //
-//  1. Each position has one writer: `written` the writing end, `taken` the reading end. Each end
-//     keeps its own position in its Lane and never reads it back, so a peer cannot move it.
+//  1. Each position has one writer: only the writing end changes `written`, and only the reading
+//     end changes `taken`. Each end keeps its own position in its Lane and never reads it back, so
+//     a peer cannot move it.
 //  2. taken <= written <= taken + capacity. The writer advances `written` only over room that it
 //     has seen in `taken`; the reader advances `taken` only over bytes that it has seen in
 //     `written`.

@@ -214,7 +214,7 @@ class Coordinator {
   std::chrono::milliseconds lived_{};   // how long the stopping generation lived
   std::optional<std::uint64_t> steps_;  // how many steps it made, if its ranks count them
   bool stopped_as_agreed_ = false;      // ranks of this generation ended by an agreed stop
-  std::vector<Endpoint> stand_ins_;     // where the agents of the last generation may lead the job
+  std::vector<Endpoint> stand_ins_;     // where agents of the last generation listen as stand-ins
   std::set<Agent> deserters_;           // agents that deserted since the last generation began
   Moment called_until_{};  // until then, agents of a coordinator that gave way may arrive
 };

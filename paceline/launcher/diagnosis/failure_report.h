@@ -29,10 +29,11 @@ namespace paceline::launcher {
 //      that came first.
 bool failed_before(const Failure& later, const Failure& earlier);
 
-// A rank that another rank's error accuses: that other rank failed because this one was lost or
-// aborted the group. The error is in the other rank's last lines or flight record. If the accused
-// rank failed as well, it was first, although its end may be noticed later: a wrapper passes an
-// exit code on with a delay, and a rank that aborted its group may have work to finish.
+// A rank that the error of another rank names as the cause: the accused rank was lost or aborted
+// the group, and therefore the other rank failed. The error is in the other rank's last lines or
+// flight record. If the accused rank failed as well, it was first, although its end may be noticed
+// later: a wrapper passes an exit code on with a delay, and a rank that aborted its group may have
+// work to finish.
 struct AccusedRank {
   int rank = -1;
   bool has_aborted = false;  // it aborted the group; its process will exit later

@@ -223,7 +223,9 @@ void RemoteEnd::start(RemoteJob job) {
   if (child_ == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(128 + SIGKILL);
-    setpgid(0, 0);  // the parent is in another group, so this group can be stopped by SIGTSTP
+    // SIGTSTP does not stop an orphaned process group. This group is not orphaned, because the
+    // parent of its leader is in another group of the same session.
+    setpgid(0, 0);
     be_part(job, std::move(ends));
   }
   stage_ = Stage::kServing;

@@ -27,9 +27,9 @@ class JobFlights {
   // Forgets what was read in an earlier generation.
   void begin_generation();
   // Reads the records now, before the ranks leave the operations that they are in. Only the first
-  // call in a generation does so. After reading, calls `ends`, which returns the ranks that have
-  // ended: so it includes every rank whose process was found to have ended. `culprit`: the rank
-  // that failed first.
+  // call in a generation does so. Calls `ends`, which returns the ranks that have ended, only after
+  // it has read the records: so if the reading finds that the process of a rank no longer exists,
+  // that rank is among those that `ends` returns. `culprit`: the rank that failed first.
   void read(const std::function<std::vector<RankEnd>()>& ends,
             const std::optional<RankEnd>& culprit);
   // The reason for the end that read() found: "rank 3 never entered ...", or a call for which

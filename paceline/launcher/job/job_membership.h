@@ -45,15 +45,15 @@ struct LastStart {
 //      ranks. An agent whose turn reaches its own endpoint becomes the coordinator. So all agents
 //      that reach each other agree on the first live one, without a vote.
 //   4. The successor gives its first generation the number after the last generation's, so that no
-//      message of the last generation affects the new one. It continues with the budget of restarts
-//      in the order that started the last generation.
-//   5. An agent that was the coordinator, and that the other agents gave up, looks for its
+//      message of the last generation affects the new one. It takes over the remaining budget of
+//      restarts, which every agent knows from the StartOrder of the last generation.
+//   5. An agent that was the coordinator, and on which the other agents gave up, looks for its
 //      successor among them. It never becomes the successor itself, because it does not know what
 //      they have done meanwhile.
 //   6. Two parts of a network that cannot reach each other become two jobs only if each has at
-//      least MIN nodes of --nnodes. A coordinator with fewer nodes asks the other agents for a
-//      larger part and gives way to its coordinator (coordination/coordinator.h); its agents
-//      follow.
+//      least MIN nodes of --nnodes. A coordinator with fewer nodes asks the other agents whether
+//      they belong to a larger part. If they do, it gives way to that part's coordinator
+//      (coordination/coordinator.h), and its own agents follow.
 //
 // The endpoint's name may not resolve at first, because the name of a container or pod resolves
 // only once it runs.

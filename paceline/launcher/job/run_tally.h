@@ -6,19 +6,20 @@
 //
 //   steps made   in all generations together, without steps in which a rank died
 //   steps kept   from the training's position at the first count to its position at the last one
-//   lost         made - kept: the steps that restarts had to make again
+//   steps lost   steps made - steps kept: those that restarts had to make again
 //
 // The time from the first start to the last end is divided completely into:
 //
-//   kept         time of the steps made x kept / made
-//   made again   time of the steps made x lost / made
+//   kept         time of the steps made x steps kept / steps made
+//   made again   time of the steps made x steps lost / steps made
 //   recovering   from the end of the last step before a restart to the beginning of the first one
 //                after it: the interrupted step, stopping, pausing, starting and restoring
 //   own          the rest, which an undisturbed run needs as well: its start up to the first step,
 //                and evaluating and saving between steps and at the end
 //
-//   goodput      kept / all
-//   relative     goodput / goodput of a run without restarts = 1 - (made again + recovering) / all
+//   goodput      time kept / whole time
+//   relative     goodput / goodput of a run without restarts
+//                = 1 - (time made again + time recovering) / whole time
 //
 // Thread safety: none. Callers pass times as seconds on this host's monotonic clock.
 

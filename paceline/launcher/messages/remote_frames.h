@@ -5,8 +5,8 @@
 // and that many bytes (docs/formats/agents.md). One of them carries the job.
 //
 // Shells and login scripts of the other host may print something before the first frame. So the
-// bytes from that host begin with a greeting, and the reader skips everything before it. Pure, no
-// input or output.
+// bytes from that host begin with a greeting, and the reader skips everything before it. The code
+// here does no input or output.
 
 #include <cstdint>
 #include <map>

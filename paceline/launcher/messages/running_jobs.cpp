@@ -78,7 +78,8 @@ class Question {
     socket_ = attempt.take();
     const auto peer = peer_credentials(socket_.get());
     if (!peer || peer->pid != launcher_of(mark_)) {
-      end(ErrorCode::kSystem, "the process that listens there is not the one in its name");
+      end(ErrorCode::kSystem,
+          "the process that listens on this socket does not have the pid in the socket's name");
     } else if (peer->uid != getuid() && getuid() != 0) {
       end(ErrorCode::kSystem, "it belongs to another user");
     }

@@ -9,8 +9,8 @@
 // number, so no other process can take the name first. But any user can create sockets with names
 // that look like marks:
 //
-//   1. A socket is trusted only if the process that listens on it is the one in its name and
-//      belongs to this user (root trusts all users).
+//   1. A socket is trusted only if the process that listens on it has the pid in the socket's name
+//      and belongs to this user (root trusts all users).
 //   2. No byte is sent to a socket that is not trusted.
 //   3. If /proc shows that a socket breaks rule 1, no connection is made at all.
 //   4. Marks are asked in rounds, one mark of each process per round, so a process that makes
@@ -72,7 +72,7 @@ JobMark mark_running_job(int num_ranks, int num_threads);
 
 // The names of all marks on this machine, of any user, including this process's own. The first mark
 // of every process comes first, in the order of pids; then the second mark of every process, and so
-// on. Leaves out a mark if /proc shows that the process in its name does not hold it.
+// on. Leaves out a mark if /proc shows that the process with the pid in its name does not hold it.
 std::vector<std::string> find_marks();
 // The marks of this user's processes (for root: of any user's), in the same order, followed by the
 // marks of processes whose descriptors cannot be read.

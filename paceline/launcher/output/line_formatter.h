@@ -4,7 +4,8 @@
 // after the rank's prefix, with control and escape characters shown as text ("\x1b"), so that a
 // rank cannot colour, move or erase the output of others.
 //
-// A longer line is cut after kMaxLine bytes, so memory stays bounded whatever a rank writes.
+// A line that is longer than kMaxLine bytes is cut there, and the rest is a line of its own, so
+// memory stays bounded whatever a rank writes.
 
 #include <string>
 #include <string_view>

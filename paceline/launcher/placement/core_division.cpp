@@ -104,8 +104,8 @@ std::vector<Cores> divide_by_kind(const Cores& cores, int num_ranks,
   return shares;
 }
 
-// At each level, cuts a share that straddles parts down to its largest part, if that part has at
-// least `needed` cores.
+// At each level: if a share lies in several parts, reduces it to its cores in the part that holds
+// most of them, if these are at least `needed` cores.
 Cores narrowed(Cores share, std::size_t needed, std::span<const Level> levels) {
   for (const Level level : levels) {
     auto parts = parts_at(share, level);

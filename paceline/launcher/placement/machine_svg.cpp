@@ -28,7 +28,7 @@ constexpr std::array kFills = {"#8ecae6", "#f4b266", "#90c987", "#f2e268", "#d5a
 
 struct Box {
   int width = 0, height = 0;
-  std::string svg;  // drawn from its own corner
+  std::string svg;  // its origin is the box's upper left corner
 };
 
 std::string escaped(const std::string& text) {

@@ -25,9 +25,9 @@ namespace paceline::launcher {
 void adopt_orphans();
 
 // Sends SIGKILL to all children except `spared`, then to the orphans that they leave, until none is
-// left. Returns false if some still live at the deadline (stuck in the kernel). Also spares an ssh
-// process that an ssh among the descendants left running as the master of a connection that several
-// sessions of the user share.
+// left. Returns false if some still live at the deadline (stuck in the kernel). Also spares the
+// master process of a shared ssh connection (ControlPersist in ssh_config(5)): one of the
+// descendants may have started it, but other sessions of the user share its connection.
 bool end_all_descendants(Deadline deadline, const std::vector<pid_t>& spared = {});
 
 // Waits until all descendants have ended by themselves. Returns false if some still live at the

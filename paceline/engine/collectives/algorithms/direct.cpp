@@ -15,7 +15,8 @@
 //
 // The first half is a reduce_scatter, the second an all_gather. A reduce step reads all
 // contributions to its chunk at once, in rank order, so the order of the sum does not depend on how
-// the buffer is divided. Each rank combines n/p x (p-1) bytes.
+// the buffer is divided. With p ranks and a buffer of n bytes, each rank combines n/p x (p - 1)
+// bytes.
 //
 // All sends come first, beginning with the one to the next rank, and then the receives in the same
 // order. These steps only begin transfers, so all pairs of ranks exchange at the same time

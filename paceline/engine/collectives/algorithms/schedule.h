@@ -19,13 +19,13 @@
 // Rules that every schedule of messages keeps (tests/engine/collectives/schedule_test.cpp checks
 // them for world sizes 1 to 17; those of shared memory are in algorithms/in_shared_memory.h):
 //   - every send has exactly one matching receive, in the same order per pair of ranks, with the
-//     same space (a partial is received as a partial) and count;
+//     same Space (a partial is received as a partial) and the same count;
 //   - the schedule ends even if every send lasts until its receive has begun;
 //   - a reduce combines whole subtrees in rank order, so that the sum has the promised bits; only
 //     the ring breaks this rule;
 //   - no rank ends before it knows, directly or through others, that every rank has begun, and
-//     every rank begins with a message to the next rank: so every rank learns of it if ranks make
-//     different calls.
+//     every rank begins with a message to the next rank. So if ranks make different calls, every
+//     rank notices it.
 
 #include <cstddef>
 #include <cstdint>

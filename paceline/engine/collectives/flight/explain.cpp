@@ -55,7 +55,8 @@ std::int64_t first_entered(const Stand& stand) {
   return first;
 }
 
-// Another stand that holds a rank which is missing here.
+// Looks for a rank that is missing in `here` but inside another Stand (verdicts.h), and returns
+// that stand; null if there is none.
 const Stand* stand_that_holds(const Stand& here, const std::vector<Stand>& stands) {
   for (const Position* missing : here.absent) {
     for (const Stand& other : stands) {

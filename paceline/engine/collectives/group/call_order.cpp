@@ -13,7 +13,7 @@
 namespace paceline {
 
 struct CallOrder::Queue {
-  std::mutex mutex;  // guards everything below
+  std::mutex mutex;  // guards `calls` and `current`, and the start of `thread`
   std::condition_variable changed;
   std::deque<Call> calls;
   WorkPtr current;        // the Work of the operation that the thread runs

@@ -5,9 +5,9 @@
 // turn in a queue; a thread of the group runs the queued calls, and is started with the first call
 // that waits.
 //
-// An object that a call keeps alive may own the CallOrder itself, which is then destroyed on that
-// thread. In that case the destructor waits for nothing, the calls left in the queue fail, and the
-// thread ends without touching the CallOrder again.
+// An object that a call keeps alive may own the CallOrder itself. The CallOrder may then be
+// destroyed on the group's thread. In that case the destructor waits for nothing, the calls left in
+// the queue fail, and the thread ends without touching the CallOrder again.
 //
 // Invariants. `under_way_` counts the calls that run or wait; `calls` is the queue of those that
 // wait. A waiting call is counted when it enters the queue, under the queue's mutex, and until it

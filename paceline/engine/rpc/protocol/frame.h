@@ -36,9 +36,11 @@ enum class FrameKind : std::uint8_t {
   kOpened = 65,  // `session`, and the credit: how much may be under way
   kResumed,      // the state of each call, and the credit
   kRefused,      // `session` is unknown
-  kReply,        // the reply to call `number`: a message, or an error, as `status`
+  kReply,        // the reply to call `number`: a message if `status` is kOk, else an error
   kRenewed,
-  kCredit,  // one-way messages of this connection handled so far: `number`, and `method` bytes
+  // How many one-way messages of this connection have been handled so far (`number`), and how many
+  // bytes they had (`method`).
+  kCredit,
   // from either end
   kPart = 129,  // a part of the message that was announced last
   kArea,        // comes with a descriptor: the sender's area (shm_channel.h)
@@ -76,7 +78,7 @@ struct Frame {
   SessionNumber session = 0;
   CallNumber number = 0;
   CallNumber acknowledged = 0;  // piggybacked on a request; 0: none
-  std::uint64_t method = 0;     // method_id(); in kOpened and kResumed: credit in bytes
+  std::uint64_t method = 0;     // method_id(); in kOpened, kResumed and kCredit: bytes
   std::uint64_t object = 0;     // the object of the method; 0: none
   bool operator==(const Frame&) const = default;
 };

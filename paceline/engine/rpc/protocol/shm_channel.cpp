@@ -216,8 +216,11 @@ Payload ReceivedArea::take(const AreaPlace& place) {
   const bool is_inside = place.offset % kBlockUnit == 0 && place.offset < kAreaBytes &&
                          place.size <= kAreaBytes - sizeof(BlockHeader) - place.offset;
   if (!is_inside || header_at(mapping_.data(), place.offset).state.load() != BlockHeader::kGiven) {
-    fail(ErrorCode::kCorrupt,
-         "a worker sent a message at {} of its shared memory, where there is none", place.offset);
+    fail(
+        ErrorCode::kCorrupt,
+        "a worker announced a message at offset {} of its shared memory, but there is none at that "
+        "offset",
+        place.offset);
   }
   std::shared_ptr<const std::byte> bytes(
       mapping_.data() + place.offset + sizeof(BlockHeader),

@@ -27,8 +27,8 @@ class GlooStore : public gloo::rendezvous::Store {
   explicit GlooStore(const LibraryContext& context) : context_(context) {}
 
   void set(const std::string& key, const std::vector<char>& data) override;
-  // get() and wait() block until the keys exist, a peer dies (then they throw its error) or the
-  // context's deadline passes.
+  // get() and wait() block until the keys exist. If a peer dies meanwhile, they throw the error
+  // that reports its death; at the context's deadline they throw Error(kTimeout).
   std::vector<char> get(const std::string& key) override;
   void wait(const std::vector<std::string>& keys) override;
   void wait(const std::vector<std::string>& keys,

@@ -20,8 +20,9 @@ constexpr unsigned kSendsPerPump = 16;
 // How many rounds in a row may move nothing before a call sleeps.
 constexpr int kMessageSpins = 1500;
 constexpr int kMessageSpinsWhenSharingCores = 20;
-// The thread waits this long before it takes over, because a caller of an asynchronous operation
-// often waits for a message next, and then moves the rest itself.
+// When no call moves the group's messages, the group's thread waits this long before it begins to
+// move them: the caller of an asynchronous operation often waits for a message next, and while it
+// waits, it moves all messages of the group.
 constexpr std::chrono::microseconds kPatience{100};
 
 class Asleep {
