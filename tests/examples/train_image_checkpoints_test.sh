@@ -33,7 +33,7 @@ memory=("${run2[@]}" --max-restarts 1 "$train_image" "${data[@]}" --max-steps 8 
 export PACELINE_MEMORY_CHECKPOINT=$work/state
 expect memory_of_one 0 'test accuracy' "${memory[@]}" --checkpoint-dir "$work/memory"
 expect memory_is_used 2 'PACELINE_MEMORY_CHECKPOINT. holds step 8 of an earlier run' "${memory[@]}" --checkpoint-dir "$work/other"
-expect memory_of_another_run 2 'holds step 8 of another run than .*used' "${memory[@]}" --checkpoint-dir "$work/used" --resume
+expect memory_of_another_run 2 'holds step 8 of a run other than that of .*used' "${memory[@]}" --checkpoint-dir "$work/used" --resume
 expect memory_resumed 0 'resumed at step 8, from memory' "${memory[@]}" --checkpoint-dir "$work/memory" --resume
 unset PACELINE_MEMORY_CHECKPOINT
 
@@ -50,7 +50,7 @@ expect same_losses 0 '^equal$' bash -c 'cmp <(grep \"step\" "$1" | tail -n 8) <(
 expect own_run 0 'test accuracy' "${run1[@]}" --seed 3 --max-steps 4 --checkpoint-dir "$work/own"
 expect other_run 0 'test accuracy' "${run1[@]}" --seed 7 --max-steps 8 --checkpoint-dir "$work/foreign"
 cp -r "$work/foreign/step-00000008" "$work/own"
-expect foreign_is_refused 2 'own: its newest checkpoint, step-00000008, is of run [0-9a-f]* \(seed 7\), the directory is of run [0-9a-f]* \(seed 3\)' \
+expect foreign_is_refused 2 'own: its newest checkpoint, step-00000008, belongs to run [0-9a-f]* \(seed 7\), but the directory belongs to run [0-9a-f]* \(seed 3\)' \
   "${run1[@]}" --checkpoint-dir "$work/own" --resume
 expect foreign_when_told 0 'resumed at step 8$' "${run1[@]}" --max-steps 10 --checkpoint-dir "$work/own" --resume --resume-other-run
 expect foreign_is_its_own_now 0 'resumed at step 10$' "${run1[@]}" --max-steps 12 --checkpoint-dir "$work/own" --resume

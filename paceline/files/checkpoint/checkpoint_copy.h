@@ -5,7 +5,8 @@
 // differences of two checkpoints. Tensors are read and written one at a time, so the memory for the
 // largest one suffices.
 //
-// Thread safety: functions without state; the files are those of the caller.
+// Thread safety: the functions have no state; while one of them writes a file or directory, no
+// other thread may use it.
 
 #include <cstdint>
 #include <functional>
@@ -32,8 +33,9 @@ std::uint64_t export_safetensors(const CheckpointDirectory& from, std::int64_t s
 // `into` is a writer.
 std::int64_t import_safetensors(const std::string& file, CheckpointDirectory& into);
 
-// Writes the same checkpoint as one file of whole tensors. Error(kInvalid) when `into` has the step
-// already. Requires: `into` is a writer of another directory.
+// Copies the checkpoint of a step from one directory to another, as one file of whole tensors.
+// Error(kInvalid) when `into` has the step already. Requires: `into` is a writer of another
+// directory.
 void merge_checkpoint(const CheckpointDirectory& from, std::int64_t step,
                       CheckpointDirectory& into);
 

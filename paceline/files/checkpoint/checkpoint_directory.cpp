@@ -165,8 +165,8 @@ void CheckpointDirectory::set_mark(const RunMark& mark) try {
 //       checkpoints first, but never the newest one that verifies. Later saves then remove one
 //       checkpoint before they write, as long as at least one stays.
 //   (e) A half-removed checkpoint has no committed name, because it loses its name before its first
-//       file. The rename of a removal is not synced. Should a file system bring the name back after
-//       a power cut without some of the files, (g) refuses the folder.
+//       file. The rename of a removal is not synced. If a file system brings the name back after a
+//       power cut, but not all of the files, the checks of (g) refuse the folder.
 //   (f) Only the newest writer commits or removes. Each of its changes is a rename out of its
 //       workspace or into it, and its successor takes the whole workspace away first
 //       (writer_claim.h). A writer that was frozen at any moment then fails in its next rename;
@@ -214,10 +214,11 @@ bool CheckpointDirectory::make_room(std::int64_t newest) {
 // After a save that had to make room: notes how many checkpoints the disk holds.
 void CheckpointDirectory::note_room(std::int64_t newest) {
   room_ = static_cast<int>(list_up_to(newest).size());
-  log::warning(fmt::format(
-      "checkpoint directory {}: the disk is full: there is room for {} checkpoints, not for the "
-      "{} to keep and a new one; from step {} on the oldest is removed before each save",
-      path_, *room_, options_.keep, newest));
+  log::warning(
+      fmt::format("checkpoint directory {}: the disk is full: there is room for {} checkpoints, "
+                  "too few to keep "
+                  "{} and write a new one; from step {} on the oldest is removed before each save",
+                  path_, *room_, options_.keep, newest));
 }
 
 // Steps 2 to 5 of the protocol above.

@@ -93,8 +93,9 @@ void CheckpointTeam::form_background() {
 }
 
 // Collective. Waits until no rank is writing, and forms the background group again if it has
-// failed. Returns false on every rank when one of them is still writing. The ranks first exchange
-// whether they are writing, which is fast, so that no rank waits for a disk in the given group.
+// failed. Returns false on every rank when one of them is still writing. First each rank tells the
+// others whether it is writing. This is fast, so no rank waits for a disk inside a collective of
+// the caller's group.
 bool CheckpointTeam::settle(std::optional<std::int64_t> step) {
   const auto any_rank = [&] {
     std::array<std::int32_t, 2> any = {writer_.is_busy() ? 1 : 0, is_broken_ ? 1 : 0};

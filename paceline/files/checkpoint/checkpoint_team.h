@@ -15,7 +15,8 @@
 //      file's digest or its error.
 //   4. Seal: once every rank has succeeded, the manifest with all digests is written, and then one
 //      step makes the checkpoint valid: the rename of the folder, or, in each memory, the header of
-//      the slot. If a memory was not sealed, the save lacks its files, and a load skips the save.
+//      the slot. If the memory of one host was not sealed, the files in it do not count, and a load
+//      skips the whole save.
 //
 // A failure before step 4 ends leaves the previous checkpoint valid. On disks, save() returns after
 // this rank has copied its boxes; a background thread does the rest (checkpoint_writer.h).
@@ -26,8 +27,8 @@
 //   if (const auto error = team.finish()) ...
 //
 // A slow disk is not an error. Ranks wait for each other's disks in a background group with a limit
-// of its own, CheckpointDirectoryOptions::disk_timeout. They never wait for disks in the group that
-// was given, because its timeout is meant for computing. When the disk takes longer, saves are
+// of its own, CheckpointDirectoryOptions::disk_timeout. They never use the caller's group for this,
+// because its timeout is meant for computing. When a disk takes longer than disk_timeout, saves are
 // skipped, each with an error in the log, until the disk responds; then the ranks form a new
 // background group.
 //

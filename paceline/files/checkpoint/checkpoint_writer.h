@@ -81,7 +81,7 @@ class CheckpointWriter {
   void end(std::int64_t step, Timeline::Clock::time_point begin, const std::optional<Error>& error);
   void keep(std::int64_t step, const Error& error);
 
-  const std::shared_ptr<Timeline> timeline_;  // owners: the groups of this rank, and this
+  const std::shared_ptr<Timeline> timeline_;  // shared by the groups of this rank and this object
   const std::chrono::milliseconds patience_;
   mutable std::mutex mutex_;  // guards everything below
   std::condition_variable changed_;

@@ -134,8 +134,9 @@ class MemoryTeam {
   struct Chosen {
     std::uint64_t number = 0;
     Manifest manifest;
-    std::vector<int> roots;          // [file]: the rank that reads it
-    std::optional<SealedSlot> here;  // on a memory's first rank, if the memory has files of it
+    std::vector<int> roots;  // [file]: the rank that reads it
+    // Only on the first rank of a memory that has files of this checkpoint.
+    std::optional<SealedSlot> here;
   };
 
   int memory_of(int rank) const { return memories_.host_of[static_cast<std::size_t>(rank)]; }

@@ -213,7 +213,7 @@ void WriterClaim::refuse(const Owner& owner, const std::string& folder) {
   if (has_same_name && owner.id.generation > who_.generation) {
     fail(ErrorCode::kAborted,
          "checkpoint directory {}: generation {} of this job (process {} on host {}) writes to it; "
-         "this is generation {}, which it has replaced",
+         "this process belongs to generation {}, which that one has replaced",
          directory_, owner.id.generation, owner.process, owner.host, who_.generation);
   }
   fail(ErrorCode::kInvalid,

@@ -84,8 +84,8 @@ struct DecodeOptions {
 //
 // The content determines the kind, whatever the name is. Sizes are checked before memory is
 // allocated. Damaged data is an error: a JPEG that ends early, invalid codes, a wrong checksum in a
-// PNG. A decoder stops after the last row of the region, so it does not notice damage below it.
-// Nothing is printed.
+// PNG. A decoder stops after the last row of the region, so it does not notice damage below that
+// row. Nothing is printed.
 //
 // Thread safety: none; each thread decodes images of its own.
 class EncodedImage {

@@ -206,8 +206,9 @@ std::vector<Token> BpeTokenizer::encode(std::string_view text) const {
   return tokens;
 }
 
-// The tokens of a word form a linked list, so that a merge moves nothing. Pairs wait in a queue
-// ordered by rank, then by place.
+// The tokens of a word form a linked list, so that a merge moves nothing. Pairs wait in a queue,
+// ordered by the rank of their merge (its position in the file of merges), then by their place in
+// the word.
 void BpeTokenizer::encode_word(std::string_view word, std::vector<Token>& tokens) const {
   constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
   struct Part {

@@ -8,9 +8,11 @@
 // by D from stage 1 on and the gradients from stage 2 on (a pipeline's gradients are whole until
 // its step ends), and in stage 3 each host has one copy of the parameters. Activations take the
 // bytes that the profile measured, times the samples under way at once: one micro-batch without a
-// pipeline, or as many as the pipeline's schedule keeps. In a backward pass gradients replace
-// activations, layer by layer; in the first of several passes they add up. A pipeline's stage makes
-// all its gradients of a micro-batch before it adds them to those of other micro-batches.
+// pipeline, or as many as the pipeline's schedule keeps. If a step has one micro-batch, gradients
+// replace activations during the backward pass, layer by layer. If it has several, the gradients of
+// the first ones still exist in the later passes, so all gradients count in addition to all
+// activations. A pipeline's stage makes all its gradients of a micro-batch before it adds them to
+// those of other micro-batches.
 //
 // Thread safety: pure functions.
 
@@ -50,9 +52,10 @@ struct MemoryPlan {
 bool has_first_layer(const RankLayers& stages);
 // The number of parameters that a rank of these stages has.
 double parameters_of_rank(const JobProfile& profile, const Way& way, const RankLayers& stages);
-// The bytes that a rank of the stage keeps for one sample from the forward to the backward pass,
-// and from the first half of the backward pass to the second. In the first stage no weight
-// gradients are deferred.
+// The bytes that a rank of the stage keeps for one sample: activations_of_stage() from the forward
+// to the backward pass, deferred_of_stage() from the first half of the backward pass (input
+// gradients) to the second (weight gradients). In the first stage the first half computes nothing,
+// because nothing needs an input gradient there; so all activations are kept until the second half.
 double activations_of_stage(const JobProfile& profile, const Way& way, LayerRange stage);
 double deferred_of_stage(const JobProfile& profile, const Way& way, LayerRange stage);
 

@@ -27,7 +27,7 @@ namespace paceline::planning {
 
 // The parts of a step in seconds; their sum is the step.
 struct StepTimes {
-  double compute = 0;    // passes of the mean rank
+  double compute = 0;    // the passes, as the mean over all ranks
   double bubble = 0;     // waiting for other stages
   double exchange = 0;   // exchanges of tensor parallelism
   double gradients = 0;  // exposed exchange of gradients and updated parameters

@@ -4,10 +4,10 @@
 // gradients during the backward pass, pipelines on shared cores, failures and stragglers.
 //
 // Communication is predicted by closed-form formulas of the link costs, which are fast enough for a
-// search over meshes of 100,000 ranks. The engine's own planner
-// (engine/collectives/selection/planner.h) compares algorithms. The formulas describe the
-// algorithms that it chooses for large buffers: sums in shared memory within a host, and each
-// host's bytes once over its link.
+// search over meshes of 100,000 ranks. Unlike the engine's planner
+// (engine/collectives/selection/planner.h), they do not compare algorithms: they describe those
+// that the planner chooses for large buffers: sums in shared memory within a host, and each host's
+// bytes once over its link.
 //
 // CPU time, which cannot be overlapped with computing, is kept apart from time on the wire.
 //

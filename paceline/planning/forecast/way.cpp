@@ -70,8 +70,8 @@ std::vector<LayerRange> cut_into_stages(const JobProfile& profile, const Way& wa
                                         const std::vector<int>& rank_of_stage) {
   const std::vector<LayerProfile>& layers = profile.layers;
   if (rank_of_stage.size() == 1) return {{0, layers.size()}};
-  // Where each block begins and what it costs, both with the layers that follow the block. The
-  // first block also includes the layers before it.
+  // The first layer of each block, and the block's cost. The layers that follow a block belong to
+  // it; the first block also includes the layers before it.
   std::vector<std::size_t> begins;
   std::vector<double> costs;
   double before = 0;

@@ -51,7 +51,8 @@ class ListScheduler {
       if (first->begin == kForever) return std::nullopt;
       const Candidate best = *first;
       take(static_cast<int>(first - next_.begin()), best);
-      // Only ranks that wait for the result of this action may now choose another action.
+      // Chooses again for the ranks whose next action can be different now: the rank of this
+      // action, and the ranks of the two neighbouring stages, which may wait for its result.
       for (int stage = best.action.stage - 1; stage <= best.action.stage + 1; ++stage) {
         if (stage < 0 || stage == num_stages()) continue;
         const int rank = ranks_[size(stage)];

@@ -60,7 +60,8 @@ int round_size(std::string_view name, const PlanSize& size) {
 
 // The actions of rank `rank`: `warmup` forward passes, then a forward and a backward pass in turn,
 // then the remaining backward passes. With `weight_delay` the backward passes make only input
-// gradients, each followed by the oldest weight gradient that is `weight_delay` slots back.
+// gradients, and the weight gradient of a backward pass follows the input gradient of the pass that
+// is `weight_delay` passes later.
 std::vector<Action> in_turns(const PlanSize& size, int rank, int per_turn, int warmup,
                              std::optional<int> weight_delay) {
   const int total = size.num_micro_batches * size.stages_per_rank;
@@ -98,7 +99,9 @@ Plan one_f_one_b(const PlanSize& size) {
   check(size.stages_per_rank == 1,
         "1f1b: {} stages a rank; it supports one, interleaved-1f1b supports several",
         size.stages_per_rank);
-  // in_turns() adds the last of the min(M, S - s) forward passes of the warm-up.
+  // Before its first backward pass a stage makes S - s forward passes, or all if there are fewer
+  // (named_plans.h). The warm-up has one of them less, because in_turns() makes a forward pass
+  // before each backward pass.
   for (int rank = 0; rank < size.num_ranks; ++rank) {
     plan.ranks[static_cast<std::size_t>(rank)] =
         in_turns(size, rank, size.num_micro_batches, size.num_ranks - 1 - rank, std::nullopt);

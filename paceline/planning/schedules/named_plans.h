@@ -1,6 +1,6 @@
 #pragma once
 
-// The named schedules. Stage s is on rank s % num_ranks.
+// The named schedules of M micro-batches on S stages. Stage s is on rank s % num_ranks.
 //
 //   gpipe             all forward passes, then all backward passes (Huang et al., 2019); with
 //                     several stages per rank, breadth first: a stage processes all its
@@ -10,10 +10,10 @@
 //   interleaved-1f1b  the same with several stages per rank, in rounds of about as many
 //                     micro-batches as there are ranks (Narayanan et al., 2021, in the form of
 //                     torch.distributed.pipelining)
-//   zero-bubble       backward passes in two halves; rank r delays its weight gradients by r slots,
-//                     so that they fill the bubble at the end: ZB-H1 (Qi et al., 2023; ZB1P in
-//                     torch.distributed.pipelining); with several stages per rank,
-//                     InterleavedZeroBubble
+//   zero-bubble       backward passes in two halves; rank r computes each weight gradient r input
+//                     gradients later, so that the weight gradients fill the bubble at the end:
+//                     ZB-H1 (Qi et al., 2023; ZB1P in torch.distributed.pipelining); with several
+//                     stages per rank, InterleavedZeroBubble
 //
 // In all of them a stage processes its micro-batches in order, in forward and in backward passes,
 // so that gradients are summed in order without being kept.

@@ -55,7 +55,7 @@ class Search {
   }
 
  private:
-  // The longest step that still counts as fast as the fastest one.
+  // A step that takes at most this long is treated like the fastest one.
   double allowed_seconds() const {
     const double least =
         std::min_element(found_.begin(), found_.end(), [](const auto& a, const auto& b) {

@@ -73,9 +73,9 @@ class PlanClock {
   // Requires: each stage has a rank and costs.
   PlanClock(std::vector<int> rank_of_stage, int num_micro_batches, Costs costs);
 
-  // Returns false when a rank would wait forever; position(rank) is then the number of actions that
-  // it has carried out. Requires: stages and micro-batches are within range, and stages are on
-  // their ranks.
+  // Returns false if a rank would wait forever; position(rank) is then the number of actions that
+  // it has carried out. Requires: the stage and the micro-batch of each action exist, and
+  // `ranks[r]` contains only actions of rank r's stages.
   bool run(const std::vector<std::vector<Action>>& ranks);
 
   double seconds() const { return seconds_; }

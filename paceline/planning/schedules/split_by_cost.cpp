@@ -165,7 +165,10 @@ std::vector<int> split_by_cost(const std::vector<double>& costs,
                                const std::vector<int>& rank_of_stage) {
   for (const int rank : rank_of_stage) {
     check(rank >= 0 && rank < static_cast<int>(rank_of_stage.size()),
-          "split_by_cost: a stage on rank {} of a layout of {} stages", rank, rank_of_stage.size());
+          "split_by_cost: a stage is on rank {}, but a rank must be at least 0 and less than the "
+          "number "
+          "of stages, {}",
+          rank, rank_of_stage.size());
   }
   const auto cut = split_by_cost(costs, static_cast<int>(rank_of_stage.size()));
   return BoundaryMoves(sums_of(costs), rank_of_stage, cut).run();

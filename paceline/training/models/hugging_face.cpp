@@ -26,8 +26,8 @@ struct Place {
 struct FileLayout {
   const char* what;    // name of the model in messages
   const char* prefix;  // a file may leave it out
-  // Returns where the parameter of this name is stored; without names if the model has no such
-  // parameter.
+  // Returns where the parameter of this name is stored. The result has no names if the model has no
+  // such parameter.
   Place (*place)(std::string parameter);
   // Parameters that have a row for each token of the vocabulary.
   std::set<std::string> by_token;

@@ -99,7 +99,8 @@ Known& known() {
   return *of_process;
 }
 
-// Whether the operation uses only a tensor's shape, or takes its memory without reading it.
+// Whether the operation uses only a tensor's shape, or makes a view of its memory without reading
+// the elements.
 bool reads_nothing(std::string_view operation) {
   static constexpr std::array<std::string_view, 16> kNames = {
       "aten::alias",  "aten::as_strided", "aten::detach",    "aten::empty_like",

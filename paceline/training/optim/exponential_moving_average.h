@@ -14,9 +14,9 @@
 // pass over the weights in each step.
 //
 // The average is guarded like an optimizer's state (guarded_state.h): each update computes
-// checksums of the average that it reads and of the one that it writes; a difference is
-// DamagedState. The optimizer of the parameters does not treat a swap as a write: it keeps
-// comparing them with the values that its last step wrote.
+// checksums of the average that it reads and of the one that it writes. It throws DamagedState if
+// it does not read what the previous update wrote. The optimizer of the parameters does not treat a
+// swap as a write: it keeps comparing them with the values that its last step wrote.
 //
 // Ownership: shares the parameters' tensors. Thread safety: none.
 

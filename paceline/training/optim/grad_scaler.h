@@ -15,8 +15,8 @@
 // bytes. If the optimizer divides gradients among the ranks (fully_shard.h), or knows that the
 // model is divided (Optimizer::set_model_parts), unscale() is collective without a group.
 //
-// Gradients in float32 and bfloat16 are divided in place. A float16 gradient is replaced by a
-// float32 tensor until zero_grad(), because its small elements would be lost.
+// unscale() divides float32 and bfloat16 gradients by the scale, in place. A float16 gradient is
+// replaced by a float32 tensor until zero_grad(), because its small elements would be lost.
 //
 // The scale and the count of good steps are stored twice; if the copies differ when they are used,
 // DamagedState is thrown.

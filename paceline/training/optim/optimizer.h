@@ -1,13 +1,13 @@
 #pragma once
 
 // Optimizers that take a whole step in one pass over memory: parameter, gradient and state are read
-// once and written once per element, vectorised. The formulas are LibTorch's; a step equals
-// LibTorch's own up to rounding. Parameters come in groups, each with its own learning rate and
-// options (update_rules.h). shard() divides the step among ranks; the parameters get the same bits
-// as without it. A 16-bit parameter has a float32 master in the state. If a parameter differs from
-// its rounded master, because it was loaded or averaged, the master takes the parameter's value.
-// See docs/optimizers.md; parameter_home.h explains where parameters are stored, and
-// guarded_state.h how damaged memory is detected.
+// once per element, and parameter and state are written once, vectorised. The formulas are
+// LibTorch's; a step equals LibTorch's own up to rounding. Parameters come in groups, each with its
+// own learning rate and options (update_rules.h). shard() divides the step among ranks; the
+// parameters get the same bits as without it. A 16-bit parameter has a float32 master in the state.
+// If a parameter differs from its rounded master, because it was loaded or averaged, the master
+// takes the parameter's value. See docs/optimizers.md; parameter_home.h explains where parameters
+// are stored, and guarded_state.h how damaged memory is detected.
 //
 // Parameters must be dense float32, bfloat16 or float16 tensors on the CPU; gradients may have
 // these types too. Thread safety: none. A step uses LibTorch's intra-op threads.

@@ -32,8 +32,7 @@ class ParameterHome {
   virtual bool has_one_copy() const { return false; }
   virtual bool divides_hosts() const { return false; }
 
-  // The address of element 0 of a parameter, in the order of its memory, at which the parameter may
-  // be written.
+  // The address at which a parameter may be written: that of its first element in memory.
   virtual std::byte* to_write(std::size_t parameter) const;
   // Called before and after a step's updates of this rank's part; collective.
   virtual void before_update() {}

@@ -45,8 +45,8 @@ class CommunicationHook {
   // rank 2".
   virtual std::string name() const = 0;
   // Collective; called when buckets have been planned. Bucket indices and the positions of
-  // gradients are valid until the next plan. After the call, for each parameter, the tensors that
-  // kept() returned before it are copied into those that kept() returns now.
+  // gradients are valid until the next plan. After the call, the caller copies, for each parameter,
+  // the tensors that kept() returned before the call into the tensors that kept() returns after it.
   virtual void prepare(ProcessGroup& group, const std::vector<GradientBucket>& buckets) {
     (void)group, (void)buckets;
   }
@@ -190,9 +190,9 @@ std::shared_ptr<ProcessGroup> host_group(ProcessGroup& group);
 //   ... optimizer.step(); averager.average();
 //
 // Between two averages the parameters differ between hosts, and the momenta differ even after an
-// average. A checkpoint has rank 0's values, so save only when averaged() is true. A resumed run
-// then continues with the parameters of all ranks; its bits are the same if the optimizer keeps no
-// momenta. The optimizer must not be sharded.
+// average. A checkpoint has rank 0's values, so save only when averaged() is true. Then all ranks
+// have the same parameters, and a resumed run continues with them. Its results have the bits of an
+// uninterrupted run if the optimizer keeps no momenta. The optimizer must not be sharded.
 class PostLocalSgdHook : public CommunicationHook {
  public:
   // `subgroup`: a part of the model's group that contains this rank. After `start_step` passes,

@@ -101,7 +101,7 @@ std::shared_ptr<torch::nn::Module> module_of(const torch::nn::ModuleHolder<Modul
   return holder.ptr();
 }
 
-// Builds a module of whose parameters each host has only one copy, from their construction on: for
+// Builds a module so that each host has only one copy of its parameters from the beginning, for
 // models that are so large that a host has no room for a copy on every rank. Returns the result of
 // `make`, a std::shared_ptr to a module or a holder (TORCH_MODULE). Rules and errors are those of
 // build_in_turns().

@@ -33,9 +33,9 @@ class SymmetricTensors {
   SymmetricTensors(const SymmetricTensors&) = delete;
   SymmetricTensors& operator=(const SymmetricTensors&) = delete;
 
-  // Returns the pages of freed tensors to the system: call it after many tensors were freed that
-  // will not be needed again. Any thread may call it; it does nothing if tensors are allocated as
-  // usual.
+  // Returns the pages of freed tensors to the system. Call it after freeing many tensors whose
+  // memory will not be needed again. Any thread may call it; it does nothing if tensors are
+  // allocated as usual.
   static void release_unused();
 
  private:

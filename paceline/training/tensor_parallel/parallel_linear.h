@@ -9,10 +9,10 @@
 //   RowParallelLinear last(torch::nn::LinearOptions(256, 64), group);      // [N, 64] everywhere
 //   auto output = last(torch::gelu(first(input)));
 //
-// Each rank gets its part of the weights that torch::nn::Linear initialises from the same random
-// numbers, so LibTorch's generator must be seeded equally on all ranks. (Ranks that are threads
-// share the generator: they must build the layers one after another.) The whole layer exists
-// briefly while a layer is constructed.
+// Each rank initialises the whole torch::nn::Linear and keeps its part of the weights, so
+// LibTorch's generator must be seeded equally on all ranks. (Ranks that are threads share the
+// generator: they must build the layers one after another.) The whole layer exists briefly while a
+// layer is constructed.
 //
 // Results and gradients equal those of the whole layer except for rounding, and are the same on
 // every rank. The layers can spread positions (sequence parallelism), dim 1 of [N, T, features].

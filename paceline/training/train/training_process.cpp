@@ -24,7 +24,8 @@ namespace paceline::train {
 
 namespace {
 
-// Finds a function in the libraries that LibTorch has loaded; null if there is none of this name.
+// Finds a function of this name in the program and the libraries that are loaded globally, such as
+// those of LibTorch; null if there is none.
 template <class Function>
 Function* find(const char* name) {
   return reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name));

@@ -218,8 +218,8 @@ int TrainingRun::stop() {
   return is_saved ? kStoppedAsAgreed : 1;
 }
 
-// Returns the bytes of the copy from which this rank writes a checkpoint: its share of the state
-// that it and its replicas have.
+// Returns the bytes of the copy from which this rank writes a checkpoint. The ranks that have the
+// same part of the model write equal shares of that part's state.
 double TrainingRun::checkpoint_bytes() const {
   if (!checkpoints_.are_made()) return 0;
   const optim::Optimizer& optimizer = training_.optimizer;

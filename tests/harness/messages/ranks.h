@@ -122,11 +122,14 @@ inline constexpr Message kRankMessages[] = {
      "rank {}: the memory for checkpoints (PACELINE_MEMORY_CHECKPOINT) holds step {} of an earlier "
      "run; to continue that run, resume it (--resume); to begin another one, remove that file"},
     {"ownership.memory_of_another_run",
-     "rank {}: the memory for checkpoints (PACELINE_MEMORY_CHECKPOINT) holds step {} of another "
-     "run than {}; resume with that run's directory, or remove the file"},
+     "rank {}: the memory for checkpoints (PACELINE_MEMORY_CHECKPOINT) holds step {} of a run "
+     "other than that of {}; resume with the directory of the run in the memory, or remove the "
+     "file"},
     {"ownership.newest_of_another_run",
-     "checkpoint directory {}: its newest checkpoint, step-{}, is of {}, the directory is of {}; "
-     "remove that checkpoint to continue the directory's run, or continue the checkpoint's with "
+     "checkpoint directory {}: its newest checkpoint, step-{}, belongs to {}, but the directory "
+     "belongs "
+     "to {}; remove that checkpoint to continue the directory's run, or continue the checkpoint's "
+     "with "
      "--resume-other-run"},
     {"ownership.not_of_this_job",
      "checkpoint directory {}: the launcher has started this job again, but the checkpoints there "
@@ -291,7 +294,7 @@ inline constexpr Message kRankMessages[] = {
      "another job, or another rank of this one (process {} on host {}), writes to it; give each "
      "job its own directory, in which one rank saves, or wait for that one to end"},
     {"checkpoint.newer_writer", "generation {} of this job (process {} on host {}) writes to it; "},
-    {"checkpoint.replaced", "this is generation {}, which it has replaced"},
+    {"checkpoint.replaced", "this process belongs to generation {}, which that one has replaced"},
     {"checkpoint.taken_over",
      "generation {} of this job (process {} on host {}) has taken over; generation {} writes "
      "nothing there any more"},

@@ -91,10 +91,10 @@ class PassMonitor {
 // advise` (engine/telemetry/step_log.h). A step is everything that the loop does from one change of
 // the module's parameters to the next: its first backward pass that averages gradients is counted;
 // further passes before the optimizer's step are not. So several losses, gradient accumulation, and
-// the passes of a GAN through both of its modules are one step per iteration (and one more in the
-// whole run, if the first pass precedes the first change). Each evaluation of LBFGS's closure is a
-// step. In a program with several wrapped modules, only the steps of the module whose pass ended
-// first are counted.
+// the passes of a GAN through both of its modules are one step per iteration. (The whole run has
+// one step more if its first pass precedes the first change of the parameters.) Each evaluation of
+// LBFGS's closure is a step. In a program with several wrapped modules, only the steps of the
+// module whose pass ended first are counted.
 //
 // A step lasts from the end of the previous counted pass, or from the first forward pass after an
 // evaluation, to the end of its own counted pass.

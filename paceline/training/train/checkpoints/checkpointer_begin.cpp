@@ -64,8 +64,9 @@ std::string run_to_resume(const JobStart& start, const FoundStates& found) {
   if (is_foreign(disk) && !start.restarted) {
     const FoundOrigin& newest = *disk.newest;
     check(start.other_run,
-          "checkpoint directory {}: its newest checkpoint, step-{:08}, is of {}, the directory is "
-          "of {}; remove that checkpoint to continue the directory's run, or continue the "
+          "checkpoint directory {}: its newest checkpoint, step-{:08}, belongs to {}, but the "
+          "directory belongs to {}; remove that checkpoint to continue the directory's run, or "
+          "continue the "
           "checkpoint's with --resume-other-run",
           found.directory, newest.step, words_for(newest.run, newest.seed),
           words_for(disk.mark->run, disk.mark->seed));
@@ -107,10 +108,12 @@ Ownership find_ownership(const JobStart& start, const FoundStates& found) {
   for (std::size_t rank = 0; rank < found.in_memory.size(); ++rank) {
     const FoundState& state = found.in_memory[rank];
     if (!state.step || run_of(state) == own.run) continue;
-    check(!start.resume,
-          "rank {}: the memory for checkpoints (PACELINE_MEMORY_CHECKPOINT) holds step {} of "
-          "another run than {}; resume with that run's directory, or remove the file",
-          rank, *state.step, found.directory);
+    check(
+        !start.resume,
+        "rank {}: the memory for checkpoints (PACELINE_MEMORY_CHECKPOINT) holds step {} of a "
+        "run other than that of {}; resume with the directory of the run in the memory, or remove "
+        "the file",
+        rank, *state.step, found.directory);
     own.stale_memory.push_back(static_cast<int>(rank));
   }
   return own;

@@ -36,8 +36,9 @@ struct Run {
   std::int64_t count = 0;
 };
 
-// Cuts a box along the divided dimension at the sections. Returns the parts in the coordinates of
-// the whole tensor, each with its offset in the box.
+// Cuts a box of this rank's part where one section of the divided dimension ends and the next
+// begins (models::Division). Returns the parts in the coordinates of the whole tensor, each with
+// its offset in the box.
 std::vector<std::pair<Box, std::int64_t>> in_whole(const Box& box,
                                                    const std::optional<Division>& division) {
   if (!division) return {{box, 0}};
