@@ -38,7 +38,7 @@ struct Chart {
 // Requires: at least one point.
 std::string to_svg(const Chart& chart);
 
-// Returns `text` with the characters escaped that have a meaning in HTML and SVG.
+// Returns `text` in which all characters that have a meaning in HTML and SVG are escaped.
 std::string escaped(const std::string& text);
 
 // The powers of ten from `low` to `high`, and their multiples by 2 and 5 if there are few.

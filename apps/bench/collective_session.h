@@ -24,7 +24,7 @@ struct SessionOptions : TurnOptions {
   std::vector<MemoryKind> memory = {MemoryKind::kSymmetric};  // for Paceline; others use ordinary
   bool fresh = true;
   bool check = false;
-  int calls = 200;                     // most calls of a contestant in a round
+  int calls = 200;                     // of a contestant in a round, at most
   std::optional<Algorithm> algorithm;  // of Paceline's messages, for calls that it supports
   bool bind = true;
 };

@@ -36,9 +36,10 @@ namespace paceline::bench {
 
 // A text that names the variables of the user's environment that change a measurement of Paceline:
 // "with PACELINE_ENCRYPT=1; without PACELINE_BACKEND=gloo"; empty if there are none. Most variables
-// have their usual effect. Variables that would measure another library under Paceline's name, or
-// make it write files during the measurement, are removed from the ranks' environment. `set`:
-// variables that an option sets; they replace inherited ones. Pure.
+// have their usual effect. Some are removed from the ranks' environment: because of them, another
+// library would be measured under Paceline's name, or Paceline would write files during the
+// measurement. `set`: variables that an option sets; they replace inherited ones. The function is
+// pure.
 std::string variables_in_effect(const launcher::Environment& inherited,
                                 const launcher::Environment& set);
 

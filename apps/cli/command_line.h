@@ -42,8 +42,8 @@ CommandLine split_command_line(const CLI::App& app, const std::vector<std::strin
 // after the words. Throws UsageError.
 CommandLine split_around_words(const CLI::App& app, const std::vector<std::string>& arguments);
 
-// Passes the options to `app`; it uses variables for options that were not typed, and defaults for
-// the others. Returns false if --help was typed. Throws UsageError.
+// Passes the options to `app`. An option that was not typed gets its value from its variable, and
+// without a variable from `line.defaults`. Returns false if --help was typed. Throws UsageError.
 bool take_options(CLI::App& app, const CommandLine& line);
 
 // The origin of the value of `option`: "flag --name", "variable PET_NAME", the source of a default,

@@ -4,10 +4,10 @@
 // effect.
 //
 // Options after the program belong to the program, which may have options of the same names, so
-// they are passed on and never refused. But if the job fails, or has only one rank because of this,
-// a note tells the user where to put them. Some variables have an effect: PET_NPROC_PER_NODE sets
-// --nproc-per-node, and the engine reads PACELINE_TIMEOUT. A mistyped variable would have none, so
-// a warning names it.
+// they are passed on and never refused. But if the job fails, or has only one rank because
+// --nproc-per-node came after the program, a note tells the user to put the options before the
+// program. Some variables have an effect: PET_NPROC_PER_NODE sets --nproc-per-node, and the engine
+// reads PACELINE_TIMEOUT. A mistyped variable would have none, so a warning names it.
 
 #include <string>
 #include <vector>

@@ -1,7 +1,7 @@
 #pragma once
 
-// Makes the texts of `paceline submit`: a batch script for SLURM, or manifests for Kubernetes.
-// Pure. Every value that a user gave is checked or quoted.
+// Makes the texts of `paceline submit`: a batch script for SLURM, or manifests for Kubernetes. The
+// functions are pure. Every value that a user gave is checked or quoted.
 
 #include <cstdint>
 #include <string>

@@ -97,8 +97,9 @@ void require_place(const OptionTable& table, BenchMode mode, const LaunchEnviron
                         command + ranks + ". To measure the ranks of a launcher, add --predict");
   }
   if (mode != kSimulate && asked.given() && asked.text != std::to_string(who.world_size)) {
-    throw UsageError(fmt::format("--nproc-per-node: '{}': {} started {}; leave it out", asked.text,
-                                 starter_of(who), counted(who.world_size, "rank")));
+    throw UsageError(
+        fmt::format("--nproc-per-node: '{}': {} has started {} already; leave the option out",
+                    asked.text, starter_of(who), counted(who.world_size, "rank")));
   }
 }
 
@@ -139,8 +140,9 @@ void require_algorithm(const BenchOptions& options, std::vector<std::string>& no
   }
   if (algorithm == Algorithm::kHierarchy && !has_hierarchy(options)) {
     throw UsageError(
-        "--algorithm: hierarchy is for several hosts with several ranks each that share memory: "
-        "--simulate hosts=4,ranks=2, or ranks of several hosts with --predict");
+        "--algorithm: hierarchy needs several hosts, each with several ranks that share memory: "
+        "use "
+        "--simulate hosts=4,ranks=2, or --predict with ranks on several hosts");
   }
   std::vector<std::string_view> others;
   for (const bench::Operation op : options.session.ops) {

@@ -71,7 +71,7 @@ void require_as_asked(const BenchOptions& options, const ProcessGroup& group) {
   }
   if (*options.session.algorithm == Algorithm::kHierarchy && !shares_memory(group)) {
     fail(ErrorCode::kUnsupported,
-         "--algorithm hierarchy is for several hosts with several ranks each that share memory; "
+         "--algorithm hierarchy needs several hosts, each with several ranks that share memory; "
          "these are {} on {} and communicate by {}",
          counted(group.world_size(), "rank"), counted(group.hosts().size(), "host"), transport);
   }

@@ -251,7 +251,7 @@ std::vector<Warning> variable_warnings(const Environment& inherited) {
     if (entry == inherited.end() || entry->second == "false" || entry->second == "none") continue;
     warnings.push_back(
         {fmt::format("{}={} is inherited", name, entry->second),
-         "OpenMP pins the main thread to one core, and every thread it starts later (data loader, "
+         "OpenMP pins the main thread to one core; every thread that it starts later (data loader, "
          "communication) is kept on that core",
          "unset it; ranks are bound to their cores anyway"});
     break;  // one warning is enough

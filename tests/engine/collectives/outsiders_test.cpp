@@ -114,7 +114,7 @@ TEST(Outsiders, by_a_negative_color_are_told_so) {
   });
 }
 
-// A group that was made from a subgroup: the error gives the ranks of the world.
+// If a group was made from a subgroup, the error names ranks by their numbers in the world.
 TEST(Outsiders, of_a_group_in_a_group_are_named_by_the_world) {
   run_ranks_ok(4, [](ProcessGroup& group) {
     const auto upper = group.new_group({2, 3});

@@ -1,5 +1,6 @@
-// The paths through shared memory (staged, in place, and for ranks that differ) give the same
-// results at every size at which the choice changes, in any order of calls.
+// The paths through shared memory (staged, in place, and mixed: some ranks pass symmetric memory
+// and others do not) give the same results at every size at which the choice changes, in any order
+// of calls.
 
 #include <cstring>
 #include <numeric>

@@ -196,7 +196,7 @@ TEST_F(Killed, a_callee_in_the_middle_of_calls_leaves_no_doubt_that_is_not_said)
     ASSERT_TRUE(soon([&] { return shared().num_usable == i + 1; }));
     const auto until = Deadline::after(std::chrono::milliseconds(50 + random() % 300));
     std::jthread killer([&] {
-      std::this_thread::sleep_for(until.remaining());  // continues the calls for this long
+      std::this_thread::sleep_for(until.remaining());  // the calls below go on meanwhile
       callees[static_cast<std::size_t>(i)]->end();
     });
     const auto ends = call_on(*caller, [&] { return !until.expired(); });

@@ -1,6 +1,7 @@
 // rpc_soak SECONDS: workers that call each other for this long, while some of them join, leave, are
-// killed and are frozen; it counts everything that could leak. The process that starts it has two
-// workers that stay, whose counters are printed; the other workers are processes of this program.
+// killed and are frozen; it counts everything that could leak. The first process has two workers
+// that stay until the end; their counters are printed. The other workers are further processes of
+// this program.
 //
 // It prints one line every ten seconds. At the end all other workers leave. Then the counters must
 // be as they were after the first round, in which the same things happened; otherwise the exit code

@@ -34,7 +34,8 @@ inline constexpr Message kCommandMessages[] = {
     {"bench.ranks_of_a_launcher",
      "this process is rank {} of {} ({}), and bench starts {} of its own: type it without the "
      "launcher: {}"},
-    {"bench.other_number_of_ranks", "--nproc-per-node: '{}': {} started {}; leave it out"},
+    {"bench.other_number_of_ranks",
+     "--nproc-per-node: '{}': {} has started {} already; leave the option out"},
     {"bench.not_a_size", "'{}' is not a size from 1 to 1G (like 8, 64K, 1M)"},
     {"bench.not_a_range", "'{}' is not a size or FIRST:LAST[:FACTOR]"},
     {"bench.range_falls", "'{}' runs from large to small"},
@@ -56,7 +57,7 @@ inline constexpr Message kCommandMessages[] = {
      "--algorithm: these ranks share memory, so there are no messages to arrange: start ranks on "
      "several hosts, or add --transport tcp"},
     {"bench.hierarchy_needs_hosts",
-     "--algorithm: hierarchy is for several hosts with several ranks each that share memory"},
+     "--algorithm: hierarchy needs several hosts, each with several ranks that share memory"},
     {"bench.algorithm_serves_nothing", "--algorithm: '{}' does not support {}: {}"},
     {"bench.algorithm_serves_not_all",
      "--algorithm {} does not support {}: for these the planner chooses"},
@@ -75,8 +76,9 @@ inline constexpr Message kCommandMessages[] = {
      "noisy: the rounds differ by more than {} times{}; the machine is busy with something else, "
      "so repeat this on an idle one"},
     {"bench.limit_not_measured",
-     "limit: float32 and 2 ranks only, of all_reduce, reduce_scatter, all_gather, broadcast and "
-     "all_to_all in their usual form"},
+     "limit: it is measured only for float32 and 2 ranks, with all_reduce, reduce_scatter, "
+     "all_gather, "
+     "broadcast and all_to_all in their usual form"},
     {"bench.peer_not_built", "{} is not part of this build (no {}); {}"},
     {"bench.peer_did_not_start", "{} did not start: {}"},
     {"bench.peer_left_out", "{} is left out from {} on: {}"},
@@ -144,8 +146,8 @@ inline constexpr Message kCommandMessages[] = {
     {"placement.blas_threads_inherited",
      "{}={} is inherited: matrix products compute with {}, everything else with {}"},
     {"placement.pinning_inherited",
-     "{}={} is inherited: OpenMP pins the main thread to one core, and every thread it starts "
-     "later"},
+     "{}={} is inherited: OpenMP pins the main thread to one core; every thread that it "
+     "starts later"},
     {"placement.narrow_mask",
      "this process was given {} only ({}): {} ranks share them while others of this machine are "
      "not used; {}"},

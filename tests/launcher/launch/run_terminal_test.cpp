@@ -131,8 +131,9 @@ char state_of(const std::string& pid) {
   return name_end == std::string::npos ? '?' : text[name_end + 2];
 }
 
-// Waits until the process is stopped, or is not. Requires: it does not start processes, because a
-// shell that is stopped while it starts one may stay in state 'D'.
+// Waits until the process is stopped (if `stopped`) or runs (otherwise). Requires: the process
+// starts no processes meanwhile, because a shell that is stopped while it starts one may stay in
+// state 'D'.
 bool comes_to(const std::string& pid, bool stopped) {
   return harness::wait_until([&] { return (state_of(pid) == 'T') == stopped; },
                              Deadline::after(20s));

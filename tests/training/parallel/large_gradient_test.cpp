@@ -97,7 +97,8 @@ TEST(LargeGradient, takes_a_bucket_where_its_memory_is_not_shared) {
     EXPECT_EQ(result.report, "right, 1 buckets");
 }
 
-// Passes on a copy of its gradient after the all-reduce of an earlier gradient has had time to end.
+// Its backward pass returns a copy of the gradient, after a pause in which the all-reduce of an
+// earlier gradient can end.
 struct Late : torch::autograd::Function<Late> {
   static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& input) {
     return input.clone();

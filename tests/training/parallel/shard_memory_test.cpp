@@ -125,7 +125,7 @@ TEST(ShardMemory, a_tiny_dev_shm_does_not_matter) {
     return sums;
   };
   const auto in_tiny = train([](int) {
-    // If it cannot be made tiny, the check that nothing of it is used must suffice.
+    // If /dev/shm cannot be made tiny, the check that nothing of it is used must suffice.
     const bool is_tiny = harness::make_dev_shm_tiny();
     EXPECT_TRUE(is_tiny || geteuid() != 0 || getenv("CI") != nullptr);
   });

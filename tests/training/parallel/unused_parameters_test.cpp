@@ -72,8 +72,8 @@ TEST_P(UnusedParameters, count_as_zero_on_a_rank_that_does_not_use_them) {
   });
 }
 
-// A gradient that was in a bucket is kept as well: the mean of three equal numbers may differ from
-// that number.
+// A gradient that was in a bucket also keeps its exact bits. It must not be averaged over the
+// ranks: the rounded mean of three equal numbers may differ from that number.
 TEST_P(UnusedParameters, keep_their_gradient_where_no_rank_uses_them) {
   run_ranks_ok(3, [&](ProcessGroup& group) {
     DistributedDataParallel model(std::make_shared<Parts>(), borrowed(group), options());

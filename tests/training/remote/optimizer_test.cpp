@@ -14,7 +14,7 @@ namespace {
 
 class Optimizers : public Training {};
 
-// A program's own optimizer, whose owner may refuse to step.
+// A program's own optimizer, whose step() throws if the learning rate is above 100.
 struct Rude {
   static constexpr std::string_view kName = "rude";
   double lr = 1;

@@ -1,7 +1,7 @@
-// Every way in which a program's own loop can divide a model between two ranks, with every function
-// that clips: the result is the norm of one process, or an error. LibTorch's function is the
-// exception: it sees only the rank's own gradients of a divided model, as docs/mistakes.md
-// explains.
+// Tests every way to divide a model between two ranks, in a training loop that the program writes
+// itself, with every function that clips gradients: the result is the norm of one process, or an
+// error. LibTorch's function is the exception: it sees only the rank's own gradients of a divided
+// model, as docs/mistakes.md explains.
 
 #include <optional>
 
