@@ -141,8 +141,7 @@ void require_algorithm(const BenchOptions& options, std::vector<std::string>& no
   if (algorithm == Algorithm::kHierarchy && !has_hierarchy(options)) {
     throw UsageError(
         "--algorithm: hierarchy needs several hosts, each with several ranks that share memory: "
-        "use "
-        "--simulate hosts=4,ranks=2, or --predict with ranks on several hosts");
+        "use --simulate hosts=4,ranks=2, or --predict with ranks on several hosts");
   }
   std::vector<std::string_view> others;
   for (const bench::Operation op : options.session.ops) {

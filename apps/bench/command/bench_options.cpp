@@ -125,8 +125,7 @@ void read_memory(const Option& option, std::vector<MemoryKind>& kinds) {
 
 constexpr const char* kLimitOfLimit =
     "limit: it is measured only for float32 and 2 ranks, with all_reduce, reduce_scatter, "
-    "all_gather, "
-    "broadcast and all_to_all in their usual form";
+    "all_gather, broadcast and all_to_all in their usual form";
 
 // Whether the hand-written program `limit` supports any of the operations in this form.
 bool limit_applies(const bench::SessionOptions& session) {

@@ -77,8 +77,7 @@ inline constexpr Message kCommandMessages[] = {
      "so repeat this on an idle one"},
     {"bench.limit_not_measured",
      "limit: it is measured only for float32 and 2 ranks, with all_reduce, reduce_scatter, "
-     "all_gather, "
-     "broadcast and all_to_all in their usual form"},
+     "all_gather, broadcast and all_to_all in their usual form"},
     {"bench.peer_not_built", "{} is not part of this build (no {}); {}"},
     {"bench.peer_did_not_start", "{} did not start: {}"},
     {"bench.peer_left_out", "{} is left out from {} on: {}"},
