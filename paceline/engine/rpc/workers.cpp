@@ -249,8 +249,8 @@ Workers::Workers(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Workers::~Workers() {
   if (!impl_->owner.is_this()) {
     // In a forked child, the threads exist only in the parent. The child leaks the state that they
-    // may have held. NOLINTNEXTLINE(bugprone-unhandled-exception-at-new): a lack of memory ends the
-    // child.
+    // may have held. A lack of memory ends the child.
+    // NOLINTNEXTLINE(bugprone-unhandled-exception-at-new)
     [[maybe_unused]] const auto* const for_ever = new std::shared_ptr<Impl>(std::move(impl_));
     return;
   }
