@@ -259,7 +259,7 @@ TEST(FullyShard, clipping_the_parameters_themselves_is_an_error) {
     Trainee trainee(group, 2, make_tower());
     tower_loss(trainee.model->forward(tower_input(0, group.rank()))).backward();
     expect_error(ErrorCode::kInvalid,
-                 {"divided among the ranks (fully_shard)", "give the optimizer"},
+                 {"divided among the ranks (fully_shard)", "pass the optimizer"},
                  [&] { optim::clip_grad_norm(trainee.net->parameters(), 1.0); });
   });
 }

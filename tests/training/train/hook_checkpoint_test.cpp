@@ -198,7 +198,7 @@ TEST_F(HookCheckpointTest, of_a_divided_model_it_is_refused_on_every_rank) {
     Checkpointer checkpointer({&group, [](auto*) {}},
                               {.folder = path_.string(), .replicas = replicas});
     checkpointer.attach(hooked.parts());
-    expect_error(ErrorCode::kUnsupported, {"hook", "not saved where a model is divided"},
+    expect_error(ErrorCode::kUnsupported, {"hook", "cannot be saved if a model is divided"},
                  [&] { checkpointer.save(run.state, run.model.module(), run.optimizer); });
     group.barrier();
     return std::string();
