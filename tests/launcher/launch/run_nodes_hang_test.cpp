@@ -9,6 +9,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "paceline/engine/core/system/host.h"
+
 #include "tests/harness/says.h"
 #include "tests/launcher/launch/job_nodes.h"
 
@@ -122,7 +124,7 @@ TEST_F(RunNodesHang, ends_no_rank_when_a_host_does_not_report_where_its_ranks_ar
   first_->send(SIGTERM);
   const Outcome a = first_->wait(), b = second_->wait();
   EXPECT_THAT(a.err, Says("hang.without_records", 1, 2, "has"));
-  EXPECT_THAT(a.err, Says("hang.host_silent", 2));
+  EXPECT_THAT(a.err, Says("hang.host_silent", host_name(), 2));
   EXPECT_THAT(a.err, Says("hang.blocker_unknown"));
   EXPECT_THAT(a.err, Not(Says("run.first_failure", 0, "killed by SIGKILL")));
   EXPECT_THAT(b.err, Not(Says("run.first_failure", 0, "killed by SIGKILL")));
