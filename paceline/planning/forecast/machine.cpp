@@ -71,7 +71,7 @@ Machine parse_machine(std::string_view text, const Machine& usual) {
     has_hosts |= setting.key == "hosts";
   });
   if (!has_hosts)
-    throw SettingError(fmt::format("{}: how many hosts? for example hosts=64,ranks=8", text));
+    throw SettingError(fmt::format("{}: hosts= is missing; for example hosts=64,ranks=8", text));
   if (machine.hosts > kMostPlannedRanks / machine.ranks_a_host) {
     throw SettingError(fmt::format("{} hosts x {} ranks are more than {} ranks", machine.hosts,
                                    machine.ranks_a_host, kMostPlannedRanks));

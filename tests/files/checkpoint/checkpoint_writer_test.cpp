@@ -173,7 +173,7 @@ TEST_F(CheckpointWriterTest,
         save(last, 9);
       },
       ::testing::ExitedWithCode(1),
-      "checkpoint of step 9 within 1 s; this process ends without it");
+      "checkpoint of step 9 has taken more than 1 s; this process ends without it");
 }
 
 TEST_F(CheckpointWriterTest, a_turn_comes_when_what_was_started_before_has_ended) {

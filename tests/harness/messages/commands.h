@@ -182,7 +182,7 @@ inline constexpr Message kCommandMessages[] = {
     {"advise.replicas_fit",
      "parameters of {}: parameters, gradients and Adam's state take {} per rank, the rest of the "
      "program {}; {} for {} of this machine's {}: replicas fit, nothing has to be sharded"},
-    {"advise.unmeasured_need", "take {} a rank; {} for {} of this machine's {}"},
+    {"advise.unmeasured_need", "take {} per rank; {} for {} of this machine's {}"},
     {"advise.optimizer_divided",
      "too much; {} if the optimizer's state is divided among the ranks"},
     {"advise.model_divided", "too much; {} if parameters and gradients are also divided"},
