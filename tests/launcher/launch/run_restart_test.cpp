@@ -142,7 +142,7 @@ TEST(RunRestart, a_run_with_restarts_ends_with_what_it_came_to) {
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.err, AllOf(Says("tally.begin"), Says("tally.generations", "2\n")));
   EXPECT_THAT(outcome.err, Says("tally.steps_lost", 10, 5));
-  EXPECT_THAT(outcome.err, Says("tally.goodput"));
+  EXPECT_THAT(outcome.err, Says("tally.goodput_of_time"));
   EXPECT_THAT(run_paceline(job("true", {"--max-restarts", "10"})).err, Not(Says("tally.begin")));
 }
 
