@@ -63,7 +63,7 @@ class RankSet {
   // Waits until every rank has initialised the library. If one cannot, throws an Error that
   // contains the ranks' output.
   void meet(Deadline deadline);
-  // What the ranks have reported about their library. Requires: meet() has returned.
+  // The library as the ranks have reported it. Requires: meet() has returned.
   const Ready& library() const { return ready_; }
 
   // Lets the ranks measure, and returns their results, by rank. Error if a rank fails or does not

@@ -1,7 +1,7 @@
 #pragma once
 
-// What the planner has to know about a GPT (planning/forecast/job_profile.h): measurements of its
-// layers, and which parts of them can be divided among ranks.
+// The description of a GPT that the planner needs (planning/forecast/job_profile.h): measurements
+// of its layers, and which parts of them can be divided among ranks.
 
 #include <cstdint>
 

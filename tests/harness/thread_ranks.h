@@ -12,7 +12,7 @@ namespace paceline::harness {
 
 using RankBody = std::function<void(ProcessGroup& group)>;
 
-// What a rank threw; empty if it threw nothing.
+// The exception that a rank threw; empty if it threw nothing.
 struct RankResult {
   std::optional<Error> error;
 };

@@ -289,8 +289,8 @@ class Outbox {
   std::vector<Mail> mail_;
 };
 
-// What one process of the launcher knows about how the job ended, and the exit code that follows. A
-// value.
+// A value: how the job ended as far as one process of the launcher knows, and the exit code that
+// follows.
 struct JobEnd {
   bool agreed = false;         // all ranks ended by an agreed stop
   std::optional<int> decided;  // the exit code that the coordinator gave to all nodes

@@ -32,7 +32,7 @@ inline constexpr Message kRunMessages[] = {
     {"cli.directory_gone",
      "the working directory {} cannot be used: {}. It was removed and perhaps created again; "
      "change to an existing one (cd) and start again"},
-    // What paceline run refuses.
+    // Arguments that paceline run refuses.
     {"usage.cpus_only", "{}: '{}': this version computes on cpus only; use auto or a number"},
     {"usage.nothing_watched", "{} and {} exclude each other: 0 disables the detection of hangs"},
     {"usage.not_a_name", "{}: '{}' is not a name without control characters"},

@@ -1,7 +1,7 @@
 #pragma once
 
-// What init_process_group() determines for a new job: the number of threads with which each rank
-// computes, and the offsets between the hosts' clocks.
+// The facts that init_process_group() determines for a new job: the number of threads with which
+// each rank computes, and the offsets between the hosts' clocks.
 
 #include <chrono>
 #include <string>

@@ -1,7 +1,7 @@
 #pragma once
 
-// What a rank knows of the others while a group forms: their addresses, whether all made the same
-// choices, and which of them gave up, died or left.
+// The knowledge that a rank has of the others while a group forms: their addresses, whether all
+// made the same choices, and which of them gave up, died or left.
 //
 // Thread safety: none.
 
