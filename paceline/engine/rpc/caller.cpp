@@ -45,58 +45,31 @@ void Caller::check_size(const CallTarget& target, const Outgoing& request) const
         setup_->self.name, size, target.method, name_, max_message_);
 }
 
-bool Caller::has_room(std::size_t size) const {
+bool Caller::has_credit(std::size_t size) const {
   return calls_.size() < max_calls_ &&
          (bytes_under_way_ == 0 || bytes_under_way_ + size <= max_bytes_);
-}
-
-void Caller::wait_for_room(Lock& lock, std::size_t size, Deadline deadline) {
-  if (left_bytes_ > 0) {
-    send(lock);
-    lock.lock();
-  }
-  while (!is_closed_ && !has_room(size) && !deadline.expired()) {
-    lock.unlock();
-    const bool led = lead(deadline);
-    lock.lock();
-    if (!led && !has_room(size)) {
-      const Pool::Blocked blocked;
-      has_room_.wait_for(lock, std::min<std::chrono::nanoseconds>(deadline.remaining(), kNap));
-    }
-  }
 }
 
 PendingPointer Caller::call(const CallTarget& target, OutgoingPointer request, Deadline deadline,
                             std::function<void(CallEnd)> when_ended) {
   const std::size_t size = request->writer().size();
   auto call = std::make_shared<PendingCall>(target, std::move(request), deadline);
+  call->size_ = size;
+  call->when_ended_ = std::move(when_ended);
   Lock lock(mutex_);
   check_size(target, *call->request_);
-  const bool needs_room = target.needs_credit;
-  if (needs_room && !has_room(size)) wait_for_room(lock, size, deadline);
-  if (is_closed_ || (needs_room && !has_room(size))) {
-    call->error_ =
-        CallError(is_closed_ ? ErrorCode::kInvalid : ErrorCode::kTimeout, Executed::kNo, name_,
-                  std::string(target.method),
-                  fmt::format("{}: {} of worker {} was not sent: {}; it was not executed",
-                              setup_->self.name, target.method, name_,
-                              is_closed_ ? "this worker has left"
-                                         : fmt::format("{} to it were under way until the deadline",
-                                                       counted(calls_.size(), "call"))),
-                  is_closed_ ? std::nullopt : deadline.timeout());
-    if (when_ended) when_ended(CallEnd::kNotExecuted);
-    call->end();
+  if (!is_closed_ && target.needs_credit && (!without_credit_.empty() || !has_credit(size))) {
+    wait_for_credit(lock, call);
+    if (call->number_ != 0) return call;
+    check_size(target, *call->request_);  // the limit may be known only now
+    refuse_locked(*call);
     return call;
   }
-  call->when_ended_ = std::move(when_ended);
-  call->mark_ = setup_->stats.begin(CallSide::kCaller, target.method_number, target.method);
-  call->size_ = size;
-  bytes_under_way_ += size;
-  steps_.clear();
-  call->number_ = session_.begin(target.effect, target.scope, steps_);
-  calls_.emplace_hint(calls_.end(), call->number_, call);
-  carry_out(steps_);
-  if (!connection_) want_connection_locked(0ms);
+  if (is_closed_) {
+    refuse_locked(*call);
+    return call;
+  }
+  begin_locked(call);
   // No thread waited for the previous call, so perhaps none will wait for this one, and the pool
   // must read its reply.
   if (connection_ && !is_watched_ && !was_waited_for_) watch_locked(true);
@@ -106,6 +79,61 @@ PendingPointer Caller::call(const CallTarget& target, OutgoingPointer request, D
     send_soon(lock, size);
   }
   return call;
+}
+
+// Requires: the mutex is held, and no credit is needed or there is some.
+void Caller::begin_locked(const PendingPointer& call) {
+  const CallTarget& target = call->target_;
+  call->mark_ = setup_->stats.begin(CallSide::kCaller, target.method_number, target.method);
+  bytes_under_way_ += call->size_;
+  steps_.clear();
+  call->number_ = session_.begin(target.effect, target.scope, steps_);
+  calls_.emplace_hint(calls_.end(), call->number_, call);
+  carry_out(steps_);
+  if (!connection_) want_connection_locked(0ms);
+}
+
+// Ends a call that has not begun. Requires: the mutex is held.
+void Caller::refuse_locked(PendingCall& call) {
+  call.error_ =
+      CallError(is_closed_ ? ErrorCode::kInvalid : ErrorCode::kTimeout, Executed::kNo, name_,
+                std::string(call.target_.method),
+                fmt::format("{}: {} of worker {} was not sent: {}; it was not executed",
+                            setup_->self.name, call.target_.method, name_,
+                            is_closed_ ? "this worker has left"
+                                       : fmt::format("{} to it were under way until the deadline",
+                                                     counted(calls_.size(), "call"))),
+                is_closed_ ? std::nullopt : call.deadline_.timeout());
+  if (call.when_ended_) call.when_ended_(CallEnd::kNotExecuted);
+  call.end();
+}
+
+// Returns when the call has begun, when it cannot begin, or at its deadline. Releases the lock for
+// that time. Requires: the lock is held.
+void Caller::wait_for_credit(Lock& lock, const PendingPointer& call) {
+  const Pool::Blocked blocked;
+  without_credit_.push_back(call);
+  send(lock);
+  wait_until(call, PendingCall::kOutOfQueue, call->deadline_);
+  lock.lock();
+  if (!call->has(PendingCall::kOutOfQueue)) std::erase(without_credit_, call);
+}
+
+// Returns the bytes of the requests that are queued now. Requires: the mutex is held.
+std::size_t Caller::begin_what_has_credit_locked() {
+  std::size_t size = 0;
+  while (!without_credit_.empty()) {
+    const PendingPointer call = without_credit_.front();
+    const bool cannot_begin = is_closed_ || call->deadline_.expired() || call->size_ > max_message_;
+    if (!cannot_begin && !has_credit(call->size_)) break;
+    without_credit_.pop_front();
+    if (!cannot_begin) {
+      begin_locked(call);
+      size += call->size_ + kFrameBytes;
+    }
+    call->leave_queue(/*wakes=*/cannot_begin || without_credit_.size() < kMany);
+  }
+  return size;
 }
 
 void Caller::tell(const CallTarget& target, OutgoingPointer request) {
@@ -144,6 +172,7 @@ void Caller::give_up(const PendingPointer& call) {
   steps_.clear();
   session_.give_up(call->number_, steps_);
   carry_out(steps_);
+  if (!without_credit_.empty()) send(lock);
 }
 
 // ---- carrying out the session's steps ----
@@ -201,7 +230,6 @@ PendingPointer Caller::remove_locked(CallNumber number) {
   const auto node = calls_.extract(number);
   if (node.empty()) return {};
   bytes_under_way_ -= node.mapped()->size_;
-  has_room_.notify_one();
   return node.mapped();
 }
 
@@ -249,6 +277,7 @@ void Caller::queue_acknowledgements_locked() {
 
 // Requires: the mutex is held.
 void Caller::queue_what_waits_locked() {
+  begin_what_has_credit_locked();
   if (!connection_ || session_.session() == 0) return;
   if (to_acknowledge_.size() >= kMostAcknowledgements) queue_acknowledgements_locked();
   for (; !to_tell_.empty(); to_tell_.pop_front()) {
@@ -381,7 +410,7 @@ void Caller::end_all(const std::string& why, ErrorCode code, bool is_gone) {
       steps.clear();
       if (session_.session() != 0) session_.refused(session_.session(), steps);
     }
-    has_room_.notify_all();
+    begin_what_has_credit_locked();
   }
   if (lost) session_lost_();
 }

@@ -6,7 +6,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -51,7 +50,7 @@ class PendingCall {
   PendingCall(const PendingCall&) = delete;
   PendingCall& operator=(const PendingCall&) = delete;
 
-  bool done() const { return (state_.load(std::memory_order_acquire) & kDone) != 0; }
+  bool done() const { return has(kDone); }
   const CallTarget& target() const { return target_; }
   Deadline deadline() const { return deadline_; }
   // Returns the reply, or throws the error of the call. Requires: done().
@@ -60,14 +59,20 @@ class PendingCall {
 
  private:
   friend class Caller;
-  static constexpr std::uint32_t kDone = 1, kNudged = 2, kSleeps = 4;
+  static constexpr std::uint32_t kDone = 1, kNudged = 2, kSleeps = 4, kOutOfQueue = 8;
+  bool has(std::uint32_t states) const {
+    return (state_.load(std::memory_order_acquire) & states) != 0;
+  }
   // Makes done() true. Requires: the result is set, and the caller of end() holds a pointer to the
   // call.
   void end();
   // Called by the one thread that waits for the call. Returns when the call is done, when another
-  // thread calls nudge(), or after `limit`.
-  void sleep(std::chrono::nanoseconds limit);
+  // thread calls nudge(), or after `limit`; true if it was nudged.
+  bool sleep(std::chrono::nanoseconds limit);
   void nudge();
+  // Called when the call leaves the queue for credit: wakes the thread that waits for that, or lets
+  // it sleep on until the call is done.
+  void leave_queue(bool wakes);
 
   const CallTarget target_;
   const Deadline deadline_;
@@ -93,6 +98,10 @@ using PendingPointer = std::shared_ptr<PendingCall>;
 // the watch with every call, so the pool does not watch the socket of such a program for up to a
 // tenth of a second at a time.
 //
+// Credit. Calls for which there is no credit wait in a queue, and the thread that ends a call sends
+// the first of them. If many calls wait, the thread of the call that was sent sleeps on until its
+// reply has arrived: its next call would have to wait as well, so it is not worth a wake-up.
+//
 // Sending. A request is sent at once, unless several calls are under way for which no thread waits
 // yet. In that case it is sent together with later requests, at the latest when a thread waits or
 // when the pool sends it (Pool::send_soon). So consecutive calls share a system call.
@@ -111,7 +120,7 @@ class Caller final : public Pool::Source,
   const std::string& name() const { return name_; }
   bool is_self() const { return name_ == setup_->self.name; }
 
-  // Begins a call. If too many calls are under way, it first waits for one to end, at most until
+  // Begins a call. If too many calls are under way, it first waits for its turn, at most until
   // the deadline. Throws Error(kInvalid) for a message above the limit. `request` and the memory
   // that it refers to must live until the call is done. `when_ended` must not throw and must not
   // call this object.
@@ -121,7 +130,7 @@ class Caller final : public Pool::Source,
   // messages have not been handled yet.
   void tell(const CallTarget& target, OutgoingPointer request);
   // Returns when the call is done or the deadline has passed.
-  void wait(PendingCall& call, Deadline deadline);
+  void wait(const PendingPointer& call, Deadline deadline);
   // Reads the replies that have arrived, unless another thread is reading.
   void pump();
   // The error for a reply whose type is not the one that the program expects.
@@ -159,8 +168,12 @@ class Caller final : public Pool::Source,
   static constexpr std::chrono::milliseconds kNap{100};  // the longest sleep of a waiting thread
   static constexpr std::size_t kMostAcknowledgements = 64;
 
-  void wait_for_room(Lock& lock, std::size_t size, Deadline deadline);
-  bool has_room(std::size_t size) const;
+  void wait_for_credit(Lock& lock, const PendingPointer& call);
+  bool has_credit(std::size_t size) const;
+  void begin_locked(const PendingPointer& call);
+  void refuse_locked(PendingCall& call);
+  std::size_t begin_what_has_credit_locked();
+  void wait_until(const PendingPointer& call, std::uint32_t states, Deadline deadline);
   void check_size(const CallTarget& target, const Outgoing& request) const;
 
   bool lead(Deadline deadline);
@@ -208,13 +221,13 @@ class Caller final : public Pool::Source,
   std::atomic<bool> has_missed_{false};  // an event arrived while another thread was reading
 
   mutable std::mutex mutex_;  // guards all members below
-  std::condition_variable has_room_;
   CallerSession session_;
   CallerSession::Steps steps_;  // reused, to save allocations
   CallerLease lease_;
   LeaseTime opening_sent_{};
   bool had_session_ = false;
   std::map<CallNumber, PendingPointer> calls_;
+  std::deque<PendingPointer> without_credit_;  // they have not begun
   std::size_t bytes_under_way_ = 0, max_calls_, max_bytes_, max_message_;
   std::uint64_t num_told_ = 0, bytes_told_ = 0, num_handled_ = 0, bytes_handled_ = 0;
   std::size_t left_bytes_ = 0;  // queued bytes that wait for more

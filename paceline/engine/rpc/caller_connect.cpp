@@ -197,7 +197,6 @@ void Caller::disconnect(const ConnectionPointer& connection, const std::string& 
   num_told_ = bytes_told_ = num_handled_ = bytes_handled_ = 0;
   why_ = why;
   why_code_ = ErrorCode::kPeerLost;
-  has_room_.notify_all();
   // Reconnects even without calls, so that the session survives.
   want_connection_locked(kShortestPause);
 }

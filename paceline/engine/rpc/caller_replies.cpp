@@ -22,37 +22,58 @@ void PendingCall::end() {
   if ((state_.fetch_or(kDone, std::memory_order_acq_rel) & kSleeps) != 0) futex_wake_all(state_);
 }
 
-void PendingCall::sleep(std::chrono::nanoseconds limit) {
+bool PendingCall::sleep(std::chrono::nanoseconds limit) {
   const std::uint32_t state = state_.fetch_or(kSleeps, std::memory_order_acq_rel) | kSleeps;
   if ((state & (kDone | kNudged)) == 0) futex_wait(state_, state, limit);
-  state_.fetch_and(~(kSleeps | kNudged), std::memory_order_acq_rel);
+  const std::uint32_t seen = state_.fetch_and(~(kSleeps | kNudged), std::memory_order_acq_rel);
+  return (seen & kNudged) != 0;
 }
 
 void PendingCall::nudge() {
   if ((state_.fetch_or(kNudged, std::memory_order_acq_rel) & kSleeps) != 0) futex_wake_all(state_);
 }
 
-void Caller::wait(PendingCall& call, Deadline deadline) {
-  if (call.done()) return;
+void PendingCall::leave_queue(bool wakes) {
+  state_.fetch_or(kOutOfQueue, std::memory_order_acq_rel);
+  if (wakes) nudge();
+}
+
+void Caller::wait(const PendingPointer& call, Deadline deadline) {
+  if (call->done()) return;
   const Pool::Blocked blocked;
   {
     Lock lock(mutex_);
     was_waited_for_ = true;
     if (left_bytes_ > 0) send(lock);
   }
-  while (!call.done() && !deadline.expired()) {
-    if (lead(deadline)) continue;
+  wait_until(call, PendingCall::kDone, deadline);
+}
+
+// Returns when the call is in one of these states or done, or at the deadline.
+void Caller::wait_until(const PendingPointer& call, std::uint32_t states, Deadline deadline) {
+  states |= PendingCall::kDone;
+  bool is_nudged = false;
+  while (!call->has(states) && !deadline.expired()) {
+    if (lead(deadline)) {
+      is_nudged = false;
+      continue;
+    }
     {
       const Lock lock(mutex_);
-      const auto found = calls_.find(call.number_);
-      if (found != calls_.end()) waiting_.push_back(found->second);
+      if (call->has(states)) break;
+      waiting_.push_back(call);
     }
     // Another thread is reading. When it stops, it hands over to this thread, unless this call has
     // ended by then.
-    if (!lead(deadline)) call.sleep(std::min<std::chrono::nanoseconds>(deadline.remaining(), kNap));
+    if (lead(deadline)) {
+      is_nudged = false;
+    } else {
+      is_nudged = call->sleep(std::min<std::chrono::nanoseconds>(deadline.remaining(), kNap));
+    }
     const Lock lock(mutex_);
-    std::erase_if(waiting_, [&](const PendingPointer& other) { return other.get() == &call; });
+    std::erase(waiting_, call);
   }
+  if (is_nudged) hand_over();  // it was this thread's turn to read
 }
 
 // Reads the socket once, if no other thread does and there is a connection; otherwise returns
@@ -62,9 +83,10 @@ bool Caller::lead(Deadline deadline) {
   if (!receiving) return false;
   ConnectionPointer connection;
   {
-    const Lock lock(mutex_);
+    Lock lock(mutex_);
     connection = connection_;
     if (connection && is_watched_ && ++num_led_ >= kLedOften) watch_locked(false);
+    if (left_bytes_ > 0) send(lock);
   }
   if (connection) receive(connection, &deadline);
   receiving.unlock();
@@ -175,7 +197,11 @@ void Caller::take_replies() {
     }
     carry_out(steps_);
     // The replies only produce acknowledgements, which can wait for the next request.
-    if (to_acknowledge_.size() >= kMostAcknowledgements) send(lock);
+    if (to_acknowledge_.size() >= kMostAcknowledgements) {
+      send(lock);
+    } else if (const std::size_t size = begin_what_has_credit_locked(); size > 0) {
+      send_soon(lock, size);
+    }
   }
   for (auto& [frame, payload, call] : replies_) {
     if (!call) continue;

@@ -68,9 +68,9 @@ class Future {
   // Waits for the reply, at most until the call's deadline; throws CallError (call_error.h) if it
   // does not arrive. Call it once. Spans and views in the reply refer to memory of this Future.
   Reply get() {
-    caller_->wait(*call_, call_->deadline());
+    caller_->wait(call_, call_->deadline());
     if (!call_->done()) caller_->give_up(call_);
-    caller_->wait(*call_, Deadline::never());  // returns soon: given up, or the reply was first
+    caller_->wait(call_, Deadline::never());  // returns soon: given up, or the reply was first
     Payload& reply = call_->reply();
     try {
       return read(reply);

@@ -214,7 +214,7 @@ void ReferenceTable::confirm(const std::vector<HandlePointer>& references, Deadl
       if (asked == owner.asked.end()) continue;
       call = asked->second.call;
     }
-    find_caller_(owner_name)->wait(*call, deadline);
+    find_caller_(owner_name)->wait(call, deadline);
     const std::lock_guard lock(mutex_);
     settle_locked(owners_[owner_name], number);
   }
@@ -224,7 +224,7 @@ void ReferenceTable::await_creation(const std::vector<HandlePointer>& references
                                     Deadline deadline) {
   for (const auto& reference : references) {
     const auto& creation = reference->creation;
-    if (creation && !creation->done()) find_caller_(reference->id.owner)->wait(*creation, deadline);
+    if (creation && !creation->done()) find_caller_(reference->id.owner)->wait(creation, deadline);
   }
 }
 

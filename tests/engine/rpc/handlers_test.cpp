@@ -287,6 +287,83 @@ TEST(Handlers, many_threads_call_at_once) {
   EXPECT_EQ(wrong, 0);
 }
 
+// Half of the calls that wait for credit reach their deadline; the others begin one after another.
+TEST(Handlers, calls_that_wait_for_credit_begin_or_end_at_their_deadline) {
+  Job job;
+  auto options = job.options();
+  options.max_calls = 1;
+  const auto callee = job.join("callee", options);
+  Gate gate;
+  callee->serve<Wait>([&](const Nothing&, Context&) {
+    EXPECT_TRUE(gate.wait());
+    return Nothing{};
+  });
+  std::atomic<int> handled{0};
+  callee->serve<Add>([&](const Add::Request& r, Context&) {
+    ++handled;
+    return Add::Reply{r.a + r.b};
+  });
+  const auto caller = job.join("caller");
+  EXPECT_EQ(caller->call<Add>("callee", {1, 2}).get().sum, 3);
+  auto blocked = caller->call<Wait>("callee");
+  std::atomic<int> late{0}, right{0};
+  {
+    std::vector<std::jthread> threads;
+    for (int t = 0; t < 40; ++t) {
+      threads.emplace_back([&, t] {
+        const bool waits = t % 2 == 0;
+        try {
+          const auto deadline = waits ? 30s : 100ms;
+          if (caller->call<Add>("callee", {t, 1}, {.deadline = deadline}).get().sum == t + 1)
+            ++right;
+        } catch (const CallError& error) {
+          EXPECT_FALSE(waits) << error.what();
+          EXPECT_EQ(error.executed(), Executed::kNo);
+          ++late;
+        }
+      });
+    }
+    EXPECT_TRUE(soon([&] { return late == 20; }));
+    gate.open();
+  }
+  EXPECT_EQ(right, 20);
+  EXPECT_EQ(handled, 21);  // with the first call
+  blocked.get();
+}
+
+TEST(Handlers, calls_that_wait_for_credit_end_when_their_worker_leaves) {
+  Job job;
+  auto options = job.options();
+  options.max_calls = 1;
+  const auto callee = job.join("callee", options);
+  Gate gate;
+  std::atomic<int> handled{0};
+  callee->serve<Wait>([&](const Nothing&, Context&) {
+    ++handled;
+    EXPECT_TRUE(gate.wait());
+    return Nothing{};
+  });
+  const auto caller = job.join("caller");
+  auto blocked = caller->call<Wait>("callee");
+  EXPECT_TRUE(soon([&] { return handled == 1; }));
+  std::atomic<int> refused{0};
+  {
+    std::vector<std::jthread> threads;
+    for (int t = 0; t < 20; ++t) {
+      threads.emplace_back([&] {
+        // Threads that begin late find that the worker has left already.
+        expect_error(ErrorCode::kInvalid, {"callee"},
+                     [&] { caller->call<Wait>("callee", {}, {.deadline = 30s}).get(); });
+        ++refused;
+      });
+    }
+    caller->leave();
+  }
+  EXPECT_EQ(refused, 20);
+  gate.open();
+  EXPECT_EQ(handled, 1);
+}
+
 TEST(Handlers, workers_of_other_hosts_are_called_over_tcp_in_the_clear_or_encrypted) {
   for (const bool encrypts : {false, true}) {
     Job job;
