@@ -8,6 +8,11 @@ trap 'rm -rf "$work"' EXIT
 for inner in launcher/job/agent.h engine/transport/mesh.h engine/collectives/backends/paceline/shared_executor.h; do
   [ ! -e "$work/prefix/include/paceline/$inner" ] || { echo "FAILED: $inner is no public header, and is installed"; exit 1; }
 done
+# Each command has a manual page with its options.
+for page in paceline paceline-run paceline-bench-rpc; do
+  zcat "$work/prefix/share/man/man1/$page.1.gz" >"$work/$page.1" || { echo "FAILED: no manual page $page"; exit 1; }
+done
+grep -q 'nproc.-per.-node' "$work/paceline-run.1" || { echo "FAILED: the manual page of paceline run has no options"; exit 1; }
 # All names that the pages mention are in the one header.
 if [ "$with_libtorch" = ON ]; then
   "$python" "$(dirname "$0")/page_names.py" "$(dirname "$0")/../.." >"$work/page_names.cpp"
