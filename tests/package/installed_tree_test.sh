@@ -22,6 +22,10 @@ fi
 [ "$("$work/build/with_engine")" = "sum 42" ]
 if [ "$with_libtorch" = ON ]; then
   [ "$("$work/build/with_libtorch")" = "gradient 2" ]
+  "$cmake" -S "$(dirname "$0")/../../examples/project" -B "$work/copied" -G Ninja -DCMAKE_PREFIX_PATH="$work/prefix" >>"$work/log" 2>&1 &&
+    "$cmake" --build "$work/copied" >>"$work/log" 2>&1 || { tail -n 30 "$work/log"; exit 1; }
+  "$work/prefix/bin/paceline" run --nproc-per-node 2 "$work/copied/train" | grep -qx 'y = [23]\.[0-9]* x + [01]\.[0-9]*' ||
+    { echo "FAILED: examples/project"; exit 1; }
 fi
 "$cmake" -S "$consumer" -B "$work/engine" -G Ninja -DCMAKE_PREFIX_PATH="$work/prefix" -DCOMPONENTS=engine \
   -DCMAKE_DISABLE_FIND_PACKAGE_Torch=ON >>"$work/log" 2>&1 || { tail -n 30 "$work/log"; exit 1; }
