@@ -15,7 +15,7 @@ namespace data = paceline::data;
 namespace optim = paceline::optim;
 namespace train = paceline::train;
 
-constexpr int kEpochs = 3;
+constexpr int kEpochs = 20;
 
 // Points, and for each one whether it lies inside the unit circle.
 std::shared_ptr<data::TensorDataset> make_points() {
@@ -60,7 +60,7 @@ int main(int argc, char** argv) {
 
       ++state.step;
       state.consumed = loader.consumed();
-      if (state.step % 20 == 0) checkpointer.save(state, model.module(), optimizer);
+      if (state.step % 150 == 0) checkpointer.save(state, model.module(), optimizer);
       if (stop.requested(*group)) {
         checkpointer.save(state, model.module(), optimizer);
         return checkpointer.finish() ? paceline::kStoppedAsAgreed : 1;
