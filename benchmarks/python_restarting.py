@@ -3,7 +3,7 @@
 
 Rank 0 saves with torch.save every few steps, into a file that is then renamed to the checkpoint's name, and every start loads it. It continues
 with the remaining samples of the epoch, which a plain DistributedSampler cannot do: it would begin the epoch again. Each rank reports
-its steps as Paceline's ranks do (docs/formats/step_gauge.md), in PACELINE_FLIGHT_DIR. At the end rank 0 writes the digest of the weights to
+its steps as Paceline's ranks do (telemetry/FORMAT.md), in PACELINE_FLIGHT_DIR. At the end rank 0 writes the digest of the weights to
 DIR/weights.
 """
 import argparse

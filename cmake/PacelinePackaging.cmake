@@ -50,14 +50,11 @@ set(CPACK_DEBIAN_DEV_DESCRIPTION "This package has ${dev_half}
 .
 CMake: find_package(Paceline); pkg-config: paceline-engine.")
 
-# As Debian's policy requires, each package has its licence and its list of changes, and the command its manual page.
+# As Debian's policy requires, each package has its licence and its list of changes. The manual pages: PacelineManPages.cmake.
 string(TIMESTAMP PACKAGE_DATE "%a, %d %b %Y %H:%M:%S +0000" UTC)
 find_program(GZIP_PROGRAM gzip REQUIRED)
-foreach(page IN ITEMS changelog paceline.1)
-  configure_file(${CMAKE_CURRENT_LIST_DIR}/package/${page}.in ${CMAKE_BINARY_DIR}/package/${page} @ONLY)
-  execute_process(COMMAND ${GZIP_PROGRAM} -9nf ${CMAKE_BINARY_DIR}/package/${page} COMMAND_ERROR_IS_FATAL ANY)
-endforeach()
-install(FILES ${CMAKE_BINARY_DIR}/package/paceline.1.gz DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT runtime)
+configure_file(${CMAKE_CURRENT_LIST_DIR}/package/changelog.in ${CMAKE_BINARY_DIR}/package/changelog @ONLY)
+execute_process(COMMAND ${GZIP_PROGRAM} -9nf ${CMAKE_BINARY_DIR}/package/changelog COMMAND_ERROR_IS_FATAL ANY)
 foreach(component IN ITEMS runtime:paceline dev:libpaceline-dev)
   string(REGEX MATCH "^(.*):(.*)$" matched ${component})
   install(FILES ${CMAKE_CURRENT_LIST_DIR}/package/copyright ${CMAKE_BINARY_DIR}/package/changelog.gz

@@ -39,7 +39,7 @@ compares it with the headers.
 
 `#include <paceline/paceline.h>` is everything. Each wing has a header of its own; all but `training.h` do without
 LibTorch. Collective calls are made by all ranks of a group, in the same order. Errors are thrown as `paceline::Error`
-([errors.md](errors.md)).
+([Errors](diagnosis.md#errors)).
 """
 
 

@@ -30,8 +30,8 @@ constexpr long kMostRows = 1000;
 
 constexpr const char* kHelp = R"(
 PROGRAM must report its steps: DistributedDataParallel and paceline's training loop do, other programs by
-paceline::StepLog or a line of JSON for each step (docs/placement.md). With --mesh and --memory it must
-write a profile of its layers: train::TrainingRun does (docs/planner.md).
+paceline::StepLog or a line of JSON for each step (docs/performance.md). With --mesh and --memory it must
+write a profile of its layers: train::TrainingRun does (docs/performance.md).
 
 Examples:
   paceline advise -- ./train

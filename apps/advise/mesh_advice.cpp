@@ -180,7 +180,7 @@ class MeshAdviser {
   [[noreturn]] void refuse(const std::string& what) const {
     fail(ErrorCode::kInvalid,
          "no profile: {} {}. Programs that use train::TrainingRun write one to the file in the "
-         "variable PACELINE_PROFILE; others can write it themselves (docs/planner.md)",
+         "variable PACELINE_PROFILE; others can write it themselves (docs/performance.md)",
          program_.front(), what);
   }
 

@@ -5,11 +5,14 @@
 
 #include "paceline/engine/core/check.h"
 
+#include "paceline_commit.h"
+
 namespace paceline::apps {
 
 std::string version_text() {
-  return "paceline " PACELINE_VERSION " (" PACELINE_COMPILER ", " PACELINE_BUILD_TYPE
-         ", " PACELINE_LIBTORCH ")";
+  const std::string commit = PACELINE_COMMIT;
+  return "paceline " PACELINE_VERSION " (" + (commit.empty() ? "" : "commit " + commit + ", ") +
+         PACELINE_COMPILER ", " PACELINE_BUILD_TYPE ", " PACELINE_LIBTORCH ")";
 }
 
 std::string version_number() { return PACELINE_VERSION; }

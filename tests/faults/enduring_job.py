@@ -34,7 +34,7 @@ def send(pids, number):
 
 
 def gauge(flights, rank):
-    """(pid, steps) of the rank's step gauge (docs/formats/step_gauge.md); None if it has none yet."""
+    """(pid, steps) of the rank's step gauge (telemetry/FORMAT.md); None if it has none yet."""
     try:
         with open(f"{flights}/rank-{rank:03}.steps", "rb") as file:
             content = file.read(64)

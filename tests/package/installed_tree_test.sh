@@ -8,6 +8,11 @@ trap 'rm -rf "$work"' EXIT
 for inner in launcher/job/agent.h engine/transport/mesh.h engine/collectives/backends/paceline/shared_executor.h; do
   [ ! -e "$work/prefix/include/paceline/$inner" ] || { echo "FAILED: $inner is no public header, and is installed"; exit 1; }
 done
+# Each command has a manual page with its options.
+for page in paceline paceline-run paceline-bench-rpc; do
+  zcat "$work/prefix/share/man/man1/$page.1.gz" >"$work/$page.1" || { echo "FAILED: no manual page $page"; exit 1; }
+done
+grep -q 'nproc.-per.-node' "$work/paceline-run.1" || { echo "FAILED: the manual page of paceline run has no options"; exit 1; }
 # All names that the pages mention are in the one header.
 if [ "$with_libtorch" = ON ]; then
   "$python" "$(dirname "$0")/page_names.py" "$(dirname "$0")/../.." >"$work/page_names.cpp"
@@ -17,6 +22,10 @@ fi
 [ "$("$work/build/with_engine")" = "sum 42" ]
 if [ "$with_libtorch" = ON ]; then
   [ "$("$work/build/with_libtorch")" = "gradient 2" ]
+  "$cmake" -S "$(dirname "$0")/../../examples/project" -B "$work/copied" -G Ninja -DCMAKE_PREFIX_PATH="$work/prefix" >>"$work/log" 2>&1 &&
+    "$cmake" --build "$work/copied" >>"$work/log" 2>&1 || { tail -n 30 "$work/log"; exit 1; }
+  "$work/prefix/bin/paceline" run --nproc-per-node 2 "$work/copied/train" | grep -qx 'y = [23]\.[0-9]* x + [01]\.[0-9]*' ||
+    { echo "FAILED: examples/project"; exit 1; }
 fi
 "$cmake" -S "$consumer" -B "$work/engine" -G Ninja -DCMAKE_PREFIX_PATH="$work/prefix" -DCOMPONENTS=engine \
   -DCMAKE_DISABLE_FIND_PACKAGE_Torch=ON >>"$work/log" 2>&1 || { tail -n 30 "$work/log"; exit 1; }

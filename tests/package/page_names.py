@@ -6,8 +6,8 @@ import re
 import sys
 
 ROOT = pathlib.Path(sys.argv[1])
-PAGES = ("README.md", "docs/data.md", "docs/data_parallel.md", "docs/errors.md", "docs/images.md", "docs/model_parallelism.md",
-         "docs/optimizers.md", "docs/pipeline.md", "docs/surviving.md", "docs/tutorial.md")
+PAGES = ("README.md", "docs/checkpoints.md", "docs/data.md", "docs/data_parallel.md", "docs/diagnosis.md", "docs/model_parallelism.md",
+         "docs/optimizers.md", "docs/sharding.md", "docs/surviving.md", "docs/tutorial.md")
 # Folders inside the launcher and the engine. The pages use the names of some of their classes for other things.
 INNER = {"coordination", "diagnosis", "hosts", "job", "messages", "output", "placement", "process", "ranks", "job_timeline", "transport"}
 SPACES = ("data", "images", "models", "optim", "pipeline", "planning", "text", "train")

@@ -21,6 +21,13 @@ for way in OFF ON; do
   fi
 done
 
+# The project that newcomers copy.
+if [ "$with_libtorch" = ON ]; then
+  "$cmake" -S "$source/examples/project" -B "$work/copied" "${flags[@]}" -DPACELINE=sources -DPACELINE_SOURCES="$source" >"$work/log" 2>&1 ||
+    { tail -n 30 "$work/log"; exit 1; }
+  "$cmake" --build "$work/copied" -- -t commands train | grep -q -e '-o train .*libpaceline_train.a.*libtorch_cpu'
+fi
+
 # A build tool that only records its arguments.
 "$cmake" -S "$source" -B "$work/part" -G Ninja -DPACELINE_WITH_LIBTORCH=OFF -DPACELINE_BUILD_TESTS=OFF -DPACELINE_BUILD_BENCHMARKS=OFF \
   >"$work/log" 2>&1 || { tail -n 30 "$work/log"; exit 1; }

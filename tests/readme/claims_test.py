@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """claims_test.py ROOT: the pages' claims about the sources are true, as far as a text shows it.
 
-- docs/thread_model.md names exactly the threads that the library starts, the sources that install signal handlers, those that detach threads,
+- paceline/THREADS.md names exactly the threads that the library starts, the sources that install signal handlers, those that detach threads,
   those with process-wide state (including the launcher's and the command's), and those that change the process in other ways.
 - docs/architecture.md names the rooms that use a library; fmt, spdlog and nlohmann stay out of public headers.
 - CONTRIBUTING.md lists the labels of tests.
@@ -17,7 +17,7 @@ LIBRARY = re.compile(r"paceline/(engine|files|planning|training)/")
 everything = {path.relative_to(ROOT).as_posix(): path.read_text()
               for folder in ("paceline", "apps") for ending in ("h", "cpp") for path in (ROOT / folder).rglob("*." + ending)}
 sources = {path: text for path, text in everything.items() if LIBRARY.match(path) and path.endswith(".cpp")}
-page = (ROOT / "docs/thread_model.md").read_text()
+page = (ROOT / "paceline/THREADS.md").read_text()
 found = []
 
 
@@ -93,11 +93,11 @@ table = re.search(r"^\| label \|.*?\n\n", contributing, re.M | re.S)
 compare("labels", set(re.findall(r"^\| `(\w+)` \|", table[0] if table else "", re.M)), labels - rooms)
 
 FORMATS = {
-    "flight_recorder.md": "telemetry/flight_file.h", "call_gauge.md": "telemetry/call_gauge_file.h", "step_gauge.md": "telemetry/step_log.cpp",
-    "store.md": "store/file_store.cpp", "../wire_formats.md": "collectives/backends/paceline/group_share.h",
+    "telemetry/flight_file.h": "telemetry", "telemetry/call_gauge_file.h": "telemetry", "telemetry/step_log.cpp": "telemetry",
+    "store/file_store.cpp": "store", "collectives/backends/paceline/group_share.h": "transport",
 }
-for name, source in FORMATS.items():
-    text = (ROOT / "docs/formats" / name).read_text()
+for source, room in FORMATS.items():
+    text = (ROOT / "paceline/engine" / room / "FORMAT.md").read_text()
     asserted = re.findall(r"static_assert\(((?:sizeof|offsetof)\([^;]*?)\);", everything["paceline/engine/" + source])
     numbers = {eval(re.sub(r"std::size_t\{(\d+)\}", r"\1", number)) for one in asserted
                for number in re.findall(r"(?:sizeof|offsetof)\([^)]*\) == ([\dstd:_ize{}* ]*\d)", one)}
@@ -105,7 +105,7 @@ for name, source in FORMATS.items():
         found.append(f"sizes: {source} asserts none")
     for number in numbers:
         if not re.search(rf"(?<![\d,]){number:,}(?![\d,])", text):
-            found.append(f"sizes: {source} asserts {number:,}, which is not in docs/formats/{name}")
+            found.append(f"sizes: {source} asserts {number:,}, which is not in {room}/FORMAT.md")
 
 architecture = (ROOT / "docs/architecture.md").read_text()
 for library, header in {"spdlog": "spdlog/", "libsodium": "sodium.h", "hwloc": "hwloc.h", "xxHash": "xxhash.h", "utf8proc": "utf8proc.h",

@@ -2,7 +2,7 @@
 
 // The one exception of the library. Its code says what the *caller* can do; its message says what
 // happened, on which rank, in which operation, and what to do about it. Its context holds the same
-// facts for a program that acts on them: docs/errors.md has examples.
+// facts for a program that acts on them: docs/diagnosis.md has examples.
 //
 // Public calls throw Error. Threads that the library owns and destructors never let one escape:
 // they store it, and the next public call throws it.

@@ -2,7 +2,7 @@
 
 // The place of this process in its job, and the job's secret, read from the launcher's environment
 // variables. They are read strictly: "1 ", "0x1", "" and numbers out of range are errors that name
-// the variable and its value, because a wrong rank would hang the whole job. docs/launchers.md
+// the variable and its value, because a wrong rank would hang the whole job. docs/launching.md
 // lists the launchers in the order in which they are tried, with the variables of each.
 
 #include <functional>

@@ -28,7 +28,7 @@ struct MeetingPoint {
 };
 
 // Uses only the init method, the launch environment and the launcher's variables, and does no I/O;
-// docs/launchers.md has the table. Throws Error(kInvalid) when the environment names no place; the
+// docs/launching.md has the table. Throws Error(kInvalid) when the environment names no place; the
 // message shows a command that does.
 MeetingPoint find_meeting_point(const std::string& init_method, const LaunchEnvironment& who,
                                 const GetVariable& variable);

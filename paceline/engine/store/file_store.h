@@ -1,7 +1,7 @@
 #pragma once
 
 // A store in one file that all ranks can open, on a local disk or a network file system with fcntl
-// locks. docs/formats/store.md lays out the bytes.
+// locks. store/FORMAT.md lays out the bytes.
 
 #include <cstddef>
 #include <cstdint>

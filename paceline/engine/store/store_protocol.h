@@ -2,7 +2,7 @@
 
 // The frames between TcpStore and TcpStoreServer, after the handshake of
 // engine/core/authentication.h with context "store", and the server's end of one connection.
-// docs/formats/store.md describes the bytes. All commands have one form: a frame is a u32 length
+// store/FORMAT.md describes the bytes. All commands have one form: a frame is a u32 length
 // and that many bytes; a client sends one request and reads one reply. Nothing is allocated before
 // its length has been checked.
 

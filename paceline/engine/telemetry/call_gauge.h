@@ -4,7 +4,7 @@
 // the number and the duration of the calls of each method, `paceline explain` reads which calls
 // have been waiting, and for what. The gauge is a mapped file, PACELINE_FLIGHT_DIR/rank-000.calls,
 // of 194 KiB that never grows; the kernel keeps it however the process ends.
-// docs/formats/call_gauge.md describes every byte, call_gauge_file.h reads it.
+// telemetry/FORMAT.md describes every byte, call_gauge_file.h reads it.
 //
 // Cost of a call: two readings of record_time() and two additions at the caller, and three
 // additions at the callee; nothing without PACELINE_FLIGHT_DIR. The tables of open calls are

@@ -1,7 +1,7 @@
 #pragma once
 
 // The layout of a call gauge, shared by its writer (call_gauge.h) and its reader (below).
-// docs/formats/call_gauge.md has every offset. All integers are little-endian.
+// telemetry/FORMAT.md has every offset. All integers are little-endian.
 
 #include <array>
 #include <cstddef>

@@ -1,7 +1,7 @@
 #pragma once
 
 // The layout of a flight file, shared by its writer (flight_recorder.h) and its reader (below): a
-// header, a table of groups, a ring of operations. docs/formats/flight_recorder.md has every
+// header, a table of groups, a ring of operations. telemetry/FORMAT.md has every
 // offset. All integers are little-endian.
 //
 // A record that is being written has an odd stamp, and a complete one carries a check word over all

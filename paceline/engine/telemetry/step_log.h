@@ -3,7 +3,7 @@
 // The progress and the speed of a training program, in two forms: a gauge that other programs read
 // while it runs (`paceline top`), and a log for `paceline advise`. The gauge counts steps, samples
 // and seconds in a mapped file, PACELINE_FLIGHT_DIR/rank-000.steps, of 72 bytes.
-// docs/formats/step_gauge.md describes every byte; a program in any language can keep one.
+// telemetry/FORMAT.md describes every byte; a program in any language can keep one.
 //
 // Cost of a step: five stores and one reading of the clock, no system call. Thread safety: one
 // writer.

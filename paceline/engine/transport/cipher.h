@@ -2,7 +2,7 @@
 
 // One end of an encrypted connection: it seals the bytes that are sent into records, and opens the
 // records that arrive. A record is a length (u32), the ciphertext and its authentication tag;
-// docs/wire_formats.md has the layout. The keys are made for this connection alone
+// transport/FORMAT.md has the layout. The keys are made for this connection alone
 // (engine/core/authentication.h), one for each direction, and records are counted, so that none can
 // be read, changed, repeated, left out or swapped.
 //

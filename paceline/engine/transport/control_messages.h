@@ -1,6 +1,6 @@
 #pragma once
 
-// The messages on control channels; docs/wire_formats.md has their layout. A rank ends its part in
+// The messages on control channels; transport/FORMAT.md has their layout. A rank ends its part in
 // a group with a notice of failure or a goodbye. Before that, ranks exchange questions (which ranks
 // do you wait for?), answers (these ranks) and reasons (another group of mine has failed, because
 // ...).

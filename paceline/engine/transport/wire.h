@@ -91,7 +91,7 @@ bool send_whole(Wire& wire, int peer, Channel channel, std::span<const std::byte
 using FingerprintWords = std::array<std::uint64_t, 4>;
 
 // A message on a data or point-to-point channel is this header, then `payload_bytes` bytes.
-// docs/wire_formats.md has the layout.
+// transport/FORMAT.md has the layout.
 struct MessageHeader {
   static constexpr std::uint32_t kMagic = 0x4d4c5002;  // "\x02PLM": version 2
   // The payload is not in the stream: the 8 bytes after the header are its address

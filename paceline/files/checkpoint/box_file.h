@@ -5,7 +5,7 @@
 //
 // A file holds the bytes of its boxes, one after another. The CRC-32C of each chunk of these bytes
 // follows, so that a reader can check the chunks that it reads without reading any others. A
-// trailer at the end names the checkpoint that the file belongs to. docs/checkpoint_format.md
+// trailer at the end names the checkpoint that the file belongs to. checkpoint/FORMAT.md
 // defines the layout.
 //
 // Cost: the sums of N bytes take N / 1024 bytes.

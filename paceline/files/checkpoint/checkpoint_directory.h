@@ -1,7 +1,7 @@
 #pragma once
 
 // A folder of checkpoints on a disk: commits, finds and removes them, and keeps the mark that names
-// the run they belong to. docs/checkpoint_format.md defines the layout.
+// the run they belong to. checkpoint/FORMAT.md defines the layout.
 //
 // Thread safety: none; one thread at a time. Any number of readers may load while one writer saves.
 

@@ -9,7 +9,7 @@
 // in /dev/shm. It has two slots, which are used in turn. A save follows the protocol of
 // checkpoint_team.h: it invalidates the header of the older slot, writes the data, then writes a
 // valid header (the seal). So a crash at any moment leaves the other slot whole.
-// docs/checkpoint_format.md defines the layout.
+// checkpoint/FORMAT.md defines the layout.
 //
 // Thread safety: none for an object. Several processes may write different bytes of a slot at the
 // same time; only the process that has the lock breaks and sets seals.

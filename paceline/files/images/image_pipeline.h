@@ -105,7 +105,7 @@ inline const auto& kImageNetStd = *new std::vector<float>{0.229F, 0.224F, 0.225F
 //
 // Only the needed part is decoded. If the part of a JPEG is far larger than its final size, it is
 // decoded to 1/2, 1/4 or 1/8 of its size, which is several times faster. The bytes then differ
-// slightly from Pillow's (docs/images.md); with reducing_gap 0 they are equal.
+// slightly from Pillow's (docs/data.md); with reducing_gap 0 they are equal.
 class ImagePipeline {
  public:
   // Throws Error(kInvalid) for invalid options.

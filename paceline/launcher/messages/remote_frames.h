@@ -2,7 +2,7 @@
 
 // The messages between a launcher and the launcher that it starts on another host, through stdin
 // and stdout of the command that connects them (ssh, srun): frames that consist of a kind, a length
-// and that many bytes (docs/formats/agents.md). One of them carries the job.
+// and that many bytes (messages/FORMAT.md). One of them carries the job.
 //
 // Shells and login scripts of the other host may print something before the first frame. So the
 // bytes from that host begin with a greeting, and the reader skips everything before it. The code

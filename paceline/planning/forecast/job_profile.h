@@ -5,7 +5,7 @@
 //
 // With PACELINE_PROFILE=FILE in the environment, train::TrainingRun measures a few steps and writes
 // the profile to that file instead of training. A program in any language can do the same
-// (docs/planner.md lists the fields).
+// (docs/performance.md lists the fields).
 //
 // Times are linear in the number of samples that are computed at once: a fixed part, and a part for
 // each sample.

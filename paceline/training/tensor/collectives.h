@@ -189,7 +189,7 @@ class PendingTensor {
 PendingTensor recv_with_shape_async(ProcessGroup& group, int peer, std::uint32_t tag = 0);
 
 // Collective. Returns a tensor of zeros in the group's symmetric memory: collectives on it need no
-// copies, except for small and coalesced calls (docs/algorithms.md, section 4). The tensor keeps
+// copies, except for small and coalesced calls (docs/network.md). The tensor keeps
 // its memory alive.
 at::Tensor empty_symmetric(ProcessGroup& group, at::IntArrayRef sizes,
                            at::ScalarType type = at::kFloat);

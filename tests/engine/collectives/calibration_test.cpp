@@ -63,7 +63,7 @@ TEST(Calibration, refuses_anything_but_a_small_file_at_once) {
     expect_error(ErrorCode::kCorrupt, {"the calibration " + name + " cannot be read: it "},
                  [&] { load_calibration(name); });
   }
-  // As docs/algorithms.md documents: a warning is printed, and the group forms.
+  // As docs/network.md documents: a warning is printed, and the group forms.
   setenv("PACELINE_CALIBRATION", pipe.c_str(), 1);
   testing::internal::CaptureStderr();
   run_ranks_ok(2, [](ProcessGroup& group) { group.barrier(); });

@@ -38,7 +38,7 @@ std::size_t count_descriptors() {
 
 class LibraryFault : public testing::TestWithParam<std::string> {};
 
-// Memory that is never freed: after an error a library may still use it (docs/backends.md).
+// Memory that is never freed: after an error a library may still use it (docs/network.md).
 std::vector<float>& lasting_data() {
   static std::vector<float> data(1 << 20, 1.0f);
   return data;

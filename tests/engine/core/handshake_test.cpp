@@ -86,7 +86,7 @@ TEST(Secret, its_hexadecimal_text_is_itself_and_other_text_is_stretched) {
 }
 
 // A stranger who connects gets the server's proof and can test guesses of the secret with it: each
-// guess must cost as much as docs/formats/store.md promises.
+// guess must cost as much as store/FORMAT.md promises.
 TEST(Secret, a_guess_at_a_text_costs_two_passes_of_argon2id_over_19_mib) {
   ASSERT_GE(sodium_init(), 0);
   const std::string text = "correct horse battery staple", salt = "paceline secret1";

@@ -1,4 +1,4 @@
-// Rings whose other end breaks the rules of docs/formats/calls.md: such a ring is refused, or harms
+// Rings whose other end breaks the rules of rpc/FORMAT.md: such a ring is refused, or harms
 // only its own connection.
 
 #include <array>
@@ -22,7 +22,7 @@ namespace paceline::rpc {
 namespace {
 
 constexpr std::size_t kFileBytes = 4096 + 2 * Rings::kBytes;
-// Offsets of the positions for the direction from caller to callee, as in docs/formats/calls.md.
+// Offsets of the positions for the direction from caller to callee, as in rpc/FORMAT.md.
 constexpr std::size_t kWritten = 0, kRead = 64;
 
 Fd copy_of(int descriptor) { return Fd(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0)); }

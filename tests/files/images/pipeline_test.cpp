@@ -87,7 +87,7 @@ TEST(ImagePipeline, a_random_crop_is_the_resized_part_that_was_drawn) {
   }
 }
 
-// The tolerances of docs/images.md, for every subsampling of the colours: a mean of 3 of 255 if
+// The tolerances, for every subsampling of the colours: a mean of 3 of 255 if
 // edges are several pixels apart, and of 15 for stripes that are just too fine for the reduced
 // size.
 TEST(ImagePipeline, a_reduced_decode_is_close_to_the_exact_one) {

@@ -488,7 +488,7 @@ inline constexpr Message kRunMessages[] = {
     {"mesh.memory_of_host", "a host has {}"},
     {"mesh.ended_without_profile",
      "no profile: {} ended without one. Programs that use train::TrainingRun write one to the file "
-     "in the variable PACELINE_PROFILE; others can write it themselves (docs/planner.md)"},
+     "in the variable PACELINE_PROFILE; others can write it themselves (docs/performance.md)"},
     {"mesh.no_profile_in_time", "no profile: {} has not written one within {} s (--patience)"},
     {"mesh.program_failed", "{} failed with exit code {} while it was measured: {}"},
     {"mesh.foreign_profile", "not a profile of a program: {}"},

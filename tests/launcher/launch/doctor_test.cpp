@@ -15,6 +15,7 @@ namespace paceline::launcher {
 namespace {
 
 using harness::Says;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 
 TEST(Doctor, says_what_is_there) {
@@ -107,8 +108,9 @@ TEST(Doctor, refuses_what_it_does_not_know) {
   EXPECT_EQ(run_paceline({"doctor", "now"}).exit_code, 2);
 }
 
-TEST(Version, names_version_and_compiler) {
-  EXPECT_THAT(run_paceline({"--version"}).out, HasSubstr("paceline 0."));
+TEST(Version, names_version_commit_and_compiler) {
+  EXPECT_THAT(run_paceline({"--version"}).out,
+              ContainsRegex("^paceline 0[.][0-9]+[.][0-9]+ [(](commit [0-9a-f]{7,}[+]?, )?[A-Z]"));
 }
 
 }  // namespace

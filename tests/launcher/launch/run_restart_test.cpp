@@ -125,7 +125,7 @@ TEST(RunRestart, chaos_kills_ranks_and_says_what_it_came_to) {
   EXPECT_THAT(outcome.err, Says("chaos.faults", "2 (kill 2)", "0\n"));
 }
 
-// A script that writes a step gauge with five steps (docs/formats/step_gauge.md), as a program in
+// A script that writes a step gauge with five steps (telemetry/FORMAT.md), as a program in
 // any language can.
 const std::string kFiveSteps =
     R"({ printf 'PLSTEPS1\1\0\0\0\0\0\0\0\5'; head -c 47 /dev/zero; } > )"

@@ -15,7 +15,7 @@ trap 'rm -rf "$work"' EXIT
 port=$(/usr/bin/python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 alone=(--standalone)
 together=(--rdzv_backend c10d --rdzv_endpoint "127.0.0.1:$port" --rdzv_id two)
-# Debian 13's torch is built without libuv, which torchrun's stores over TCP need, so its agents meet through a file (docs/torchrun.md).
+# Debian 13's torch is built without libuv, which torchrun's stores over TCP need, so its agents meet through a file (docs/launching.md).
 if ! /usr/bin/python3 -c 'import torch.distributed as d; d.TCPStore("127.0.0.1", 0, 1, True)' 2>"$work/tcp_store"; then
   grep -q 'without libuv' "$work/tcp_store" || { cat "$work/tcp_store"; exit 1; }
   export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1

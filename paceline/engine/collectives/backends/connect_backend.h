@@ -28,7 +28,7 @@ class SymmetricRegistry;
 // Before a library touches a byte, the ranks meet in the engine and compare their calls. So every
 // backend reports the same typed error for calls that differ, for a missing rank and for a dead
 // one. That costs one barrier of the engine for each call and, with oneCCL, an agreement about
-// turns (docs/backends.md). The engine alone carries out barriers, send and recv, symmetric memory,
+// turns (docs/network.md). The engine alone carries out barriers, send and recv, symmetric memory,
 // operations with unequal counts, operations that make groups, and everything in groups of one
 // rank. An error inside a library is an error of the group, and the engine's lifelines show which
 // rank died.

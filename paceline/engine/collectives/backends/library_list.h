@@ -67,7 +67,7 @@ std::unique_ptr<Library> connect_oneccl(const LibraryContext& context);
 // device's work (DeviceOrder) or, if the call has none, for the default stream.
 //
 // No 16-bit integers and no bitwise reductions. Built if the CUDA toolkit is found; it has not been
-// run yet (docs/backends.md). Thread safety: that of Library.
+// run yet (docs/network.md). Thread safety: that of Library.
 BackendInfo nccl_info();
 // Collective. Error(kSystem) with CUDA's or NCCL's text.
 std::unique_ptr<Library> connect_nccl(const LibraryContext& context);

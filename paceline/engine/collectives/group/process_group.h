@@ -133,7 +133,7 @@ class ProcessGroup : public GroupOperations {
                                          const CallOptions& options = {});
 
   // Collective: every rank gets `bytes` (at least 1) of zeroed memory on which collectives need no
-  // copies, except small and coalesced calls (docs/algorithms.md, section 4).
+  // copies, except small and coalesced calls (docs/network.md).
   SymmetricBuffer allocate_symmetric(std::size_t bytes, const CallOptions& options = {});
   // Like allocate_symmetric(), for large areas: a page takes memory when it is first touched.
   // Forked children cannot see it.

@@ -2,7 +2,7 @@
 
 // The frames between two workers, each a header and possibly a message; outgoing messages
 // (Outgoing), received messages (Payload), and messages of a worker to itself (LocalMessages).
-// docs/formats/calls.md has the layout.
+// rpc/FORMAT.md has the layout.
 //
 // A worker calls another one over a connection that it makes itself, so every connection has a
 // caller's end and a callee's end. session.h defines the meaning of each frame.

@@ -18,7 +18,7 @@
 // default value. Any other change gives an Error(kCorrupt) that names the field.
 //
 // Nothing in a message is executed. The reader checks every length against the bytes that are left
-// before it allocates memory, and stops at kMaxMessageDepth. docs/formats/calls.md has the layout.
+// before it allocates memory, and stops at kMaxMessageDepth. rpc/FORMAT.md has the layout.
 //
 // Thread safety: none for one object; distinct objects are independent.
 

@@ -6,7 +6,7 @@
 // A hook on each parameter stores the parameter's gradient in a bucket (gradient_buckets.h). When a
 // bucket is complete and all earlier ones have started, it is reduced on the group's thread, as the
 // placement decides (gradient_placement.h). At the end of the pass the calling thread waits for all
-// buckets. The last bucket also carries the pass's report (pass_monitor.h). docs/life_of_a_step.md
+// buckets. The last bucket also carries the pass's report (pass_monitor.h). training/STEP.md
 // describes a step in detail.
 //
 // Thread safety: one backward pass of a reducer at a time, from one thread.

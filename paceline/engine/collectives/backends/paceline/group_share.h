@@ -52,7 +52,7 @@ struct ControlBlock {
 static_assert(offsetof(ControlBlock, digests) == 8 && offsetof(ControlBlock, sleepers) == 128 &&
                   offsetof(ControlBlock, entered) == 256 &&
                   offsetof(ControlBlock, announcements) == 384 && sizeof(Announcement) == 64,
-              "docs/wire_formats.md, section 6");
+              "transport/FORMAT.md, section 6");
 
 // Keeps the ranks of one host in step. Each rank has a counter of phases in shared memory. A rank
 // arrives at a phase by raising its own counter, and passes when every peer's counter has reached

@@ -31,7 +31,7 @@ inline std::size_t bytes_of(const PointToPointCall& call) {
 }
 
 // The head of a message, which travels ahead of its payload: the header, and the shape of a tensor
-// if the receiver may not know it (docs/wire_formats.md, section 4). A value.
+// if the receiver may not know it (transport/FORMAT.md, section 4). A value.
 struct MessageHead {
   MessageHeader header;
   std::array<std::int64_t, kMaxMessageSizes> sizes{};  // only the first num_sizes() travel

@@ -1,0 +1,23 @@
+# cmake -DSOURCE=DIR -DFILE=FILE -P WriteCommit.cmake: writes the header FILE, which defines PACELINE_COMMIT, if it would change. That is the commit
+# of the checkout at SOURCE, with "+" if tracked files differ from it; in a source archive the commit that `git archive` has put into
+# cmake/commit.txt; otherwise empty.
+file(STRINGS ${SOURCE}/cmake/commit.txt commit LIMIT_COUNT 1)
+if(commit MATCHES "Format")
+  set(commit "")
+endif()
+find_program(git git)
+if(git AND EXISTS ${SOURCE}/.git)
+  execute_process(COMMAND ${git} -C ${SOURCE} rev-parse --short=12 HEAD OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  execute_process(COMMAND ${git} -C ${SOURCE} diff-index --quiet HEAD -- RESULT_VARIABLE differs OUTPUT_QUIET ERROR_QUIET)
+  if(commit AND differs)
+    string(APPEND commit "+")
+  endif()
+endif()
+set(text "#pragma once\n#define PACELINE_COMMIT \"${commit}\"\n")
+set(old "")
+if(EXISTS ${FILE})
+  file(READ ${FILE} old)
+endif()
+if(NOT old STREQUAL text)
+  file(WRITE ${FILE} "${text}")
+endif()

@@ -1,0 +1,47 @@
+// Gradient accumulation: steps of 128 samples at any number of ranks, of which a rank computes at
+// most 16 at once. The result does not depend on the number of ranks, up to rounding:
+//
+//   paceline run --nproc-per-node 2 accumulation
+//   paceline run --nproc-per-node 3 accumulation
+
+#include <cstdio>
+
+#include <torch/torch.h>
+
+#include "paceline/paceline.h"
+
+namespace data = paceline::data;
+
+int main() {
+  const auto group = paceline::init_process_group();
+  torch::manual_seed(1);
+  const auto inputs = torch::rand({1000, 8});
+  const auto targets = inputs.square().sum(1, /*keepdim=*/true);
+  const auto samples =
+      std::make_shared<data::TensorDataset>("squares", std::vector<at::Tensor>{inputs, targets});
+  const data::DistributedSampler sampler(samples->size(), group->world_size(), group->rank());
+  data::DataLoader loader(samples, sampler, {.global_batch_size = 128, .micro_batch_size = 16});
+
+  paceline::DistributedDataParallel model(
+      torch::nn::Sequential(torch::nn::Linear(8, 32), torch::nn::ReLU(), torch::nn::Linear(32, 1)),
+      group);
+  torch::optim::SGD optimizer(model.parameters(), torch::optim::SGDOptions(0.05));
+  double error = 0;
+  for (int epoch = 0; epoch < 5; ++epoch) {
+    loader.begin_epoch(epoch);
+    error = 0;
+    while (const auto batch = loader.next()) {
+      // Gradients are averaged only in the last pass of a step. The ranks' shares of a step may
+      // differ by a sample, which the weight makes good.
+      model.reducer().set_synchronize(batch->ends_step);
+      const auto loss = torch::mse_loss(model.forward(batch->data), batch->target) * batch->weight;
+      loss.backward();
+      error += loss.item<double>();
+      if (!batch->ends_step) continue;
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+    error = paceline::all_reduce_value(*group, error) / group->world_size();
+  }
+  if (group->rank() == 0) std::printf("mean error per step %.5f\n", error / loader.num_batches());
+}

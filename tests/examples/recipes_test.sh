@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# recipes_test.sh PACELINE FOLDER PYTHON PYTHON_PROGRAM: runs the programs of docs/recipes.md, in FOLDER, with two ranks and alone.
+set -euo pipefail
+paceline=$1 folder=$2 python=$3 python_program=$4
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+export OMP_NUM_THREADS=1
+
+two() {  # RANKS PROGRAM [ARGUMENT ...]
+  "$paceline" run --nproc-per-node "$1" --bind none "$folder/$2" "${@:3}"
+}
+expect() {  # NAME PATTERN TEXT
+  grep -qE -e "$2" <<<"$3" || { echo "FAILED $1: wanted /$2/ in:"; echo "$3"; exit 1; }
+}
+
+whole=$(two 2 checkpoint_loop whole | tail -n 1)
+expect checkpoint_loop '^step 1000: loss 0\.[0-9]+, sum of the weights' "$whole"
+output=$("$paceline" run --nproc-per-node 2 --bind none --max-restarts 2 --chaos kill:rank=1@step400 "$folder/checkpoint_loop" killed 2>killed.log)
+expect it_continues '^continues after step (150|300|450|600|750|900)$' "$output"
+[ "$(tail -n 1 <<<"$output")" = "$whole" ] || { echo "FAILED: a killed run ends with: $(tail -n 1 <<<"$output"), a whole one with: $whole"; exit 1; }
+expect another_number_of_ranks '^step 1000: ' "$(two 1 checkpoint_loop killed)"
+"$paceline" checkpoint export --weights whole weights.safetensors >/dev/null
+RANK=0 WORLD_SIZE=1 expect inference 'is inside the circle' "$("$folder/inference" weights.safetensors | grep '0.00,  0.00')"
+expect outside 'is outside the circle' "$("$folder/inference" weights.safetensors | grep '0.90,  0.90')"
+
+expect own_data '^precision (0\.9[0-9]+|1\.000), recall (0\.9[0-9]+|1\.000) of [0-9]+ positive samples$' "$(two 2 own_data)"
+expect accumulation '^mean error per step 0\.[0-9]+$' "$(two 2 accumulation)"
+[ "$(two 2 accumulation)" = "$(two 3 accumulation)" ] || { echo "FAILED: accumulation differs between 2 and 3 ranks"; exit 1; }
+expect mixed_precision '^loss 0\.[0-2][0-9]+, weights are float32$' "$(two 2 mixed_precision)"
+expect lr_finder '^learning rate [0-9]\.[0-9]+$' "$(two 2 lr_finder)"
+expect gan '^mean (2\.[5-9]|3\.[0-4])[0-9], standard deviation 0\.[2-9]' "$(two 2 gan)"
+
+cpp=$(two 2 from_python)
+expect from_python '^loss 0\.[0-9]+$' "$cpp"
+# Debian 13's torch is built without libuv, which its stores use by default.
+same=$(USE_LIBUV=0 "$paceline" run --nproc-per-node 2 --bind none "$python" "$python_program" 2>python.log) || { tail python.log; exit 1; }
+awk -v a="${cpp#loss }" -v b="${same#loss }" 'BEGIN {exit !(a - b < 1e-5 && b - a < 1e-5)}' ||
+  { echo "FAILED: the loss is ${cpp#loss } in C++ and ${same#loss } in Python"; exit 1; }
+echo "recipes: all programs ran; both languages end with a loss of ${cpp#loss }"
