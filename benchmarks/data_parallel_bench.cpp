@@ -73,7 +73,7 @@ std::vector<Variant> variants_for(int world_size) {
           {"logical shards, 4 a rank", 8, shards(4), 4},
           {"bf16_compress", 0, bare, 1, std::make_shared<CompressHook>(at::kBFloat16)},
           {"power_sgd, rank 4", 0, bare, 1,
-           std::make_shared<PowerSgdHook>(PowerSgdOptions{.rank = 4, .start_step = 0})}};
+           std::make_shared<PowerSGDHook>(PowerSGDOptions{.rank = 4, .start_step = 0})}};
 }
 
 template <class Module>

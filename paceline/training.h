@@ -28,7 +28,7 @@
 #include "paceline/training/optim/clip_gradients.h"
 #include "paceline/training/optim/exponential_moving_average.h"
 #include "paceline/training/optim/grad_scaler.h"
-#include "paceline/training/optim/lr_schedules.h"
+#include "paceline/training/optim/lr_scheduler.h"
 #include "paceline/training/optim/optimizer.h"
 #include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/activation_checkpoint.h"

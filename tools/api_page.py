@@ -23,7 +23,7 @@ ALSO = ("paceline/engine/collectives/buffer.h", "paceline/engine/collectives/cal
         "paceline/engine/rpc/handlers.h", "paceline/engine/store/store.h", "paceline/engine/telemetry/phase_times.h",
         "paceline/engine/transport/link_options.h", "paceline/files/images/encoded_image.h",
         "paceline/files/images/image.h", "paceline/files/images/image_files.h",
-        "paceline/files/images/image_pipeline.h", "paceline/training/optim/lr_schedules.h",
+        "paceline/files/images/image_pipeline.h", "paceline/training/optim/lr_scheduler.h",
         "paceline/training/optim/optimizer.h", "paceline/training/optim/optimizer_shards.h",
         "paceline/training/optim/rules/update_rules.h",
         "paceline/training/parallel/communication_hook.h", "paceline/training/remote/distributed_optimizer.h",

@@ -2,7 +2,7 @@
 
 // Communication hooks, as in PyTorch's DDP. A hook replaces the plain all-reduce of a gradient
 // bucket: it averages compressed gradients, or averages over only some of the ranks. The hooks are
-// CompressHook, PowerSgdHook, TopKHook and PostLocalSgdHook.
+// CompressHook, PowerSGDHook, TopKHook and PostLocalSGDHook.
 //
 // Thread safety: none; the thread of the backward pass uses a hook.
 
@@ -103,7 +103,7 @@ class CompressHook : public CommunicationHook {
   std::vector<at::Tensor> narrow_;  // [bucket]
 };
 
-struct PowerSgdOptions {
+struct PowerSGDOptions {
   std::int64_t rank = 1;
   // Gradients are sent uncompressed until this many passes have been averaged.
   std::int64_t start_step = 1000;
@@ -120,11 +120,11 @@ struct PowerSgdOptions {
 // defaults are PyTorch's. PyTorch's limits on start_step do not apply, because buckets do not
 // change after the first pass. Gradients are float32 on the CPU. All ranks get the same bits, even
 // if their processors differ (vectorised_loops.h).
-class PowerSgdHook : public CommunicationHook {
+class PowerSGDHook : public CommunicationHook {
  public:
   // Error(kInvalid) unless rank is at least 1, min_compression_rate above 0, and the epsilon at
   // least 0.
-  explicit PowerSgdHook(const PowerSgdOptions& options);
+  explicit PowerSGDHook(const PowerSGDOptions& options);
   std::string name() const override;
   void prepare(ProcessGroup& group, const std::vector<GradientBucket>& buckets) override;
   WorkPtr start_round(ProcessGroup& group, const GradientBucket& bucket, int round) override;
@@ -151,7 +151,7 @@ class PowerSgdHook : public CommunicationHook {
   WorkPtr send_q(ProcessGroup& group, const GradientBucket& bucket, State& state) const;
   void multiply(const GradientBucket& bucket, State& state) const;
 
-  const PowerSgdOptions options_;
+  const PowerSGDOptions options_;
   std::int64_t num_steps_ = 0;
   std::vector<State> states_;  // [bucket]
 };
@@ -185,7 +185,7 @@ std::shared_ptr<ProcessGroup> host_group(ProcessGroup& group);
 // later each rank averages them only with the ranks of its host, and all ranks average their
 // parameters periodically.
 //
-//   model.register_comm_hook(std::make_shared<PostLocalSgdHook>(host_group(*group), 1000));
+//   model.register_comm_hook(std::make_shared<PostLocalSGDHook>(host_group(*group), 1000));
 //   PeriodicAverager averager(group, model->parameters(), {.period = 4, .warmup_steps = 1000});
 //   ... optimizer.step(); averager.average();
 //
@@ -193,11 +193,11 @@ std::shared_ptr<ProcessGroup> host_group(ProcessGroup& group);
 // average. A checkpoint has rank 0's values, so save only when averaged() is true. Then all ranks
 // have the same parameters, and a resumed run continues with them. Its results have the bits of an
 // uninterrupted run if the optimizer keeps no momenta. The optimizer must not be sharded.
-class PostLocalSgdHook : public CommunicationHook {
+class PostLocalSGDHook : public CommunicationHook {
  public:
   // `subgroup`: a part of the model's group that contains this rank. After `start_step` passes,
   // gradients are averaged only within it.
-  PostLocalSgdHook(std::shared_ptr<ProcessGroup> subgroup, std::int64_t start_step);
+  PostLocalSGDHook(std::shared_ptr<ProcessGroup> subgroup, std::int64_t start_step);
   std::string name() const override;
   bool keeps_replicas_equal() const override { return false; }
   optim::Words progress() const override;

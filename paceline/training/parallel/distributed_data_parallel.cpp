@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/parallel/activation_checkpoint.h"
 #include "paceline/training/parallel/reducer/lockstep.h"
 #include "paceline/training/parallel/sync_batch_norm.h"
@@ -100,7 +101,7 @@ DataParallelState::DataParallelState(std::shared_ptr<torch::nn::Module> module,
   if (options_.optimizer != nullptr) shard_optimizer(all);
   DistributedDataParallelOptions averaging = options_;
   averaging.guard_passes = guard_passes();
-  if (options_.optimizer != nullptr && !options_.optimizer->shards_gradients())
+  if (options_.optimizer != nullptr && !core_of(*options_.optimizer).shards_gradients())
     averaging.optimizer = nullptr;
   reducer_ = std::make_unique<Reducer>(
       group_, all, averaging,
@@ -159,7 +160,8 @@ void DataParallelState::require_shards_apart() const {
 
 // If hosts divide the parameters, there are no replicas to compare.
 std::int64_t DataParallelState::guard_passes() const {
-  const bool has_replicas = options_.optimizer == nullptr || !options_.optimizer->divides_hosts();
+  const bool has_replicas =
+      options_.optimizer == nullptr || !core_of(*options_.optimizer).divides_hosts();
   return has_replicas ? options_.guard_passes : 0;
 }
 
@@ -175,7 +177,7 @@ void DataParallelState::take_model_of(int rank) {
 
 void DataParallelState::broadcast_parameters(int root) {
   if (group_->world_size() == 1) return;
-  if (options_.optimizer != nullptr && options_.optimizer->has_one_copy()) return;
+  if (options_.optimizer != nullptr && core_of(*options_.optimizer).has_one_copy()) return;
   const at::NoGradGuard no_grad;
   for (const auto& parameter : parameters_) {
     if (!is_built_once(parameter)) broadcast(*group_, parameter.detach(), root);
@@ -234,7 +236,7 @@ DataParallelState::Pass::~Pass() {
 }
 
 void DataParallelState::before_forward(std::int64_t samples) {
-  if (options_.optimizer != nullptr) options_.optimizer->require_parameters();
+  if (options_.optimizer != nullptr) core_of(*options_.optimizer).require_parameters();
   reducer_->before_forward(samples);
   const bool trains = torch::GradMode::is_enabled();
   int root = 0;

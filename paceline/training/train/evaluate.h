@@ -20,7 +20,7 @@ namespace paceline::train {
 
 // The result of an evaluation of any model. A plain value.
 struct TestResult {
-  double loss = 0;      // mean over the samples; used by ReduceLrOnPlateau
+  double loss = 0;      // mean over the samples; used by ReduceLROnPlateau
   std::string summary;  // one line, such as "test accuracy 90.12%, loss 0.2750"
   // For metrics: {"accuracy", 0.9012}.
   std::vector<std::pair<std::string, double>> values;

@@ -14,6 +14,7 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/log.h"
 #include "paceline/engine/telemetry/step_log.h"
+#include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/tensor/random.h"
 #include "paceline/training/tensor/tensor_view.h"
 
@@ -135,7 +136,7 @@ void step(optim::Optimizer& optimizer, PhaseTimes& times, const LoopHooks& hooks
   const auto begin = PhaseTimes::Clock::now();
   hooks.take_step ? hooks.take_step() : optimizer.step();
   optimizer.zero_grad();
-  times.add_with_waiting(Phase::kOptimizer, begin, optimizer.take_exposed_seconds());
+  times.add_with_waiting(Phase::kOptimizer, begin, core_of(optimizer).take_exposed_seconds());
 }
 
 // One line of the step log, from the beginning of a step to its end.

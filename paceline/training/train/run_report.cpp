@@ -20,6 +20,7 @@
 #include "paceline/engine/core/system/io.h"
 #include "paceline/planning/forecast/best_ways.h"
 #include "paceline/training/models/linear.h"
+#include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/tensor/tensor_view.h"
 #include "paceline/training/train/evaluate.h"
 
@@ -61,10 +62,10 @@ namespace {
 // Returns the bytes of the parameters; if several ranks share a copy, this rank's share of it.
 double parameter_bytes(const optim::Optimizer& optimizer) {
   auto bytes = static_cast<double>(total_bytes(optimizer.parameters()));
-  if (!optimizer.has_one_copy()) return bytes;
-  const ProcessGroup& group = *optimizer.shard_group();
+  if (!core_of(optimizer).has_one_copy()) return bytes;
+  const ProcessGroup& group = *core_of(optimizer).shard_group();
   const Hosts& hosts = group.hosts();
-  if (optimizer.divides_hosts()) bytes /= static_cast<double>(hosts.size());
+  if (core_of(optimizer).divides_hosts()) bytes /= static_cast<double>(hosts.size());
   return bytes / static_cast<double>(hosts.neighbours(group.rank()).size());
 }
 
@@ -74,7 +75,7 @@ double state_bytes(const optim::Optimizer& optimizer) {
 
 // Whether the state takes memory, which is the case once a step was taken or a state was loaded.
 bool has_state(const optim::Optimizer& optimizer) {
-  return optimizer.num_steps().second.sum().item<std::int64_t>() > 0;
+  return core_of(optimizer).num_steps().second.sum().item<std::int64_t>() > 0;
 }
 
 std::string beside(double planned, double peak) {
@@ -99,7 +100,7 @@ void RunMemory::begin(const optim::Optimizer& optimizer) {
 
 void RunMemory::count_gradients(const optim::Optimizer& optimizer) {
   if (meter_ && !gradient_bytes_)
-    gradient_bytes_ = static_cast<double>(optimizer.num_gradient_bytes());
+    gradient_bytes_ = static_cast<double>(core_of(optimizer).num_gradient_bytes());
 }
 
 void RunMemory::plan(const optim::Optimizer& optimizer, double checkpoint_bytes) {

@@ -15,6 +15,7 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/core/option_text.h"
+#include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/tensor/tensor_marks.h"
 #include "paceline/training/tensor/tensor_view.h"
 #include "paceline/training/train/dry_run.h"
@@ -66,7 +67,7 @@ const Training& possible(const Training& training, const TrainingRunOptions& opt
            what, instead);
     }
   };
-  if (training.optimizer.model_group() != nullptr) return training;
+  if (core_of(training.optimizer).model_group() != nullptr) return training;
   constexpr const char* kTell = "call Optimizer::set_model_parts()";
   refuse(options.step.clip_norm > 0, "--clip-norm: the norm of all gradients is", kTell);
   refuse(options.step.scales_loss, "loss scaling is", kTell);
@@ -150,7 +151,7 @@ void TrainingRun::take_seed(std::uint64_t given) {
 }
 
 int TrainingRun::write_profile(const std::filesystem::path& file) {
-  check(!is_divided() && training_.optimizer.shard_group() == nullptr,
+  check(!is_divided() && core_of(training_.optimizer).shard_group() == nullptr,
         "PACELINE_PROFILE: a profile is measured of a whole model on every rank; start the program "
         "without --mesh and --shard");
   const auto profile = dry_run(*group_, {.module = training_.module,
@@ -223,7 +224,9 @@ int TrainingRun::stop() {
 double TrainingRun::checkpoint_bytes() const {
   if (!checkpoints_.are_made()) return 0;
   const optim::Optimizer& optimizer = training_.optimizer;
-  const int parts = optimizer.shard_group() != nullptr ? optimizer.shard_group()->world_size() : 1;
+  const int parts = core_of(optimizer).shard_group() != nullptr
+                        ? core_of(optimizer).shard_group()->world_size()
+                        : 1;
   const double bytes = static_cast<double>(optimizer.num_state_bytes()) * parts +
                        static_cast<double>(total_bytes(optimizer.parameters()));
   return bytes / replicas().world_size();

@@ -8,7 +8,7 @@
 
 #include "paceline/training/optim/exponential_moving_average.h"
 #include "paceline/training/optim/grad_scaler.h"
-#include "paceline/training/optim/lr_schedules.h"
+#include "paceline/training/optim/lr_scheduler.h"
 #include "paceline/training/parallel/communication_hook.h"
 #include "paceline/training/parallel/reducer/reducer.h"
 
@@ -32,7 +32,7 @@ struct TrainingState {
 //
 // Ownership: the program owns the parts; they must outlive the Checkpointer.
 struct RunParts {
-  optim::Schedule* schedule = nullptr;
+  optim::LRScheduler* schedule = nullptr;
   optim::GradScaler* scaler = nullptr;
   optim::ExponentialMovingAverage* average = nullptr;
   Reducer* reducer = nullptr;  // its communication hook, if any, may keep tensors between passes

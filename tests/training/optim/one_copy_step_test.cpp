@@ -9,6 +9,7 @@
 #include <torch/torch.h>
 
 #include "paceline/training/optim/rules/update_rules.h"
+#include "paceline/training/optim/rules/update_slice.h"
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/process_ranks.h"
@@ -102,7 +103,7 @@ class KilledDescent : public Optimizer {
   void set_momentum(std::size_t, double) override {}
 
  private:
-  void update(const Slice& slice, const NormPair&) const override {
+  void update(const UpdateSlice& slice, const NormPair&) const override {
     for (std::int64_t i = 0; i < slice.count; ++i) {
       if (is_victim_ && slice.step == 3 && i == slice.count / 2) raise(SIGKILL);
       slice.parameter[i] -= 0.1F * slice.gradient[i];

@@ -16,6 +16,7 @@
 
 #include "paceline/training/optim/clip_gradients.h"
 #include "paceline/training/optim/grad_scaler.h"
+#include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/communication_hook.h"
 #include "paceline/training/parallel/join.h"
@@ -201,7 +202,7 @@ TEST(FullyShard, chosen_units_change_no_bits) {
 
 TEST(FullyShard, norms_over_whole_parameters_are_the_same) {
   const MakeOptimizer make_lamb = [](const auto& parameters) {
-    return std::make_unique<optim::Lamb>(parameters, optim::LambOptions{.lr = 0.01});
+    return std::make_unique<optim::LAMB>(parameters, optim::LAMBOptions{.lr = 0.01});
   };
   for (const int ranks : {2, 3}) expect_bits_of_ddp(ranks, train_plainly, make_lamb);
 }
@@ -224,7 +225,7 @@ TEST(FullyShard, gradients_of_two_passes_are_added) {
   for (const int stage : {2, 3}) {
     run_ranks_ok(2, [stage](ProcessGroup& group) {
       const MakeOptimizer make_sgd = [](const auto& parameters) {
-        return std::make_unique<optim::Sgd>(parameters, optim::SgdOptions{.lr = 1});
+        return std::make_unique<optim::SGD>(parameters, optim::SGDOptions{.lr = 1});
       };
       Trainee whole(group, 0, make_tower(), make_sgd);
       Trainee divided(group, stage, make_tower(), make_sgd);
@@ -400,7 +401,8 @@ TEST(FullyShard, a_rank_keeps_its_part_of_gradients_and_state) {
       EXPECT_FALSE(parameter.mutable_grad().defined());
       elements += parameter.numel();
     }
-    const auto own = static_cast<std::int64_t>(trainee.optimizer->num_gradient_bytes() / 4);
+    const auto own =
+        static_cast<std::int64_t>(core_of(*trainee.optimizer).num_gradient_bytes() / 4);
     EXPECT_EQ(all_reduce_value(group, own, ReduceOp::kSum), elements);
     // Units are divided in blocks of 1,024 elements.
     EXPECT_LE(trainee.optimizer->num_state_bytes(), 8 * (elements / kRanks + 24 * 1024));
@@ -415,8 +417,8 @@ TEST(FullyShard, all_ranks_skip_a_step_whose_gradients_overflow_in_one_part) {
     auto loss = scaler.scale(tower_loss(trainee.model->forward(tower_input(0, group.rank()))));
     loss.backward();
     // Elements that only one rank has.
-    if (group.rank() == 1) trainee.optimizer->gradient_memory().front().fill_(INFINITY);
-    const auto own = trainee.optimizer->gradients().front().tensor.numel();
+    if (group.rank() == 1) core_of(*trainee.optimizer).gradient_memory().front().fill_(INFINITY);
+    const auto own = core_of(*trainee.optimizer).gradients().front().tensor.numel();
     EXPECT_GT(all_reduce_value(group, own, ReduceOp::kMax), 0);
     EXPECT_FALSE(scaler.step(*trainee.optimizer));
     EXPECT_TRUE(at::equal(trainee.net->narrow->bias, before));
@@ -437,7 +439,7 @@ TEST(FullyShard, goes_on_after_an_exception_in_every_ranks_backward_pass) {
 TEST(FullyShard, what_does_not_fit_is_an_error_on_every_rank) {
   run_ranks_ok(2, [](ProcessGroup& group) {
     const auto tower = make_tower();
-    optim::Adam adam(tower->parameters(), {});
+    optim::Adam adam(tower->parameters());
     expect_error(ErrorCode::kInvalid, {"stage 4"},
                  [&] { fully_shard(tower, borrowed(group), adam, {.stage = 4}); });
     expect_error(ErrorCode::kInvalid, {"units of 0 bytes"},
@@ -450,13 +452,13 @@ TEST(FullyShard, what_does_not_fit_is_an_error_on_every_rank) {
     });
     expect_error(ErrorCode::kInvalid, {"unit 0 has a tensor that is not one of the parameters"},
                  [&] { fully_shard(tower, borrowed(group), adam, {.units = {{at::zeros({3})}}}); });
-    optim::Adam some(wide, {});
+    optim::Adam some(wide);
     expect_error(ErrorCode::kInvalid,
                  {"parameter tied.weight requires a gradient and is not one of the optimizer's"},
                  [&] { fully_shard(tower, borrowed(group), some); });
     auto more = tower->parameters();
     more.push_back(at::zeros({3}).set_requires_grad(true));
-    optim::Adam foreign(more, {});
+    optim::Adam foreign(more);
     expect_error(ErrorCode::kInvalid, {"parameter 16 of the optimizer is not one of the module's"},
                  [&] { fully_shard(tower, borrowed(group), foreign); });
     auto model = fully_shard(tower, borrowed(group), adam, {.stage = 2});
@@ -470,7 +472,7 @@ TEST(FullyShard, one_copy_a_host_needs_as_many_ranks_on_each) {
       3,
       [](ProcessGroup& group) {
         const auto tower = make_tower();
-        optim::Adam adam(tower->parameters(), {});
+        optim::Adam adam(tower->parameters());
         expect_error(ErrorCode::kUnsupported, {"the same number of ranks on each: there are"},
                      [&] { fully_shard(tower, borrowed(group), adam); });
       },
@@ -526,7 +528,7 @@ TEST(FullyShardProcesses, a_divided_parameter_that_is_read_through_a_pointer_is_
       [](ProcessGroup& group) {
         at::set_num_threads(1);
         auto net = wide_layers();
-        optim::Adam adam(net->parameters(), {});
+        optim::Adam adam(net->parameters());
         auto model = fully_shard(net, borrowed(group), adam, {.divide_hosts = true});
         if (group.rank() == 1) {
           const volatile auto* const values =
@@ -551,7 +553,7 @@ TEST(FullyShard, ranks_that_use_divided_parameters_in_different_orders_are_told)
         4,
         [](ProcessGroup& group) {
           auto net = wide_layers();
-          optim::Adam adam(net->parameters(), {});
+          optim::Adam adam(net->parameters());
           auto model = fully_shard(net, borrowed(group), adam, {.divide_hosts = true});
           const at::NoGradGuard no_grad;
           for (std::size_t i = 0; i < 8; ++i) {

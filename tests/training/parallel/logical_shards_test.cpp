@@ -157,7 +157,7 @@ std::string train_resnet_on(int world) {
         DistributedDataParallelOptions options;
         options.logical_shards = 8;
         DistributedDataParallel model(make(), borrowed(group), options);
-        optim::Sgd optimizer(model->parameters(), {.lr = 0.01, .momentum = 0.9});
+        optim::SGD optimizer(model->parameters(), {.lr = 0.01, .momentum = 0.9});
         const auto [first, count] = shards_of(8, world, group.rank());
         for (std::int64_t step = 0; step < 2; ++step) {
           for (std::int64_t shard = first; shard < first + count; ++shard) {

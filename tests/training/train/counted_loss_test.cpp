@@ -168,7 +168,7 @@ std::vector<Outcome> of_replicas(const LossKind& kind, const Way& way) {
   std::vector<Outcome> outcomes(static_cast<std::size_t>(way.ranks));
   run_ranks_ok(way.ranks, [&](ProcessGroup& group) {
     const TokenNet net = filled(TokenNet());
-    optim::Sgd optimizer(net->parameters(), {.lr = 0.5});
+    optim::SGD optimizer(net->parameters(), {.lr = 0.5});
     DistributedDataParallelOptions options{.logical_shards = way.shards};
     if (way.stage > 0)
       options = sharded_options(optimizer, {.stage = way.stage, .data_parallel = options});
@@ -240,7 +240,7 @@ void expect_pipeline(const LossKind& kind, int replicas, std::int64_t micro) {
           return {net->last(inputs[0])};
         },
         .parameters = stage == 0 ? net->first->parameters() : net->last->parameters()};
-    optim::Sgd optimizer(own.parameters, {.lr = 0.5});
+    optim::SGD optimizer(own.parameters, {.lr = 0.5});
     Pipeline pipeline(stages, pipeline::make_plan("1f1b", {2, 5}), {own});
     PipelineGradients gradients(pipeline,
                                 [&](const Pipeline::Tensors& outputs, const data::Batch& part) {

@@ -16,7 +16,7 @@
 #include "paceline/engine/collectives/group/device_mesh.h"
 #include "paceline/engine/core/bytes.h"
 #include "paceline/training/models/transformer_stage.h"
-#include "paceline/training/optim/lr_schedules.h"
+#include "paceline/training/optim/lr_scheduler.h"
 #include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/tensor_parallel/tensor_parallel_layers.h"
 #include "paceline/training/train/checkpoints/checkpointer.h"
@@ -89,7 +89,7 @@ struct DividedRun {
                                           .unit_bytes = layout.stage > 1 ? std::size_t{4096} : 0,
                                           .divide_hosts = layout.divides_hosts});
     }
-    schedule.emplace(*optimizer, optim::CosineAnnealingLrOptions{.t_max = 9});
+    schedule.emplace(*optimizer, optim::CosineAnnealingLROptions{.T_max = 9});
     average.emplace(optimizer->parameters(), optim::ExponentialMovingAverage::Options{});
     checkpointed = {&*schedule, &scaler, &*average};
   }
@@ -113,7 +113,7 @@ struct DividedRun {
   DeviceMesh mesh;
   std::shared_ptr<torch::nn::Module> model;
   std::optional<optim::AdamW> optimizer;
-  std::optional<optim::CosineAnnealingLr> schedule;
+  std::optional<optim::CosineAnnealingLR> schedule;
   optim::GradScaler scaler{{.init_scale = 512}};
   std::optional<optim::ExponentialMovingAverage> average;
   RunParts checkpointed;

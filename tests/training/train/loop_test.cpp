@@ -250,7 +250,7 @@ TEST(Loop, a_last_batch_of_one_sample_that_cannot_be_normalised_says_what_to_do)
       "rows", std::vector<at::Tensor>{at::ones({7, 4}), at::zeros({7}, at::kLong)});
   const auto train = [&](ProcessGroup& group, bool drop_last) {
     DistributedDataParallel<Net> model(std::make_shared<Net>(), borrow(group));
-    optim::Sgd optimizer(model->parameters(), {.lr = 0.1});
+    optim::SGD optimizer(model->parameters(), {.lr = 0.1});
     data::DataLoader loader(dataset, data::DistributedSampler(7, 1, 0),
                             {.batch_size = 3, .drop_last = drop_last});
     BackwardPasses gradients(

@@ -68,7 +68,7 @@ std::unique_ptr<optim::Optimizer> make(const std::string& name,
                                        const std::vector<at::Tensor>& parameters) {
   if (name == "adam") return std::make_unique<optim::Adam>(parameters, optim::AdamOptions{});
   // Plain SGD has no state.
-  return std::make_unique<optim::Sgd>(parameters, optim::SgdOptions{.lr = 0.1});
+  return std::make_unique<optim::SGD>(parameters, optim::SGDOptions{.lr = 0.1});
 }
 
 using Tensors = std::map<std::string, std::string>;  // name: bytes

@@ -14,7 +14,9 @@
 
 #include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/parallel/activation_checkpoint.h"
+#include "paceline/training/parallel/reducer/gradient_placement.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/tensor/tensor_memory.h"
 #include "paceline/training/tensor/tensor_view.h"
@@ -164,6 +166,8 @@ void Reducer::set_hook(std::shared_ptr<CommunicationHook> hook) {
 void Reducer::require_own_hook(const optim::Words& words) const {
   optim::require_same_words(words, {{"name", placement_->hook_name()}}, "communication hook");
 }
+
+HookState Reducer::hook_state() const { return placement_->hook_state(); }
 
 void Reducer::set_hook_state(HookState state) {
   require_own_hook(state.words);
@@ -428,7 +432,7 @@ std::uint64_t Reducer::version_of_parameters() const {
 
 double Reducer::take_exposed_seconds() {
   const double for_parameters =
-      options_.optimizer != nullptr ? options_.optimizer->take_exposed_seconds() : 0;
+      options_.optimizer != nullptr ? core_of(*options_.optimizer).take_exposed_seconds() : 0;
   return std::exchange(exposed_seconds_, 0.0) + for_parameters;
 }
 

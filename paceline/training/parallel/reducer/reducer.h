@@ -20,13 +20,14 @@
 #include "paceline/training/optim/optimizer.h"
 #include "paceline/training/parallel/communication_hook.h"
 #include "paceline/training/parallel/reducer/gradient_buckets.h"
-#include "paceline/training/parallel/reducer/gradient_placement.h"
 #include "paceline/training/parallel/reducer/lockstep.h"
 #include "paceline/training/parallel/reducer/pass_monitor.h"
 #include "paceline/training/parallel/reducer/step_passes.h"
 #include "paceline/training/tensor/libtorch_version.h"
 
 namespace paceline {
+
+class GradientPlacement;
 
 class GradientSync {
  public:
@@ -150,7 +151,7 @@ class Reducer : public GradientSync {
   void set_hook(std::shared_ptr<CommunicationHook> hook);
   bool has_hook() const { return has_hook_; }
   // For checkpoints, between passes; not collective. The tensors share the hook's own memory.
-  HookState hook_state() const { return placement_->hook_state(); }
+  HookState hook_state() const;
   // Throws Error(kInvalid), which shows both names, when `words` are from another hook.
   void require_own_hook(const optim::Words& words) const;
   // Makes the hook continue from a result of hook_state() for the same parameters. Requires: a

@@ -14,6 +14,7 @@
 #include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/log.h"
+#include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/parallel/replica_guard.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/train/checkpoints/run_snapshot.h"
@@ -96,7 +97,7 @@ void Checkpointer::require_sound(const TrainingState& state, const torch::nn::Mo
   }
   throw_any(problem, false);
   // If hosts divide the parameters, no parameter has a second copy to compare with.
-  if (!options_.compare_replicas || optimizer.divides_hosts()) return;
+  if (!options_.compare_replicas || core_of(optimizer).divides_hosts()) return;
   std::vector<NamedParameter> parameters;
   for (const auto& item : module.named_parameters())
     parameters.push_back({item.key(), item.value().detach()});

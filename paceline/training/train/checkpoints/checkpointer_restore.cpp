@@ -12,6 +12,7 @@
 #include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/log.h"
+#include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/tensor/tensor_marks.h"
 #include "paceline/training/tensor/tensor_view.h"
 #include "paceline/training/train/checkpoints/checkpointer.h"
@@ -106,7 +107,7 @@ void Checkpointer::take_over(const Manifest& saved, const Staged& staged, const 
   }
   throw_first_error(*group_, failure);
   group_->barrier();  // afterwards no rank reads parameters that another rank writes
-  optimizer.begin_loading();
+  core_of(optimizer).begin_loading();
   take(false);
   group_->barrier();  // with one copy per host, other ranks have written parts of the parameters
   for (const at::Tensor& tensor : boxes.tensors) count_write(tensor);
