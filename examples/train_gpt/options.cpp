@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "paceline/engine/core/error.h"
-#include "paceline/planning/schedules/named_plans.h"
+#include "paceline/planning/schedules/named_schedules.h"
 
 #include "apps/cli/option_value.h"
 
@@ -59,7 +59,7 @@ void declare_sample(CLI::App& app, Options& options) {
 
 // The names in --help and in the error message for an unknown schedule.
 std::vector<std::string> schedule_names() {
-  const auto names = paceline::pipeline::plan_names();
+  const auto names = paceline::pipeline_schedule_names();
   std::vector<std::string> all(names.begin(), names.end());
   all.emplace_back("search");
   return all;

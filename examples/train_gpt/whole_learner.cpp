@@ -41,7 +41,7 @@ class Model : public torch::nn::Module {
 
   models::GptImpl& gpt() { return *gpt_; }
 
-  paceline::TensorsByName weights() { return paceline::gather_dense(*gpt_, *parts_); }
+  paceline::StateDict weights() { return paceline::gather_dense(*gpt_, *parts_); }
 
  private:
   models::Layers layers() {
@@ -86,7 +86,7 @@ class WholeLearner : public Learner {
   at::Tensor test_loss(const paceline::data::Batch& batch) override {
     return loss_of(parts_, model_(batch.data), batch.target);
   }
-  paceline::TensorsByName weights() override { return network_->weights(); }
+  paceline::StateDict weights() override { return network_->weights(); }
   at::Tensor generate(const at::Tensor& prompt, std::int64_t tokens, std::uint64_t seed) override {
     return network_->generate(prompt, tokens, seed);
   }

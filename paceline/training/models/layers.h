@@ -36,10 +36,10 @@
 
 namespace paceline {
 
-using TensorsByName = std::map<std::string, at::Tensor>;
+using StateDict = std::map<std::string, at::Tensor>;
 
 // The module's parameters and buffers themselves, not copies.
-TensorsByName weights_of(const torch::nn::Module& module);
+StateDict weights_of(const torch::nn::Module& module);
 
 }  // namespace paceline
 

@@ -26,8 +26,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "paceline/training/optim/metadata.h"
 #include "paceline/training/optim/optimizer.h"
-#include "paceline/training/optim/state_words.h"
 
 namespace paceline::optim {
 
@@ -80,8 +80,8 @@ class ExponentialMovingAverage {
   void verify() const;
   // options() is for a checkpoint; require_own() throws Error(kInvalid), which lists the
   // differences.
-  Words options() const;
-  void require_own(const Words& options) const;
+  Metadata options() const;
+  void require_own(const Metadata& options) const;
 
  private:
   void require_sum(std::size_t parameter, std::uint32_t found) const;

@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* kOwner = "grad_scaler";
 
-Words words_of(const GradScalerOptions& options) {
+Metadata words_of(const GradScalerOptions& options) {
   return {{"growth_factor", to_word(options.growth_factor)},
           {"backoff_factor", to_word(options.backoff_factor)},
           {"growth_interval", to_word(options.growth_interval)}};
@@ -106,18 +106,18 @@ void GradScaler::update() {
   keep(next);
 }
 
-Words GradScaler::state() const {
-  Words words = words_of(options_);
+Metadata GradScaler::state() const {
+  Metadata words = words_of(options_);
   words["scale"] = to_word(static_cast<double>(kept().scale));
   words["growth_tracker"] = to_word(kept().growth_tracker);
   return words;
 }
 
-void GradScaler::require_own(const Words& state) const {
+void GradScaler::require_own(const Metadata& state) const {
   require_same_words(state, words_of(options_), kOwner);
 }
 
-void GradScaler::set_state(const Words& state) {
+void GradScaler::set_state(const Metadata& state) {
   require_own(state);
   const double saved = number_in(state, "scale", kOwner);
   const std::int64_t tracker = count_in(state, "growth_tracker", kOwner);

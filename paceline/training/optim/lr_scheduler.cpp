@@ -9,24 +9,24 @@
 
 namespace paceline::optim {
 
-Words LRScheduler::parameters() const {
-  Words words = options();
+Metadata LRScheduler::parameters() const {
+  Metadata words = options();
   words["schedule"] = name();
   words["base_lr"] = to_word(base_rates_);
   return words;
 }
 
-Words LRScheduler::state() const {
-  Words words = parameters();
+Metadata LRScheduler::state() const {
+  Metadata words = parameters();
   words.merge(progress());
   return words;
 }
 
-void LRScheduler::require_own(const Words& state) const {
+void LRScheduler::require_own(const Metadata& state) const {
   require_same_words(state, parameters(), name());
 }
 
-void LRScheduler::set_state(const Words& state) {
+void LRScheduler::set_state(const Metadata& state) {
   require_own(state);
   set_progress(state);
 }
@@ -51,9 +51,9 @@ void StepCountScheduler::apply() {
   optimizer().set_learning_rates(rates);
 }
 
-Words StepCountScheduler::progress() const { return {{"num_steps", to_word(num_steps_)}}; }
+Metadata StepCountScheduler::progress() const { return {{"num_steps", to_word(num_steps_)}}; }
 
-void StepCountScheduler::set_progress(const Words& words) {
+void StepCountScheduler::set_progress(const Metadata& words) {
   const std::int64_t num_steps = count_in(words, "num_steps", name());
   check(num_steps >= 0, "{}: the saved number of steps {} is negative", name(), num_steps);
   num_steps_ = num_steps;
@@ -72,7 +72,7 @@ double StepLR::rate(std::size_t group, std::int64_t step) const {
          std::pow(options_.gamma, static_cast<double>(step / options_.step_size));
 }
 
-Words StepLR::options() const {
+Metadata StepLR::options() const {
   return {{"step_size", to_word(options_.step_size)}, {"gamma", to_word(options_.gamma)}};
 }
 
@@ -89,7 +89,7 @@ double MultiStepLR::rate(std::size_t group, std::int64_t step) const {
   return base_rates()[group] * std::pow(options_.gamma, static_cast<double>(reached));
 }
 
-Words MultiStepLR::options() const {
+Metadata MultiStepLR::options() const {
   return {{"milestones", to_word(options_.milestones)}, {"gamma", to_word(options_.gamma)}};
 }
 
@@ -115,7 +115,7 @@ double CosineAnnealingLR::rate(std::size_t group, std::int64_t step) const {
   return options_.eta_min + (base - options_.eta_min) * (1 + std::cos(turn)) / 2;
 }
 
-Words CosineAnnealingLR::options() const {
+Metadata CosineAnnealingLR::options() const {
   return {{"T_max", to_word(options_.T_max)},
           {"eta_min", to_word(options_.eta_min)},
           {"warmup_steps", to_word(options_.warmup_steps)},
@@ -192,7 +192,7 @@ void OneCycleLR::apply() {
     optimizer().set_momentum(group, momentum);
 }
 
-Words OneCycleLR::options() const {
+Metadata OneCycleLR::options() const {
   const auto& o = options_;
   return {{"max_lr", to_word(o.max_lr)},
           {"total_steps", to_word(o.total_steps)},
@@ -252,7 +252,7 @@ void ReduceLROnPlateau::reduce() {
   optimizer().set_learning_rates(rates);
 }
 
-Words ReduceLROnPlateau::options() const {
+Metadata ReduceLROnPlateau::options() const {
   const auto& o = options_;
   return {{"mode", o.mode == MetricMode::kMin ? "min" : "max"},
           {"factor", to_word(o.factor)},
@@ -264,14 +264,14 @@ Words ReduceLROnPlateau::options() const {
           {"eps", to_word(o.eps)}};
 }
 
-Words ReduceLROnPlateau::progress() const {
+Metadata ReduceLROnPlateau::progress() const {
   return {{"best", to_word(best_)},
           {"num_bad", to_word(num_bad_)},
           {"cooldown_left", to_word(cooldown_left_)},
           {"lr", to_word(optimizer().learning_rates())}};
 }
 
-void ReduceLROnPlateau::set_progress(const Words& words) {
+void ReduceLROnPlateau::set_progress(const Metadata& words) {
   const double best = number_in(words, "best", name());
   const std::int64_t num_bad = count_in(words, "num_bad", name());
   const std::int64_t cooldown_left = count_in(words, "cooldown_left", name());

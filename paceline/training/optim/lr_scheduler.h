@@ -17,8 +17,8 @@
 #include <limits>
 #include <vector>
 
+#include "paceline/training/optim/metadata.h"
 #include "paceline/training/optim/optimizer.h"
-#include "paceline/training/optim/state_words.h"
 
 namespace paceline::optim {
 
@@ -32,12 +32,12 @@ class LRScheduler {
   virtual const char* name() const = 0;
   const std::vector<double>& base_rates() const { return base_rates_; }
 
-  Words state() const;
+  Metadata state() const;
   // Throws Error(kInvalid), which lists the differences, when `state` is from a schedule with other
   // parameters: another kind, other options or other base rates.
-  void require_own(const Words& state) const;
+  void require_own(const Metadata& state) const;
   // Calls require_own(), then continues from `state` and sets the learning rates that belong to it.
-  void set_state(const Words& state);
+  void set_state(const Metadata& state);
 
  protected:
   explicit LRScheduler(Optimizer& optimizer)
@@ -47,12 +47,12 @@ class LRScheduler {
   // Error(kInvalid) when groups were added to the optimizer after the schedule was constructed.
   void require_own_groups() const;
   // The options, which must be the same when the schedule is resumed.
-  virtual Words options() const = 0;
-  virtual Words progress() const = 0;
-  virtual void set_progress(const Words& words) = 0;
+  virtual Metadata options() const = 0;
+  virtual Metadata progress() const = 0;
+  virtual void set_progress(const Metadata& words) = 0;
 
  private:
-  Words parameters() const;
+  Metadata parameters() const;
 
   Optimizer& optimizer_;
   const std::vector<double> base_rates_;  // [group]
@@ -74,8 +74,8 @@ class StepCountScheduler : public LRScheduler {
   virtual void apply();
 
  private:
-  Words progress() const override;
-  void set_progress(const Words& words) override;
+  Metadata progress() const override;
+  void set_progress(const Metadata& words) override;
 
   std::int64_t num_steps_ = 0;
 };
@@ -96,7 +96,7 @@ class StepLR final : public StepCountScheduler {
 
  private:
   double rate(std::size_t group, std::int64_t step) const override;
-  Words options() const override;
+  Metadata options() const override;
 
   const StepLROptions options_;
 };
@@ -114,7 +114,7 @@ class MultiStepLR final : public StepCountScheduler {
 
  private:
   double rate(std::size_t group, std::int64_t step) const override;
-  Words options() const override;
+  Metadata options() const override;
 
   MultiStepLROptions options_;
 };
@@ -135,7 +135,7 @@ class CosineAnnealingLR final : public StepCountScheduler {
 
  private:
   double rate(std::size_t group, std::int64_t step) const override;
-  Words options() const override;
+  Metadata options() const override;
 
   const CosineAnnealingLROptions options_;
 };
@@ -179,7 +179,7 @@ class OneCycleLR final : public StepCountScheduler {
   double between(double first, double last, double share) const;
   double rate(std::size_t group, std::int64_t step) const override;
   void apply() override;
-  Words options() const override;
+  Metadata options() const override;
 
   OneCycleLROptions options_;
 };
@@ -213,9 +213,9 @@ class ReduceLROnPlateau final : public LRScheduler {
  private:
   bool is_better(double metric) const;
   void reduce();
-  Words options() const override;
-  Words progress() const override;
-  void set_progress(const Words& words) override;
+  Metadata options() const override;
+  Metadata progress() const override;
+  void set_progress(const Metadata& words) override;
 
   const ReduceLROnPlateauOptions options_;
   double best_;

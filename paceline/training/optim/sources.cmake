@@ -12,7 +12,7 @@ set(SOURCES
   parameter_home.cpp
   parameter_norms.cpp
   parameter_rows.cpp
-  state_words.cpp
+  metadata.cpp
   rules/tensor_blocks.cpp
   rules/update_rules.cpp)
 set(LIBRARIES fmt::fmt)

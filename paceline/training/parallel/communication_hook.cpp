@@ -217,9 +217,9 @@ std::vector<KeptTensor> PowerSGDHook::kept(const GradientBucket& bucket) {
   return kept;
 }
 
-optim::Words PowerSGDHook::progress() const { return {{kNumSteps, optim::to_word(num_steps_)}}; }
+optim::Metadata PowerSGDHook::progress() const { return {{kNumSteps, optim::to_word(num_steps_)}}; }
 
-void PowerSGDHook::set_progress(const optim::Words& words) {
+void PowerSGDHook::set_progress(const optim::Metadata& words) {
   num_steps_ = optim::count_in(words, kNumSteps, "power_sgd");
 }
 
@@ -296,9 +296,11 @@ WorkPtr PostLocalSGDHook::start_round(ProcessGroup& group, const GradientBucket&
   return nullptr;
 }
 
-optim::Words PostLocalSGDHook::progress() const { return {{kSteps, optim::to_word(num_steps_)}}; }
+optim::Metadata PostLocalSGDHook::progress() const {
+  return {{kSteps, optim::to_word(num_steps_)}};
+}
 
-void PostLocalSGDHook::set_progress(const optim::Words& words) {
+void PostLocalSGDHook::set_progress(const optim::Metadata& words) {
   num_steps_ = optim::count_in(words, kSteps, "post_local_sgd");
 }
 
@@ -321,22 +323,22 @@ void PeriodicAverager::average() {
     all_reduce(*group_, parameter.detach(), ReduceOp::kMean);
 }
 
-optim::Words PeriodicAverager::options() const {
+optim::Metadata PeriodicAverager::options() const {
   return {{"period", optim::to_word(options_.period)},
           {"warmup_steps", optim::to_word(options_.warmup_steps)}};
 }
 
-optim::Words PeriodicAverager::state() const {
-  optim::Words words = options();
+optim::Metadata PeriodicAverager::state() const {
+  optim::Metadata words = options();
   words[kSteps] = optim::to_word(num_steps_);
   return words;
 }
 
-void PeriodicAverager::require_own(const optim::Words& state) const {
+void PeriodicAverager::require_own(const optim::Metadata& state) const {
   optim::require_same_words(state, options(), kAverager);
 }
 
-void PeriodicAverager::set_state(const optim::Words& state) {
+void PeriodicAverager::set_state(const optim::Metadata& state) {
   require_own(state);
   num_steps_ = optim::count_in(state, kSteps, kAverager);
 }

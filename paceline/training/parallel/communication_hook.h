@@ -15,8 +15,8 @@
 #include <ATen/core/Tensor.h>
 
 #include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/training/optim/metadata.h"
 #include "paceline/training/optim/optimizer.h"
-#include "paceline/training/optim/state_words.h"
 
 namespace paceline {
 
@@ -56,8 +56,8 @@ class CommunicationHook {
     (void)bucket;
     return {};
   }
-  virtual optim::Words progress() const { return {}; }
-  virtual void set_progress(const optim::Words& words) { (void)words; }
+  virtual optim::Metadata progress() const { return {}; }
+  virtual void set_progress(const optim::Metadata& words) { (void)words; }
   // Whether all ranks have the same gradients after a pass.
   virtual bool keeps_replicas_equal() const { return true; }
   // Starts a round of communication and returns its Work; null when there are no more rounds and
@@ -79,7 +79,7 @@ class CommunicationHook {
 struct HookState {
   // The hook's name and progress, and the order of the gradients in buckets, so that a resumed run
   // plans the same buckets. The same on every rank; empty without a hook.
-  optim::Words words;
+  optim::Metadata words;
   optim::NamedTensors shared;  // "factor.PARAMETER": the same on every rank
   optim::NamedTensors owed;    // "error.PARAMETER": this rank's residuals
 };
@@ -129,8 +129,8 @@ class PowerSGDHook : public CommunicationHook {
   void prepare(ProcessGroup& group, const std::vector<GradientBucket>& buckets) override;
   WorkPtr start_round(ProcessGroup& group, const GradientBucket& bucket, int round) override;
   std::vector<KeptTensor> kept(const GradientBucket& bucket) override;
-  optim::Words progress() const override;
-  void set_progress(const optim::Words& words) override;
+  optim::Metadata progress() const override;
+  void set_progress(const optim::Metadata& words) override;
 
  private:
   struct Matrix {
@@ -200,8 +200,8 @@ class PostLocalSGDHook : public CommunicationHook {
   PostLocalSGDHook(std::shared_ptr<ProcessGroup> subgroup, std::int64_t start_step);
   std::string name() const override;
   bool keeps_replicas_equal() const override { return false; }
-  optim::Words progress() const override;
-  void set_progress(const optim::Words& words) override;
+  optim::Metadata progress() const override;
+  void set_progress(const optim::Metadata& words) override;
   WorkPtr start_round(ProcessGroup& group, const GradientBucket& bucket, int round) override;
 
  private:
@@ -231,12 +231,12 @@ class PeriodicAverager {
   // For a checkpoint: the averager's options and the number of average() calls. require_own()
   // throws Error(kInvalid), which lists the differences, when `state` is from an averager with
   // other options.
-  optim::Words state() const;
-  void require_own(const optim::Words& state) const;
-  void set_state(const optim::Words& state);
+  optim::Metadata state() const;
+  void require_own(const optim::Metadata& state) const;
+  void set_state(const optim::Metadata& state);
 
  private:
-  optim::Words options() const;
+  optim::Metadata options() const;
 
   const std::shared_ptr<ProcessGroup> group_;  // shared with the user
   const std::vector<at::Tensor> parameters_;

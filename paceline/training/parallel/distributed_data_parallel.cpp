@@ -220,8 +220,10 @@ DataParallelState::Pass::Pass(DataParallelState& state, std::int64_t samples)
       is_shard_(state.reducer_->steps().has_shards() && torch::GradMode::is_enabled()) {
   if (is_in_checkpoint()) {
     fail(ErrorCode::kInvalid,
-         "{}: DistributedDataParallel's forward() was called in a part of checkpoint(): its "
-         "beginning communicates, and would do so again in the backward pass; call checkpoint() on "
+         "{}: DistributedDataParallel's forward() was called in a part of activation_checkpoint(): "
+         "its "
+         "beginning communicates, and would do so again in the backward pass; call "
+         "activation_checkpoint() on "
          "parts of the module, within the module's own forward()",
          state.group_->self());
   }

@@ -24,7 +24,7 @@ namespace paceline {
 // every shard begins with the buffers from the beginning of the step, and the step ends with the
 // buffers that the rank's first shard has produced. So rank 0 ends with the buffers of shard 0, and
 // all ranks get them, for every number of ranks, even if parts of the model run again in the
-// backward pass (checkpoint()). A step has one forward pass for each shard.
+// backward pass (activation_checkpoint()). A step has one forward pass for each shard.
 //
 // Thread safety: none.
 class ShardBuffers {
@@ -164,7 +164,7 @@ class DistributedDataParallel {
       : DistributedDataParallel(holder.ptr(), std::move(group), options) {}
 
   // The module's forward(), with any arguments and any result. Error(kInvalid) inside a
-  // checkpoint(), which would run its communication twice.
+  // activation_checkpoint(), which would run its communication twice.
   template <class... Args>
   decltype(auto) forward(Args&&... args) {
     const DataParallelState::Pass pass(state_, batch_size_of(args...));

@@ -6,7 +6,7 @@
 //   const auto layers = measure_layers(*group, {make_stage(0, first), make_stage(1, block), ...},
 //                                      {tokens}, [&](const auto& outputs, int) { ... });
 //   const auto counts = pipeline::split_by_cost(seconds_of(layers), num_stages);
-//   const auto timed = pipeline::simulate(plan, costs_of_stages(layers, counts));
+//   const auto timed = pipeline::simulate(schedule, costs_of_stages(layers, counts));
 //
 // Thread safety: same as ProcessGroup.
 

@@ -32,11 +32,10 @@ using OfParameter = std::function<at::Tensor(const at::Tensor& parameter)>;
 // its gradient; then buffers are left out, and so are parameters for which it returns an undefined
 // tensor on all ranks. Error(kInvalid) when the model is not divided among exactly the ranks of
 // `group`; kSystem when the host does not have enough memory.
-TensorsByName gather_dense(torch::nn::Module& module, ProcessGroup& group,
-                           const OfParameter& of = {});
+StateDict gather_dense(torch::nn::Module& module, ProcessGroup& group, const OfParameter& of = {});
 
 // Not collective. Copies this rank's part of each tensor into the module. Error(kInvalid), which
 // lists every difference in names and whole shapes; in that case no weight has been loaded.
-void load_dense(torch::nn::Module& module, const TensorsByName& tensors);
+void load_dense(torch::nn::Module& module, const StateDict& tensors);
 
 }  // namespace paceline

@@ -84,7 +84,7 @@ void PipelineGradients::weigh(std::span<data::Batch> step) {
 }
 
 void PipelineGradients::add(const data::Batch& batch, const ScaleLoss& scale, PhaseTimes& times) {
-  const int count = pipeline_.plan().num_micro_batches;
+  const int count = pipeline_.schedule().num_micro_batches;
   const MicroBatches all(batch, count);
   std::vector<at::Tensor> losses(static_cast<std::size_t>(count));
   const auto begin = PhaseTimes::Clock::now();
@@ -112,7 +112,7 @@ void PipelineGradients::add(const data::Batch& batch, const ScaleLoss& scale, Ph
 }
 
 at::Tensor PipelineGradients::evaluate(const data::Batch& batch) {
-  const MicroBatches all(batch, pipeline_.plan().num_micro_batches);
+  const MicroBatches all(batch, pipeline_.schedule().num_micro_batches);
   const auto losses =
       pipeline_.evaluate(inputs_of(all), [&](const Pipeline::Tensors& outputs, int i) {
         return loss_(outputs, all.parts[static_cast<std::size_t>(i)]);

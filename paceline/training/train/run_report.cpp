@@ -218,7 +218,8 @@ std::string clock_text(std::int64_t seconds) {
   return fmt::format("{}:{:02}", minutes, seconds % 60);
 }
 
-Progress::Progress(std::int64_t total_steps, int replicas, bool silent, const SampleUnit& unit)
+ProgressBar::ProgressBar(std::int64_t total_steps, int replicas, bool silent,
+                         const SampleUnit& unit)
     : total_steps_(total_steps),
       replicas_(replicas),
       silent_(silent),
@@ -226,7 +227,7 @@ Progress::Progress(std::int64_t total_steps, int replicas, bool silent, const Sa
       terminal_(draws()),
       last_written_(std::chrono::steady_clock::now()) {}
 
-void Progress::after_step(const StepReport& report) {
+void ProgressBar::after_step(const StepReport& report) {
   samples_since_ += report.samples * replicas_;
   if (first_step_ < 0) {  // the first step allocates memory and is slow
     first_step_ = report.state.step;
@@ -239,7 +240,7 @@ void Progress::after_step(const StepReport& report) {
 }
 
 // Returns ", 1:02:03 left"; empty after the first step and at the end.
-std::string Progress::time_left(std::int64_t step) const {
+std::string ProgressBar::time_left(std::int64_t step) const {
   const std::int64_t taken = step - first_step_, left = total_steps_ - step;
   if (taken <= 0 || left <= 0) return {};
   const std::chrono::duration<double> so_far = std::chrono::steady_clock::now() - first_step_end_;
@@ -248,7 +249,7 @@ std::string Progress::time_left(std::int64_t step) const {
   return fmt::format(", {} left", clock_text(seconds));
 }
 
-void Progress::write(const StepReport& report) {
+void ProgressBar::write(const StepReport& report) {
   const auto now = std::chrono::steady_clock::now();
   const double seconds = std::chrono::duration<double>(now - last_written_).count();
   const double rate = static_cast<double>(samples_since_ * unit_.per_sample) / seconds;
@@ -263,7 +264,7 @@ void Progress::write(const StepReport& report) {
   samples_since_ = 0;
 }
 
-void Progress::note(const std::string& line) {
+void ProgressBar::note(const std::string& line) {
   if (silent_) return;
   fmt::print("{}{}\n", in_line_ ? "\n" : "", line);
   std::fflush(stdout);

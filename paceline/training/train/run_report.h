@@ -111,11 +111,11 @@ std::string clock_text(std::int64_t seconds);
 
 // A line that is updated during the training on a terminal, or plain lines elsewhere. It shows rank
 // 0's view, with the remaining time at the pace so far, including evaluations and checkpoints.
-class Progress {
+class ProgressBar {
  public:
   // Writes to stdout, or writes nothing if `silent`. `replicas`: the number of ranks with different
   // batches; this rank's samples are multiplied by it to get those of the job.
-  Progress(std::int64_t total_steps, int replicas, bool silent, const SampleUnit& unit = {});
+  ProgressBar(std::int64_t total_steps, int replicas, bool silent, const SampleUnit& unit = {});
 
   void after_step(const StepReport& report);
   // Ends the current line and writes `line` below it.

@@ -310,8 +310,7 @@ void TrainingRun::write_final_weights() {
   if (options_.weights.empty()) return;
   const auto whole = training_.optimizer.whole_parameters();
   const auto averaged = step_.averaged_weights();
-  const TensorsByName weights =
-      training_.weights ? training_.weights() : weights_of(training_.module);
+  const StateDict weights = training_.weights ? training_.weights() : weights_of(training_.module);
   on_rank(0, *group_, [&] { write_weights(options_.weights, weights); });
   progress_.note(fmt::format("the weights are in {}", options_.weights));
 }

@@ -55,7 +55,7 @@ struct Training {
   // there are any.
   std::function<TestResult()> test;
   // Collective: returns the tensors for the weights file, on rank 0; null: weights_of(module).
-  std::function<TensorsByName()> weights = nullptr;
+  std::function<StateDict()> weights = nullptr;
   // The ranks with different batches, if a model is divided among the other ranks
   // (DeviceMesh::group("dp")); null: all ranks.
   std::shared_ptr<ProcessGroup> replicas = nullptr;
@@ -133,7 +133,7 @@ class TrainingRun {
   PhaseTimes times_;
   RunCheckpoints checkpoints_;
   RunMemory memory_;
-  Progress progress_;
+  ProgressBar progress_;
   MetricsLog metrics_;
   TensorBoardLog scalars_;
   TestResult result_;

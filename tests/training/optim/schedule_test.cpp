@@ -121,7 +121,7 @@ TEST(LRScheduler, resumed_in_the_middle_it_gives_the_same_bits) {
       const auto whole = make(straight);
       EXPECT_EQ(whole->name(), name);
       for (int i = 0; i < middle; ++i) whole->step();
-      const Words saved = whole->state();
+      const Metadata saved = whole->state();
       auto other = two_groups();
       const auto resumed = make(other);
       resumed->set_state(saved);
@@ -165,7 +165,7 @@ TEST(LRScheduler, a_plateau_resumed_in_the_middle_gives_the_same_bits) {
   }
 }
 
-std::string refusal(LRScheduler& schedule, const Words& state) {
+std::string refusal(LRScheduler& schedule, const Metadata& state) {
   try {
     schedule.set_state(state);
   } catch (const Error& error) {
@@ -196,7 +196,7 @@ TEST(LRScheduler, the_state_of_another_kind_or_a_damaged_one_is_refused) {
   MultiStepLR multi(other, {.milestones = {3}});
   const std::string text = refusal(multi, step.state());
   EXPECT_THAT(text, Says("saved_state.differs", "schedule", "multi_step", "step"));
-  Words damaged = step.state();
+  Metadata damaged = step.state();
   damaged["num_steps"] = "12x";
   EXPECT_THAT(refusal(step, damaged), Says("saved_state.not_a_number", "num_steps"));
   damaged.erase("num_steps");

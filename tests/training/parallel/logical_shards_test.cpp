@@ -30,7 +30,7 @@ constexpr std::int64_t kSteps = 5;
 constexpr std::int64_t kSamples = 3;  // samples of a shard
 
 // Convolution, BatchNorm and dropout; a layer that some shards do not use; a layer that two parts
-// under checkpoint() share.
+// under activation_checkpoint() share.
 struct Everything : torch::nn::Module {
   Everything() {
     torch::manual_seed(5);
@@ -47,7 +47,7 @@ struct Everything : torch::nn::Module {
     const auto part = [this](const at::Tensor& y) {
       return paceline::dropout(at::tanh(shared(y)), 0.1, is_training());
     };
-    x = checkpoint(part, checkpoint(part, x));
+    x = activation_checkpoint(part, activation_checkpoint(part, x));
     if (uses_all) x = x + sometimes(x);
     return head(x);
   }

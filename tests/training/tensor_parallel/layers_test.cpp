@@ -71,7 +71,7 @@ TEST_P(ParallelLayersTest, an_mlp_is_the_dense_one_in_results_and_every_gradient
         return seeded(3, [&] { return std::make_shared<Mlp>(layers); });
       };
       const auto dense = make({});
-      const TensorsByName initial = copies_of(*dense);
+      const StateDict initial = copies_of(*dense);
       dense->to(type);
       const at::Tensor input = sample({2, 4, 12}, type).requires_grad_();
       const at::Tensor output = dense->forward(input);

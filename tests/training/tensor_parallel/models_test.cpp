@@ -77,7 +77,7 @@ class ParallelModelsTest : public testing::TestWithParam<Way> {
     const at::Tensor targets = tokens(2, 8, 5);
     for (const auto type : {torch::kFloat, torch::kDouble}) {
       auto dense = seeded(21, [&] { return make(models::Layers{}); });
-      const TensorsByName initial = copies_of(*dense);
+      const StateDict initial = copies_of(*dense);
       dense->to(type);
       const at::Tensor wanted = forward(dense);
       const at::Tensor wanted_loss = models::next_token_loss(wanted, targets);
@@ -123,7 +123,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, ParallelModelsTest,
 
 TEST(ParallelModels, dense_weights_are_loaded_and_gathered_in_bits) {
   Gpt dense = seeded(1, [] { return Gpt(small_gpt(true)); });
-  const TensorsByName weights = copies_of(*dense);
+  const StateDict weights = copies_of(*dense);
   run_ranks_ok(2, [&](ProcessGroup& own) {
     Gpt model =
         seeded(2, [&] { return Gpt(small_gpt(true), tensor_parallel_layers(borrowed(own))); });
@@ -131,7 +131,7 @@ TEST(ParallelModels, dense_weights_are_loaded_and_gathered_in_bits) {
     load_dense(*model, weights);
     expect_same_tensors(gather_dense(*model, own), weights, expect_equal);
 
-    TensorsByName wrong = weights;
+    StateDict wrong = weights;
     wrong.erase("ln_f.bias");
     wrong["h.0.attn.c_attn.weight"] = torch::ones({1, 2});
     wrong["more"] = torch::ones({3});
@@ -154,7 +154,7 @@ TEST(ParallelModels, ranks_of_one_host_have_one_copy_of_whole_weights) {
     const auto compare = [&](ProcessGroup& own) {
       Gpt model =
           seeded(1, [&] { return Gpt(small_gpt(true), tensor_parallel_layers(borrowed(own))); });
-      const TensorsByName whole = gather_dense(*model, own);
+      const StateDict whole = gather_dense(*model, own);
       expect_same_tensors(whole, copies_of(*dense), expect_equal);
       for (const auto& [name, tensor] : whole)
         EXPECT_EQ(OneCopy::holds(tensor.data_ptr()), transport == TransportKind::kAuto) << name;

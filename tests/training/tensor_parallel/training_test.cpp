@@ -60,7 +60,7 @@ std::vector<double> train(const Gpt& model, const LossOf& loss_of, const Share& 
 
 struct Trained {
   std::vector<double> losses;
-  TensorsByName weights;
+  StateDict weights;
 };
 
 Trained train_dense() {

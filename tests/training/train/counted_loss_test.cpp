@@ -12,7 +12,7 @@
 
 #include <torch/torch.h>
 
-#include "paceline/planning/schedules/named_plans.h"
+#include "paceline/planning/schedules/named_schedules.h"
 #include "paceline/training/data/dataset.h"
 #include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/fully_shard.h"
@@ -241,7 +241,7 @@ void expect_pipeline(const LossKind& kind, int replicas, std::int64_t micro) {
         },
         .parameters = stage == 0 ? net->first->parameters() : net->last->parameters()};
     optim::SGD optimizer(own.parameters, {.lr = 0.5});
-    Pipeline pipeline(stages, pipeline::make_plan("1f1b", {2, 5}), {own});
+    Pipeline pipeline(stages, pipeline_schedule("1f1b", {2, 5}), {own});
     PipelineGradients gradients(pipeline,
                                 [&](const Pipeline::Tensors& outputs, const data::Batch& part) {
                                   return kind.summed_or_mean(outputs[0], part.target);

@@ -163,7 +163,7 @@ void Reducer::set_hook(std::shared_ptr<CommunicationHook> hook) {
   has_hook_ = is_hook;
 }
 
-void Reducer::require_own_hook(const optim::Words& words) const {
+void Reducer::require_own_hook(const optim::Metadata& words) const {
   optim::require_same_words(words, {{"name", placement_->hook_name()}}, "communication hook");
 }
 
@@ -313,7 +313,8 @@ void Reducer::expect_another(std::size_t index) {
   if (gradient.is_late) return;
   check(!buckets_.is_planned || gradient.bucket >= buckets_.next,
         "{}: parameter {} got another gradient while its first one of this pass was being "
-        "averaged. A parameter that several parts under checkpoint() share must be shared from the "
+        "averaged. A parameter that several parts under activation_checkpoint() share must be "
+        "shared from the "
         "first pass on. After a pass that an exception ended, the next must begin with "
         "DistributedDataParallel's forward()",
         group_->self(), buckets_.parameters[index].name);

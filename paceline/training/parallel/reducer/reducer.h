@@ -112,7 +112,7 @@ struct ReducerCallbacks {
 //
 // If a parameter has no gradient in a pass, it counts as zero if another rank has a gradient; if no
 // rank has one, its `.grad` does not change. If a parameter gets several gradients in a pass, from
-// passes within it (checkpoint()), it is averaged at the end of the pass.
+// passes within it (activation_checkpoint()), it is averaged at the end of the pass.
 //
 // Gradients in CUDA memory are reduced by the group's CUDA backend, from buckets in separate
 // memory, in stream order: work that is queued on the current stream after the backward pass runs
@@ -153,7 +153,7 @@ class Reducer : public GradientSync {
   // For checkpoints, between passes; not collective. The tensors share the hook's own memory.
   HookState hook_state() const;
   // Throws Error(kInvalid), which shows both names, when `words` are from another hook.
-  void require_own_hook(const optim::Words& words) const;
+  void require_own_hook(const optim::Metadata& words) const;
   // Makes the hook continue from a result of hook_state() for the same parameters. Requires: a
   // hook, and the same words on every rank. Errors as above.
   void set_hook_state(HookState state);

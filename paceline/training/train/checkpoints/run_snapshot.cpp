@@ -52,7 +52,7 @@ optim::NamedTensors gather_hook_state(ProcessGroup& group, const HookState& stat
 }
 
 HookState scatter_hook_state(ProcessGroup& group, const optim::NamedTensors& saved, int root,
-                             optim::Words words) {
+                             optim::Metadata words) {
   HookState state{std::move(words), {}, {}};
   optim::NamedTensors all = empty_like_those_of(group, saved, root);
   if (group.rank() == root) all = saved;
@@ -84,7 +84,7 @@ constexpr std::string_view kModelTensors = "model.";  // prefix of model tensors
 // The hook of a reducer, with the same interface as the other parts.
 struct Hook {
   const Reducer& reducer;
-  void require_own(const optim::Words& words) const { reducer.require_own_hook(words); }
+  void require_own(const optim::Metadata& words) const { reducer.require_own_hook(words); }
 };
 std::optional<Hook> hook_of(const RunParts& parts) {
   if (parts.reducer == nullptr || !parts.reducer->has_hook()) return std::nullopt;
@@ -130,7 +130,7 @@ std::string difference_of(const nlohmann::json& saved, const char* key, const Pa
   }
   if (part == nullptr) return "";
   try {
-    part->require_own(saved.at(key).template get<optim::Words>());
+    part->require_own(saved.at(key).template get<optim::Metadata>());
   } catch (const Error& error) {
     return fmt::format("\n{}", error.what());
   }
@@ -240,13 +240,15 @@ void take_words(const std::map<std::string, std::string>& metadata, optim::Optim
                 const RunParts& parts) {
   const auto json = json_in(metadata);
   optimizer.set_learning_rates(json.at(kLearningRates).get<std::vector<double>>());
-  if (parts.schedule != nullptr) parts.schedule->set_state(json.at(kSchedule).get<optim::Words>());
-  if (parts.scaler != nullptr) parts.scaler->set_state(json.at(kScaler).get<optim::Words>());
-  if (parts.averager != nullptr) parts.averager->set_state(json.at(kAverager).get<optim::Words>());
+  if (parts.schedule != nullptr)
+    parts.schedule->set_state(json.at(kSchedule).get<optim::Metadata>());
+  if (parts.scaler != nullptr) parts.scaler->set_state(json.at(kScaler).get<optim::Metadata>());
+  if (parts.averager != nullptr)
+    parts.averager->set_state(json.at(kAverager).get<optim::Metadata>());
 }
 
-optim::Words hook_words_in(const std::map<std::string, std::string>& metadata) {
-  return json_in(metadata).value(kHook, optim::Words());
+optim::Metadata hook_words_in(const std::map<std::string, std::string>& metadata) {
+  return json_in(metadata).value(kHook, optim::Metadata());
 }
 
 }  // namespace paceline::train

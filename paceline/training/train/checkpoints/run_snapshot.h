@@ -31,7 +31,7 @@ optim::NamedTensors gather_hook_state(ProcessGroup& group, const HookState& stat
 // rank gets the residuals that it saved or, if the number of ranks has changed, the mean of all
 // ranks' residuals. `words`: the words of the state.
 HookState scatter_hook_state(ProcessGroup& group, const optim::NamedTensors& saved, int root,
-                             optim::Words words);
+                             optim::Metadata words);
 
 // The metadata of a training run's checkpoint, and checks whether a checkpoint belongs to such a
 // run. The functions below are not collective.
@@ -61,7 +61,7 @@ TrainingState state_in(const std::map<std::string, std::string>& metadata);
 void take_words(const std::map<std::string, std::string>& metadata, optim::Optimizer& optimizer,
                 const RunParts& parts);
 // Returns the words of the communication hook's HookState.
-optim::Words hook_words_in(const std::map<std::string, std::string>& metadata);
+optim::Metadata hook_words_in(const std::map<std::string, std::string>& metadata);
 // Returns the seed in this metadata; nullopt when the checkpoint is not from a training run.
 std::optional<std::uint64_t> seed_in(const std::map<std::string, std::string>& metadata);
 
