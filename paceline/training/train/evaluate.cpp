@@ -42,14 +42,13 @@ Evaluation evaluate(ProcessGroup& group, data::DataLoader& loader,
   const at::NoGradGuard no_grad;
   // Loss, top-1 hits, top-5 hits, samples: exact in float64 for counts far beyond any data set.
   std::array<double, 4> sums{};
-  loader.begin_epoch(0);
-  while (const auto batch = loader.next()) {
-    const at::Tensor logits = forward(batch->data);
-    require_labels(*batch, logits.size(1), loader.name());
-    const double size = static_cast<double>(batch->target.size(0));
-    sums[0] += torch::nn::functional::cross_entropy(logits, batch->target).item<double>() * size;
-    sums[1] += count(logits.argmax(1).eq(batch->target));
-    sums[2] += count_top5(logits, batch->target);
+  for (const data::Batch& batch : loader.epoch(0)) {
+    const at::Tensor logits = forward(batch.data);
+    require_labels(batch, logits.size(1), loader.name());
+    const double size = static_cast<double>(batch.target.size(0));
+    sums[0] += torch::nn::functional::cross_entropy(logits, batch.target).item<double>() * size;
+    sums[1] += count(logits.argmax(1).eq(batch.target));
+    sums[2] += count_top5(logits, batch.target);
     sums[3] += size;
   }
   group.all_reduce(std::span(sums));
@@ -88,10 +87,9 @@ TextEvaluation evaluate_text(ProcessGroup& group, data::DataLoader& loader,
                              const CountedLoss& loss) {
   const at::NoGradGuard no_grad;
   std::array<double, 2> sums{};  // loss, tokens; counts are exact in float64 far beyond any text
-  loader.begin_epoch(0);
-  while (const auto batch = loader.next()) {
-    sums[0] += loss.sum(*batch).item<double>();
-    sums[1] += loss.count(*batch);
+  for (const data::Batch& batch : loader.epoch(0)) {
+    sums[0] += loss.sum(batch).item<double>();
+    sums[1] += loss.count(batch);
   }
   group.all_reduce(std::span(sums));
   check(sums[1] > 0, "{}: evaluate_text: no rank has a token that counts", group.self());

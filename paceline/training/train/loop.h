@@ -22,8 +22,8 @@
 // A loop of your own sets the weights of each step's batches first, and continues as with means
 // over samples:
 //
-//   train::weigh_by_count(std::span(&*batch, 1), loss.count, group.get());
-//   (loss.sum(*batch) * batch->weight).backward();
+//   train::weigh_by_count(std::span(&batch, 1), loss.count, group.get());
+//   batch.weighted(loss.sum(batch)).backward();
 //
 // Thread safety: none.
 

@@ -119,12 +119,11 @@ Outcome of_one_process(const LossKind& kind) {
   torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.5));
   auto loader = loader_of(kind, 1, 0, 0);
   for (std::int64_t epoch = 0; std::ssize(outcome.losses) < kStepsTaken; ++epoch) {
-    loader.begin_epoch(epoch);
-    while (const auto batch = loader.next()) {
+    for (const data::Batch& batch : loader.epoch(epoch)) {
       if (std::ssize(outcome.losses) == kStepsTaken) break;
       optimizer.zero_grad();
       const at::Tensor loss =
-          kind.of(TokenNet(net)->forward(batch->data), batch->target, torch::kMean);
+          kind.of(TokenNet(net)->forward(batch.data), batch.target, torch::kMean);
       loss.backward();
       optimizer.step();
       outcome.losses.push_back(loss.item<double>());
@@ -275,8 +274,8 @@ TEST(CountedLoss, an_evaluation_counts_what_counts_once) {
     const TokenNet net = filled(TokenNet());
     data::DataLoader whole(dataset, data::evaluation_indices(kSentences, 1, 0),
                            {.batch_size = kSentences});
-    whole.begin_epoch(0);
-    const auto all = whole.next();
+    auto running = whole.epoch(0);
+    const auto all = running.next();
     const at::NoGradGuard no_grad;
     const double wanted =
         kind.of(TokenNet(net)->forward(all->data), all->target, torch::kMean).item<double>();
@@ -308,13 +307,12 @@ TEST(CountedLoss, a_loop_of_ones_own_takes_the_weight_of_its_batches) {
       auto loader = loader_of(kind, 3, group.rank(), 0);
       Outcome found;
       for (std::int64_t epoch = 0; std::ssize(found.losses) < kStepsTaken; ++epoch) {
-        loader.begin_epoch(epoch);
-        while (auto batch = loader.next()) {
+        for (data::Batch& batch : loader.epoch(epoch)) {
           if (std::ssize(found.losses) == kStepsTaken) break;
-          if (kind.count()) weigh_by_count(std::span(&*batch, 1), kind.count(), &group);
+          if (kind.count()) weigh_by_count(std::span(&batch, 1), kind.count(), &group);
           optimizer.zero_grad();
           const at::Tensor loss =
-              kind.summed_or_mean(model.forward(batch->data), batch->target) * batch->weight;
+              batch.weighted(kind.summed_or_mean(model.forward(batch.data), batch.target));
           model.reducer().note_loss(loss.item<double>());
           loss.backward();
           optimizer.step();

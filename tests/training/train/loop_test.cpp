@@ -197,8 +197,8 @@ TEST(Evaluate, takes_any_number_of_samples_on_any_number_of_ranks_between_steps)
           const auto found = evaluate(group, own, forward);
           EXPECT_EQ(found.samples, samples);
           const at::NoGradGuard no_grad;
-          all.begin_epoch(0);
-          const auto whole = all.next();
+          auto running = all.epoch(0);
+          const auto whole = running.next();
           const auto wanted = torch::nn::functional::cross_entropy(
               run.model.module().forward(whole->data), whole->target);
           EXPECT_NEAR(found.loss, wanted.item<double>(), 1e-5);
