@@ -54,6 +54,7 @@
 #include "paceline/training/tensor_parallel/tensor_parallel_layers.h"
 #include "paceline/training/tensor_parallel/vocab_parallel.h"
 #include "paceline/training/train/checkpoints/checkpointer.h"
+#include "paceline/training/train/checkpoints/read_checkpoint.h"
 #include "paceline/training/train/checkpoints/weights_file.h"
 #include "paceline/training/train/evaluate.h"
 #include "paceline/training/train/loop.h"

@@ -2,6 +2,7 @@ set(SOURCES
   checkpoints/checkpointer.cpp
   checkpoints/checkpointer_begin.cpp
   checkpoints/checkpointer_restore.cpp
+  checkpoints/read_checkpoint.cpp
   dry_run.cpp
   evaluate.cpp
   loop.cpp
