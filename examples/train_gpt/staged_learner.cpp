@@ -39,7 +39,7 @@ constexpr double kMiB = 1 << 20;
 struct Division {
   std::vector<int> blocks;  // of each stage
   pipeline::Costs costs;    // of each stage, measured
-  PipelineSchedule schedule;
+  paceline::PipelineSchedule schedule;
   // The best of the named schedules, if the schedule was searched for and that one fits into
   // memory.
   std::optional<pipeline::SearchCandidate> best_named = {};
@@ -221,7 +221,7 @@ class StagedLearner : public Learner {
       const int each = std::max(1, flags.stages_per_rank);
       return {.blocks = divisions[0].layers,
               .costs = divisions[0].costs,
-              .schedule = pipeline_schedule(flags.schedule, {ranks, micro_batches, each})};
+              .schedule = paceline::pipeline_schedule(flags.schedule, {ranks, micro_batches, each})};
     }
     pipeline::SearchOptions options;
     if (flags.memory_mib > 0)

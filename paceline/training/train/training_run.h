@@ -5,7 +5,7 @@
 //
 //   train::TrainingProcess process({.threads = 1});
 //   DistributedDataParallel model(std::make_shared<Net>(), process.group());
-//   optim::Adam optimizer(model->parameters(), {});
+//   optim::Adam optimizer(model->parameters());
 //   train::TrainingRun run(process.group(),
 //       {.module = model.module(), .optimizer = optimizer,
 //        .gradients = train::backward_passes(loss, model.reducer()),
