@@ -54,7 +54,25 @@ bool DataLoader::is_streamed() const { return source_->traits().is_streamed; }
 const std::string& DataLoader::name() const { return source_->traits().name; }
 std::int64_t DataLoader::logical_shards() const { return source_->traits().logical_shards; }
 
-Epoch DataLoader::epoch(std::int64_t number, std::int64_t consumed) {
+LoaderPosition DataLoader::position() const {
+  if (has_ended_) return {epoch_ + 1, 0};
+  return {epoch_, consumed_};
+}
+
+void DataLoader::set_position(const LoaderPosition& position) {
+  check(position.epoch >= 0 && position.consumed >= 0,
+        "data loader: {} samples of epoch {} are no position", position.consumed, position.epoch);
+  stop_threads();
+  ++num_begun_;  // no loop may go on with the epoch before
+  epoch_ = position.epoch;
+  consumed_ = position.consumed;
+  has_ended_ = exhausted_ = false;
+  is_set_ = true;
+}
+
+Epoch DataLoader::epoch(std::int64_t number, std::optional<std::int64_t> from) {
+  const std::int64_t consumed = from.value_or(is_set_ && number == epoch_ ? consumed_ : 0);
+  is_set_ = false;
   stop_threads();
   warn_of_repeated_order(number, consumed);
   exhausted_ = !source_->begin(number, consumed);

@@ -88,6 +88,14 @@ struct StreamShare {
   std::uint64_t seed = 0;  // for the random numbers of logical shards
 };
 
+// A place in the data: `consumed` samples of an epoch, of all ranks together.
+struct LoaderPosition {
+  std::int64_t epoch = 0;
+  std::int64_t consumed = 0;
+
+  bool operator==(const LoaderPosition&) const = default;
+};
+
 class DataLoader;
 
 // The batches of one epoch of a DataLoader, as a range for one loop. Each batch is taken when the
@@ -158,11 +166,13 @@ class DataLoader {
   DataLoader& operator=(const DataLoader&) = delete;
 
   // Begins an epoch, after `consumed` samples of all ranks together, and returns its batches.
+  // nullopt: from set_position(), if this is the first epoch after it and has the same number;
+  // otherwise from the beginning.
   // Batches prepared earlier are dropped. Warns once when a shuffled epoch that was taken to its
   // end is begun again with the same number, because its order would repeat. Error(kInvalid) when
   // drop_last leaves no batch of a whole epoch, and when batches of groups or a stream cannot
   // continue after `consumed` samples.
-  [[nodiscard]] Epoch epoch(std::int64_t number, std::int64_t consumed = 0);
+  [[nodiscard]] Epoch epoch(std::int64_t number, std::optional<std::int64_t> consumed = {});
 
   // Whether all batches of the current epoch have been taken.
   bool exhausted() const { return exhausted_; }
@@ -174,6 +184,11 @@ class DataLoader {
   // The samples of this epoch that all ranks together have consumed, counted from the batches that
   // the loop has taken; padding does not count, so any number of ranks can continue from here.
   std::int64_t consumed() const { return consumed_; }
+  // The place from which another loader can continue: in the current epoch or, if its loop has come
+  // to the end, at the beginning of the next one. set_position() makes the next epoch() continue
+  // there; a loop begins with the epoch position().epoch. The Checkpointer calls both.
+  LoaderPosition position() const;
+  void set_position(const LoaderPosition& position);
   // The name of the data in messages.
   const std::string& name() const;
   // Logical shards of a step; 0: no logical shards.
@@ -210,6 +225,7 @@ class DataLoader {
   bool exhausted_ = false;
   std::int64_t epoch_ = 0;
   std::int64_t consumed_ = 0;
+  bool is_set_ = false;  // by set_position(), and no epoch has begun since then
   std::size_t num_taken_ = 0;
 
   std::mutex source_mutex_;  // guards the source's position and next_number_

@@ -287,7 +287,7 @@ Pipeline::Pipeline(std::shared_ptr<ProcessGroup> group, PipelineSchedule schedul
 Pipeline::~Pipeline() = default;
 
 void Pipeline::require_same_schedule() const {
-  const std::string own = to_csv(schedule_);
+  const std::string own = pipeline::to_csv(schedule_);
   const auto texts = all_gather_object(*group_, own);
   const auto other = std::find_if(texts.begin(), texts.end(),
                                   [&](const std::string& text) { return text != texts[0]; });

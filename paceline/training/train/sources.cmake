@@ -1,5 +1,7 @@
 set(SOURCES
+  checkpoints/attached_state.cpp
   checkpoints/checkpointer.cpp
+  checkpoints/checkpointer_attach.cpp
   checkpoints/checkpointer_begin.cpp
   checkpoints/checkpointer_restore.cpp
   checkpoints/read_checkpoint.cpp
