@@ -219,9 +219,10 @@ class StagedLearner : public Learner {
     const int ranks = stages_group_->world_size(), micro_batches = options_.micro_batches();
     if (flags.schedule != "search") {
       const int each = std::max(1, flags.stages_per_rank);
-      return {.blocks = divisions[0].layers,
-              .costs = divisions[0].costs,
-              .schedule = paceline::pipeline_schedule(flags.schedule, {ranks, micro_batches, each})};
+      return {
+          .blocks = divisions[0].layers,
+          .costs = divisions[0].costs,
+          .schedule = paceline::pipeline_schedule(flags.schedule, {ranks, micro_batches, each})};
     }
     pipeline::SearchOptions options;
     if (flags.memory_mib > 0)
