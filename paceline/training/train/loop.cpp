@@ -247,7 +247,7 @@ LoopEnd run_loop(const LoopOptions& options, TrainingState& state, data::DataLoa
     if (finished() && !loader.exhausted()) break;  // it ends in the middle of an epoch
     ++state.epoch;
     state.consumed = 0;
-    if (hooks.after_epoch) hooks.after_epoch(state);
+    if (hooks.after_epoch && hooks.after_epoch(state) == Next::kStop) break;
   }
   return LoopEnd::kDone;
 }

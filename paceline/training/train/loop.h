@@ -139,6 +139,9 @@ struct StepReport {
   std::int64_t samples;  // samples of this rank
 };
 
+// Whether a run continues after an epoch.
+enum class Next : std::uint8_t { kContinue, kStop };
+
 struct LoopHooks {
   // Returns the tensor from which backward passes start instead of the loss: GradScaler::scale().
   ScaleLoss scale_loss;
@@ -150,7 +153,9 @@ struct LoopHooks {
   // Called after after_step; true ends the loop here. It must return the same on all ranks
   // (AgreedStop).
   std::function<bool()> stop_requested;
-  std::function<void(const TrainingState& state)> after_epoch;  // state.epoch is the next epoch
+  // Called after each epoch; state.epoch is the next one. It must return the same on all ranks;
+  // kStop ends the loop with kDone.
+  std::function<Next(const TrainingState& state)> after_epoch;
 };
 
 enum class LoopEnd {

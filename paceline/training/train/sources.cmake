@@ -6,6 +6,7 @@ set(SOURCES
   checkpoints/checkpointer_restore.cpp
   checkpoints/read_checkpoint.cpp
   dry_run.cpp
+  epoch_report.cpp
   evaluate.cpp
   loop.cpp
   pipeline_gradients.cpp

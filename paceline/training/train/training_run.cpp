@@ -116,6 +116,8 @@ std::int64_t TrainingRun::num_steps() const {
 void TrainingRun::begin_or_resume() {
   RunParts parts = step_.parts();
   parts.reducer = training_.gradients->reducer();  // its hook may keep tensors
+  parts.states = training_.states;
+  if (training_.after_epoch) parts.states.push_back(state_of("best values", best_));
   const std::uint64_t given = state_.seed;
   if (const auto restored = checkpoints_.begin(parts, given)) {
     take_state(restored->state);
@@ -178,7 +180,7 @@ int TrainingRun::train() {
                             },
                         .after_step = [&](const StepReport& report) { after_step(report); },
                         .stop_requested = [&] { return checkpoints_.stop_requested(); },
-                        .after_epoch = [&](const TrainingState&) { after_epoch(); }};
+                        .after_epoch = [&](const TrainingState&) { return after_epoch(); }};
   const LoopEnd end = run_loop({.epochs = options_.epochs, .max_steps = options_.max_steps}, state_,
                                *loader_, *training_.gradients, training_.optimizer, times_, hooks);
   if (end == LoopEnd::kStopped) return stop();
@@ -245,7 +247,7 @@ void TrainingRun::after_step(const StepReport& report) {
   checkpoints_.after_step(state_);
 }
 
-void TrainingRun::after_epoch() {
+Next TrainingRun::after_epoch() {
   evaluate();
   step_.end_epoch(result_.loss);
   progress_.note(fmt::format("epoch {}: {}", state_.epoch, result_.summary));
@@ -257,7 +259,17 @@ void TrainingRun::after_epoch() {
   fields.emplace_back("test_loss", result_.loss);
   scalars_.scalar("test/loss", state_.step, result_.loss);
   metrics_.write("epoch", fields);
+  std::int32_t stops = 0;
+  if (training_.after_epoch) {
+    const EpochReport report(*group_, state_, result_, best_,
+                             [&](const std::string& file) { write_weights_to(file); });
+    stops = training_.after_epoch(report) == Next::kStop ? 1 : 0;
+    group_->broadcast(std::span(&stops, 1), 0);
+  }
   checkpoints_.after_epoch(state_);
+  if (stops == 0) return Next::kContinue;
+  progress_.note(fmt::format("the program ends the run after epoch {}", state_.epoch));
+  return Next::kStop;
 }
 
 void TrainingRun::evaluate() {
@@ -306,12 +318,16 @@ void TrainingRun::print_table() {
   progress_.note("\n" + table + fmt::format("  {:<24}{}", "next", next_command()));
 }
 
-void TrainingRun::write_final_weights() {
-  if (options_.weights.empty()) return;
+void TrainingRun::write_weights_to(const std::string& file) {
   const auto whole = training_.optimizer.whole_parameters();
   const auto averaged = step_.averaged_weights();
   const StateDict weights = training_.weights ? training_.weights() : weights_of(training_.module);
-  on_rank(0, *group_, [&] { write_weights(options_.weights, weights); });
+  on_rank(0, *group_, [&] { write_weights(file, weights); });
+}
+
+void TrainingRun::write_final_weights() {
+  if (options_.weights.empty()) return;
+  write_weights_to(options_.weights);
   progress_.note(fmt::format("the weights are in {}", options_.weights));
 }
 

@@ -38,7 +38,10 @@ TEST(Loop, visits_every_sample_and_counts_steps_epochs_and_samples) {
       samples += report.samples;
       EXPECT_TRUE(std::isfinite(report.loss));
     };
-    hooks.after_epoch = [&](const TrainingState& state) { epochs = state.epoch; };
+    hooks.after_epoch = [&](const TrainingState& state) {
+      epochs = state.epoch;
+      return Next::kContinue;
+    };
     run.train({.epochs = 3}, hooks);
     EXPECT_EQ(samples, 75);  // half of 50 samples, three times
     EXPECT_EQ(epochs, 3);
