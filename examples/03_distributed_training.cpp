@@ -14,7 +14,7 @@ int main() {
   torch::manual_seed(group->rank());
   const auto dataset = std::make_shared<data::ImageSamples>(
       data::load_fashion_mnist(data::kFashionMnistFolder, data::Split::kTest));
-  const data::DistributedSampler sampler(dataset->size(), group->world_size(), group->rank());
+  const data::DistributedSampler sampler(dataset->size(), group);
   data::DataLoader loader(dataset, sampler, {.batch_size = 64});
 
   paceline::DistributedDataParallel model(std::make_shared<paceline::models::MnistNetImpl>(),

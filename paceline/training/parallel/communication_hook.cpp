@@ -275,8 +275,9 @@ constexpr const char* kAverager = "periodic averager";
 
 }  // namespace
 
-std::shared_ptr<ProcessGroup> host_group(ProcessGroup& group) {
-  return group.split(group.hosts().host_of[static_cast<std::size_t>(group.rank())], group.rank());
+std::shared_ptr<ProcessGroup> host_group(GroupRef group) {
+  return group->split(group->hosts().host_of[static_cast<std::size_t>(group->rank())],
+                      group->rank());
 }
 
 PostLocalSGDHook::PostLocalSGDHook(std::shared_ptr<ProcessGroup> subgroup, std::int64_t start_step)

@@ -14,6 +14,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "paceline/engine/collectives/group/group_ref.h"
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/training/optim/metadata.h"
 #include "paceline/training/optim/optimizer.h"
@@ -179,7 +180,7 @@ class TopKHook : public CommunicationHook {
 
 // Returns a group of the ranks of `group` that are on this rank's host, in the same order.
 // Collective.
-std::shared_ptr<ProcessGroup> host_group(ProcessGroup& group);
+std::shared_ptr<ProcessGroup> host_group(GroupRef group);
 
 // Post-local SGD (Lin, Stich, Patel and Jaggi, 2018): at first all ranks average their gradients;
 // later each rank averages them only with the ranks of its host, and all ranks average their

@@ -184,9 +184,9 @@ class Builder {
 
 }  // namespace
 
-void build_in_turns(ProcessGroup& group,
+void build_in_turns(GroupRef group,
                     const std::function<std::shared_ptr<torch::nn::Module>()>& build) {
-  if (group.world_size() == 1) {
+  if (group->world_size() == 1) {
     build();
     return;
   }

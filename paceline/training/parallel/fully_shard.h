@@ -40,6 +40,7 @@
 
 #include <torch/nn/module.h>
 
+#include "paceline/engine/collectives/group/group_ref.h"
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/training/parallel/distributed_data_parallel.h"
 
@@ -89,7 +90,7 @@ DistributedDataParallel<Module> fully_shard(const torch::nn::ModuleHolder<Module
 // of one rank the parameters stay where they are. If `build` throws on one rank, the group is
 // aborted, and the reason is reported. Error(kInvalid) when ranks build different parameters, or
 // parameters that are not dense tensors on the CPU; errors of OneCopy.
-void build_in_turns(ProcessGroup& group,
+void build_in_turns(GroupRef group,
                     const std::function<std::shared_ptr<torch::nn::Module>()>& build);
 
 template <class Module>

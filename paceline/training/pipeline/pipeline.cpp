@@ -356,7 +356,7 @@ std::vector<at::Tensor> Pipeline::evaluate(const std::vector<Tensors>& inputs, c
   return std::move(run_->result.losses);
 }
 
-pipeline::TimedSchedule measured(ProcessGroup& group, const PipelineStep& step) {
+pipeline::TimedSchedule measured(GroupRef group, const PipelineStep& step) {
   constexpr std::int64_t kColumns = 5;  // kind, stage, micro-batch, begin, end
   const auto rows = static_cast<std::int64_t>(step.actions.size());
   const at::Tensor own = at::empty({rows, kColumns}, at::kDouble);
@@ -368,10 +368,10 @@ pipeline::TimedSchedule measured(ProcessGroup& group, const PipelineStep& step) 
   }
   const at::Tensor counts = all_gather_into_tensor(group, at::full({1}, rows, at::kLong));
   const std::int64_t* const count = counts.data_ptr<std::int64_t>();
-  const at::Tensor all = all_gather_v(group, own, {count, count + group.world_size()});
+  const at::Tensor all = all_gather_v(group, own, {count, count + group->world_size()});
   const double* value = all.data_ptr<double>();
   pipeline::TimedSchedule result;
-  for (int rank = 0; rank < group.world_size(); ++rank) {
+  for (int rank = 0; rank < group->world_size(); ++rank) {
     auto& actions = result.ranks.emplace_back();
     double busy = 0;
     for (std::int64_t i = 0; i < count[rank]; ++i, value += kColumns) {

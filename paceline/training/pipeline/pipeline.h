@@ -36,6 +36,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "paceline/engine/collectives/group/group_ref.h"
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/planning/schedules/pipeline_schedule.h"
 #include "paceline/planning/schedules/simulate.h"
@@ -132,6 +133,6 @@ class Pipeline {
 // Collective: returns the actions of all ranks in a step, on every rank, as one schedule that can
 // be drawn (planning/schedules/picture.h). Each rank's times are relative to its own call of
 // step().
-pipeline::TimedSchedule measured(ProcessGroup& group, const PipelineStep& step);
+pipeline::TimedSchedule measured(GroupRef group, const PipelineStep& step);
 
 }  // namespace paceline

@@ -135,7 +135,7 @@ StateDict joined_in_one_copy(const Weights& weights, ProcessGroup& group) {
 
 }  // namespace
 
-StateDict gather_dense(torch::nn::Module& module, ProcessGroup& group, const OfParameter& of) {
+StateDict gather_dense(torch::nn::Module& module, GroupRef group, const OfParameter& of) {
   const at::NoGradGuard no_grad;
   const Weights weights = weights_in(module, of);
   require_parts_of(group, weights);

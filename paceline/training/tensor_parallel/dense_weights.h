@@ -17,6 +17,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
+#include "paceline/engine/collectives/group/group_ref.h"
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/training/models/layers.h"
 
@@ -32,7 +33,7 @@ using OfParameter = std::function<at::Tensor(const at::Tensor& parameter)>;
 // its gradient; then buffers are left out, and so are parameters for which it returns an undefined
 // tensor on all ranks. Error(kInvalid) when the model is not divided among exactly the ranks of
 // `group`; kSystem when the host does not have enough memory.
-StateDict gather_dense(torch::nn::Module& module, ProcessGroup& group, const OfParameter& of = {});
+StateDict gather_dense(torch::nn::Module& module, GroupRef group, const OfParameter& of = {});
 
 // Not collective. Copies this rank's part of each tensor into the module. Error(kInvalid), which
 // lists every difference in names and whole shapes; in that case no weight has been loaded.

@@ -37,7 +37,7 @@ double count_top5(const at::Tensor& logits, const at::Tensor& labels) {
 
 }  // namespace
 
-Evaluation evaluate(ProcessGroup& group, data::DataLoader& loader,
+Evaluation evaluate(GroupRef group, data::DataLoader& loader,
                     const std::function<at::Tensor(const at::Tensor& images)>& forward) {
   const at::NoGradGuard no_grad;
   // Loss, top-1 hits, top-5 hits, samples: exact in float64 for counts far beyond any data set.
@@ -51,9 +51,9 @@ Evaluation evaluate(ProcessGroup& group, data::DataLoader& loader,
     sums[2] += count_top5(logits, batch.target);
     sums[3] += size;
   }
-  group.all_reduce(std::span(sums));
+  group->all_reduce(std::span(sums));
   const auto [loss, first, first_five, samples] = sums;
-  check(samples > 0, "{}: evaluate: there is no sample on any rank", group.self());
+  check(samples > 0, "{}: evaluate: there is no sample on any rank", group->self());
   return {loss / samples, first / samples, first_five / samples,
           static_cast<std::int64_t>(samples)};
 }
@@ -83,16 +83,15 @@ TestResult test_result(const Evaluation& evaluation) {
 
 double TextEvaluation::perplexity() const { return std::exp(loss); }
 
-TextEvaluation evaluate_text(ProcessGroup& group, data::DataLoader& loader,
-                             const CountedLoss& loss) {
+TextEvaluation evaluate_text(GroupRef group, data::DataLoader& loader, const CountedLoss& loss) {
   const at::NoGradGuard no_grad;
   std::array<double, 2> sums{};  // loss, tokens; counts are exact in float64 far beyond any text
   for (const data::Batch& batch : loader.epoch(0)) {
     sums[0] += loss.sum(batch).item<double>();
     sums[1] += loss.count(batch);
   }
-  group.all_reduce(std::span(sums));
-  check(sums[1] > 0, "{}: evaluate_text: no rank has a token that counts", group.self());
+  group->all_reduce(std::span(sums));
+  check(sums[1] > 0, "{}: evaluate_text: no rank has a token that counts", group->self());
   return {sums[0] / sums[1], static_cast<std::int64_t>(sums[1])};
 }
 

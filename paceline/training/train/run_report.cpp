@@ -179,11 +179,11 @@ constexpr std::chrono::duration<double> kLongEnough{0.2};
 
 }  // namespace
 
-double measure_matrix_speed(ProcessGroup& group) {
+double measure_matrix_speed(GroupRef group) {
   const at::NoGradGuard no_grad;
   const at::Tensor a = at::full({kSize, kSize}, 0.5), b = at::full({kSize, kSize}, 0.25);
   models::apply_linear(a, b);  // to warm up: loads code and memory
-  group.barrier();
+  group->barrier();
   using Clock = std::chrono::steady_clock;
   const auto begin = Clock::now();
   auto fastest = std::chrono::duration<double>::max();
@@ -282,14 +282,14 @@ std::string_view label(Phase phase) {
 
 }  // namespace
 
-RunReport make_report(ProcessGroup& group, const PhaseTimes& times, double seconds,
-                      std::int64_t steps, std::int64_t samples, const SampleUnit& unit) {
+RunReport make_report(GroupRef group, const PhaseTimes& times, double seconds, std::int64_t steps,
+                      std::int64_t samples, const SampleUnit& unit) {
   std::vector<double> mine;
   for (std::size_t phase = 0; phase < kNumPhases; ++phase)
     mine.push_back(times.seconds(static_cast<Phase>(phase)));
-  const auto world = static_cast<std::size_t>(group.world_size());
+  const auto world = static_cast<std::size_t>(group->world_size());
   std::vector<double> all(kNumPhases * world);
-  group.all_gather(std::span(mine), std::span(all));
+  group->all_gather(std::span(mine), std::span(all));
 
   RunReport report;
   report.seconds = seconds;
