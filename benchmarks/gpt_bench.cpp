@@ -57,7 +57,7 @@ constexpr std::int64_t kPromptTokens = 16;
 struct Setting {
   std::string way = "data";
   int stage = 0;
-  bool divide_hosts = false;
+  bool shard_across_hosts = false;
   std::string schedule = "1f1b";
   int stages_per_rank = 1;
   std::vector<int> cut;        // layers of each stage; empty: the best cut
@@ -101,8 +101,8 @@ void run_data(const GroupPtr& group, const Setting& setting) {
   optim::Adam optimizer(module->parameters(), {.lr = 1e-4});
   DistributedDataParallelOptions options;
   if (setting.stage > 0)
-    options =
-        sharded_options(optimizer, {.stage = setting.stage, .divide_hosts = setting.divide_hosts});
+    options = sharded_options(
+        optimizer, {.stage = setting.stage, .shard_across_hosts = setting.shard_across_hosts});
   DistributedDataParallel<models::GptImpl> model(module, group, options);
   const Batch batch = random_batch(setting.sequences);
   measure(*group, setting.steps, [&] {
@@ -293,7 +293,8 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(0, 3));
   app.add_option("--schedule", setting.schedule, "of a pipeline: a name, or searched")
       ->capture_default_str();
-  app.add_flag("--divide-hosts", setting.divide_hosts, "each host keeps a part of the parameters");
+  app.add_flag("--shard-across-hosts", setting.shard_across_hosts,
+               "each host keeps a part of the parameters");
   app.add_option("--stages-per-rank", setting.stages_per_rank,
                  "of a pipeline; searched chooses itself")
       ->check(CLI::Range(1, 5));

@@ -34,7 +34,7 @@ struct Options {
   double dropout = 0;
 
   int shard = 0;                         // stage of fully_shard(); 0: DistributedDataParallel
-  bool divide_hosts = false;             // FullyShardOptions::divide_hosts
+  bool shard_across_hosts = false;       // FullyShardOptions::shard_across_hosts
   std::vector<paceline::MeshAxis> mesh;  // with the axes dp, tp and pp; empty: all ranks along dp
   PipelineFlags pipeline;
 

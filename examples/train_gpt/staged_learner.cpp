@@ -18,7 +18,7 @@
 #include "paceline/training/pipeline/pipeline.h"
 #include "paceline/training/pipeline/stage_weights.h"
 #include "paceline/training/tensor/compute_settings.h"
-#include "paceline/training/tensor_parallel/dense_weights.h"
+#include "paceline/training/tensor_parallel/full_state_dict.h"
 #include "paceline/training/train/pipeline_gradients.h"
 #include "paceline/training/train/training_step.h"
 
@@ -72,8 +72,8 @@ class StagedLearner : public Learner {
     train::PipelineGradientsOptions averaging{.replicas = mesh.group("dp"), .tied = &tied_};
     if (options.shard > 0)
       averaging.shard =
-          paceline::sharded_options(*optimizer_,
-                                    {.stage = options.shard, .divide_hosts = options.divide_hosts})
+          paceline::sharded_options(*optimizer_, {.stage = options.shard,
+                                                  .shard_across_hosts = options.shard_across_hosts})
               .shard;
     gradients_ = std::make_shared<train::PipelineGradients>(
         pipeline_,
@@ -90,13 +90,13 @@ class StagedLearner : public Learner {
     return gradients_->evaluate(batch);
   }
   paceline::StateDict weights() override {
-    return paceline::gather_stages(*stages_group_, paceline::gather_dense(*module_, *parts_));
+    return paceline::gather_stages(*stages_group_, paceline::full_state_dict(*module_, *parts_));
   }
   at::Tensor generate(const at::Tensor& prompt, std::int64_t tokens, std::uint64_t seed) override {
     const paceline::StateDict all = weights();
     if (mesh_.world()->rank() != 0) return {};
     models::Gpt whole(gpt_);
-    paceline::load_dense(*whole, all);
+    paceline::load_full_state_dict(*whole, all);
     return sample_from(whole, prompt, tokens, seed);
   }
 

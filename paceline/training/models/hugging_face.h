@@ -48,7 +48,8 @@ StateDict to_hugging_face(Gpt& model, const HuggingFaceOptions& options = {});
 StateDict to_hugging_face(Bert& model, const HuggingFaceOptions& options = {});
 
 // As above, for whole weights, or some of them, under the model's own names, as returned by
-// gather_dense() and gather_stages(). Error(kInvalid) for a name that such a model does not have.
+// full_state_dict() and gather_stages(). Error(kInvalid) for a name that such a model does not
+// have.
 StateDict to_hugging_face(const GptOptions& model, const StateDict& weights,
                           const HuggingFaceOptions& options = {});
 StateDict to_hugging_face(const BertOptions& model, const StateDict& weights,

@@ -147,7 +147,7 @@ Metadata ExponentialMovingAverage::options() const {
   return {{"decay", to_word(options_.decay)}, {"warm_up", options_.warm_up ? "yes" : "no"}};
 }
 
-void ExponentialMovingAverage::require_own(const Metadata& options) const {
+void ExponentialMovingAverage::require_compatible(const Metadata& options) const {
   require_same_words(options, this->options(), "average of the weights");
 }
 

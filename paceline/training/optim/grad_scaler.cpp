@@ -113,12 +113,12 @@ Metadata GradScaler::state() const {
   return words;
 }
 
-void GradScaler::require_own(const Metadata& state) const {
+void GradScaler::require_compatible(const Metadata& state) const {
   require_same_words(state, words_of(options_), kOwner);
 }
 
 void GradScaler::set_state(const Metadata& state) {
-  require_own(state);
+  require_compatible(state);
   const double saved = number_in(state, "scale", kOwner);
   const std::int64_t tracker = count_in(state, "growth_tracker", kOwner);
   check(saved > 0 && std::isfinite(saved), "grad_scaler: the saved scale {} is not above 0", saved);

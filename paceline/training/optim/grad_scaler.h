@@ -68,7 +68,7 @@ class GradScaler {
   Metadata state() const;
   // Throws Error(kInvalid), which lists the differences, when `state` is from a scaler with other
   // options; the first scale may differ.
-  void require_own(const Metadata& state) const;
+  void require_compatible(const Metadata& state) const;
   void set_state(const Metadata& state);
 
  private:

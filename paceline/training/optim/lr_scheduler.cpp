@@ -22,12 +22,12 @@ Metadata LRScheduler::state() const {
   return words;
 }
 
-void LRScheduler::require_own(const Metadata& state) const {
+void LRScheduler::require_compatible(const Metadata& state) const {
   require_same_words(state, parameters(), name());
 }
 
 void LRScheduler::set_state(const Metadata& state) {
-  require_own(state);
+  require_compatible(state);
   set_progress(state);
 }
 

@@ -35,8 +35,9 @@ class LRScheduler {
   Metadata state() const;
   // Throws Error(kInvalid), which lists the differences, when `state` is from a schedule with other
   // parameters: another kind, other options or other base rates.
-  void require_own(const Metadata& state) const;
-  // Calls require_own(), then continues from `state` and sets the learning rates that belong to it.
+  void require_compatible(const Metadata& state) const;
+  // Calls require_compatible(), then continues from `state` and sets the learning rates that belong
+  // to it.
   void set_state(const Metadata& state);
 
  protected:

@@ -140,8 +140,8 @@ void OptimizerCore::shard(std::shared_ptr<ProcessGroup> group, const ShardOption
   const auto plan = divides_gradients ? plan_units(parameters(), options.unit_bytes, options.units)
                                       : rows_by_type(parameters());
   if (group->world_size() == 1) return;
-  check(!options.divide_hosts || (options.one_copy && divides_gradients),
-        "{}: divide_hosts needs one copy a host and units of gradients: set one_copy and "
+  check(!options.shard_across_hosts || (options.node_shared && divides_gradients),
+        "{}: shard_across_hosts needs one copy a host and units of gradients: set node_shared and "
         "unit_bytes too",
         group->self());
   const at::NoGradGuard no_grad;

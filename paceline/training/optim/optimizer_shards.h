@@ -17,7 +17,7 @@ namespace paceline::optim {
 struct ShardOptions {
   // Keeps one copy of the parameters for all ranks of a host. Error(kUnsupported) if these ranks
   // share no memory, or if hosts have different numbers of ranks.
-  bool one_copy = false;
+  bool node_shared = false;
   // Names of parameters(), for the message about a write outside of a step; empty: their numbers.
   std::vector<std::string> names = {};
   // Above 0: gradients are divided too, in units of about this many bytes of parameters.
@@ -27,7 +27,7 @@ struct ShardOptions {
   std::vector<std::vector<at::Tensor>> units = {};
   // With one copy and units, on several hosts: each host keeps only the parts of its ranks, and a
   // unit is whole on a host only while operations read it (divided_parameters.h).
-  bool divide_hosts = false;
+  bool shard_across_hosts = false;
 };
 
 // Describes which parameters are parts of larger ones, if a model is divided among ranks. Norms are

@@ -29,13 +29,13 @@ struct GradientBucket {
 };
 
 // A tensor that a hook keeps between passes for one gradient of a bucket.
-struct KeptTensor {
+struct HookTensor {
   std::string kind;          // "error"; a gradient has at most one tensor of a kind
   std::size_t gradient = 0;  // number of the gradient in the bucket
   at::Tensor tensor;  // float32; a view of the hook's memory, into which restored values are copied
   // True for residuals (error feedback): each rank has its own, the part of its gradients that has
   // not been sent yet. False: the tensor is the same on every rank.
-  bool is_owed = false;
+  bool is_residual = false;
 };
 
 class CommunicationHook {
@@ -53,7 +53,7 @@ class CommunicationHook {
   }
   // For checkpoints, between passes: the tensors that the hook keeps for a bucket of the last
   // prepare(), and the hook's progress, in words that are the same on every rank.
-  virtual std::vector<KeptTensor> kept(const GradientBucket& bucket) {
+  virtual std::vector<HookTensor> kept(const GradientBucket& bucket) {
     (void)bucket;
     return {};
   }
@@ -129,7 +129,7 @@ class PowerSGDHook : public CommunicationHook {
   std::string name() const override;
   void prepare(ProcessGroup& group, const std::vector<GradientBucket>& buckets) override;
   WorkPtr start_round(ProcessGroup& group, const GradientBucket& bucket, int round) override;
-  std::vector<KeptTensor> kept(const GradientBucket& bucket) override;
+  std::vector<HookTensor> kept(const GradientBucket& bucket) override;
   optim::Metadata progress() const override;
   void set_progress(const optim::Metadata& words) override;
 
@@ -167,7 +167,7 @@ class TopKHook : public CommunicationHook {
   std::string name() const override;
   void prepare(ProcessGroup& group, const std::vector<GradientBucket>& buckets) override;
   WorkPtr start_round(ProcessGroup& group, const GradientBucket& bucket, int round) override;
-  std::vector<KeptTensor> kept(const GradientBucket& bucket) override;
+  std::vector<HookTensor> kept(const GradientBucket& bucket) override;
 
  private:
   struct State {
@@ -229,11 +229,11 @@ class PeriodicAverager {
   // Whether the last average() averaged the parameters, so that all replicas are equal.
   bool averaged() const { return averaged_; }
 
-  // For a checkpoint: the averager's options and the number of average() calls. require_own()
-  // throws Error(kInvalid), which lists the differences, when `state` is from an averager with
-  // other options.
+  // For a checkpoint: the averager's options and the number of average() calls.
+  // require_compatible() throws Error(kInvalid), which lists the differences, when `state` is from
+  // an averager with other options.
   optim::Metadata state() const;
-  void require_own(const optim::Metadata& state) const;
+  void require_compatible(const optim::Metadata& state) const;
   void set_state(const optim::Metadata& state);
 
  private:

@@ -100,7 +100,7 @@ DataParallelState::DataParallelState(std::shared_ptr<torch::nn::Module> module,
   take_model_of(0);
   if (options_.optimizer != nullptr) shard_optimizer(all);
   DistributedDataParallelOptions averaging = options_;
-  averaging.guard_passes = guard_passes();
+  averaging.check_replicas_every = check_replicas_every();
   if (options_.optimizer != nullptr && !core_of(*options_.optimizer).shards_gradients())
     averaging.optimizer = nullptr;
   reducer_ = std::make_unique<Reducer>(
@@ -136,7 +136,7 @@ void DataParallelState::shard_optimizer(const std::vector<NamedParameter>& param
 
 // Without a sharded optimizer, each rank would take its own step in the same memory.
 void DataParallelState::require_one_copy(const std::vector<NamedParameter>& parameters) const {
-  if (options_.optimizer != nullptr && options_.shard.one_copy) return;
+  if (options_.optimizer != nullptr && options_.shard.node_shared) return;
   for (const auto& parameter : parameters) {
     check(!is_built_once(parameter.tensor),
           "{}: the ranks of this host have one copy of parameter {} (build_once), which needs "
@@ -159,10 +159,10 @@ void DataParallelState::require_shards_apart() const {
 }
 
 // If hosts divide the parameters, there are no replicas to compare.
-std::int64_t DataParallelState::guard_passes() const {
+std::int64_t DataParallelState::check_replicas_every() const {
   const bool has_replicas =
       options_.optimizer == nullptr || !core_of(*options_.optimizer).divides_hosts();
-  return has_replicas ? options_.guard_passes : 0;
+  return has_replicas ? options_.check_replicas_every : 0;
 }
 
 void DataParallelState::forget_gradients() {
@@ -212,7 +212,7 @@ void DataParallelState::broadcast_buffers(int root) {
 }
 
 void DataParallelState::note_buffers() {
-  if (options_.guard_passes > 0) kept_buffers_.note(named_buffers_);
+  if (options_.check_replicas_every > 0) kept_buffers_.note(named_buffers_);
 }
 
 DataParallelState::Pass::Pass(DataParallelState& state, std::int64_t samples)

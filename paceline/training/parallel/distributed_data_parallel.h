@@ -85,7 +85,7 @@ class DataParallelState {
   void before_forward(std::int64_t samples);
   void end_step();
   void require_shards_apart() const;
-  std::int64_t guard_passes() const;
+  std::int64_t check_replicas_every() const;
   void require_one_copy(const std::vector<NamedParameter>& parameters) const;
   void shard_optimizer(const std::vector<NamedParameter>& parameters);
   void broadcast_parameters(int root);

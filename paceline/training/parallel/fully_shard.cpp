@@ -28,15 +28,15 @@ DistributedDataParallelOptions sharded_options(optim::Optimizer& optimizer,
   check(options.unit_bytes > 0, "fully_shard: units of 0 bytes");
   check(options.units.empty() || options.stage >= 2,
         "fully_shard: units divide gradients, which stage {} does not", options.stage);
-  check(!options.divide_hosts || options.stage == 3,
-        "fully_shard: divide_hosts needs stage 3; in stage {} each rank has all parameters",
+  check(!options.shard_across_hosts || options.stage == 3,
+        "fully_shard: shard_across_hosts needs stage 3; in stage {} each rank has all parameters",
         options.stage);
   DistributedDataParallelOptions all = options.data_parallel;
   all.optimizer = &optimizer;
-  all.shard = {.one_copy = options.stage == 3,
+  all.shard = {.node_shared = options.stage == 3,
                .unit_bytes = options.stage >= 2 ? options.unit_bytes : 0,
                .units = options.units,
-               .divide_hosts = options.divide_hosts};
+               .shard_across_hosts = options.shard_across_hosts};
   return all;
 }
 

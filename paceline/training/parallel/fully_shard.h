@@ -17,7 +17,7 @@
 // copy of the parameters per host, in memory that the host's ranks share: nothing is gathered
 // within a host, and after each step the updates of other hosts are sent once to each host. A write
 // to a parameter outside of a step prints the parameter's name and ends the process. With
-// `divide_hosts` each host keeps only a part of the parameters: before an operation reads a
+// `shard_across_hosts` each host keeps only a part of the parameters: before an operation reads a
 // parameter, the parameter's unit arrives from the other hosts, while the model computes with the
 // previous unit. All stages give the same bits as DistributedDataParallel with the whole step on
 // every rank.
@@ -28,8 +28,8 @@
 //
 // Memory in bytes on each rank, without activations, for P float32 parameters and Adam on W ranks:
 // 16 P undivided; 8 P + 8 P / W in stage 1; 4 P + 12 P / W in stage 2; 12 P / W in stage 3, which
-// also needs 4 P for each host or, with `divide_hosts` on H hosts, 4 P / H and four units for each
-// host. In stages 2 and 3 a backward pass needs four more units.
+// also needs 4 P for each host or, with `shard_across_hosts` on H hosts, 4 P / H and four units for
+// each host. In stages 2 and 3 a backward pass needs four more units.
 
 #include <cstddef>
 #include <functional>
@@ -54,7 +54,7 @@ struct FullyShardOptions {
   std::vector<std::vector<at::Tensor>> units = {};
   // For stage 3 on several hosts: each host keeps a part of the parameters instead of a copy, and a
   // unit is whole only while operations read it (training/optim/divided_parameters.h).
-  bool divide_hosts = false;
+  bool shard_across_hosts = false;
   DistributedDataParallelOptions data_parallel = {};
 };
 

@@ -310,7 +310,7 @@ void TrainingRun::print_table() {
     table += memory->table();
   }
   metrics_.write("end", fields);
-  if (const auto room = checkpoints_.room_on_disk()) {
+  if (const auto room = checkpoints_.checkpoints_that_fit()) {
     table +=
         table_row("checkpoints",
                   fmt::format("the disk has room for {}; the oldest goes before each save", *room));

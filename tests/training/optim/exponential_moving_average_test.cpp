@@ -70,8 +70,8 @@ TEST(ExponentialMovingAverage, resumed_it_continues_bit_for_bit) {
   for (std::size_t i = 0; i < 3; ++i)
     EXPECT_TRUE(at::equal(resumed.state()[i].second, straight.state()[i].second));
   ExponentialMovingAverage other(parameters, {.decay = 0.5});
-  EXPECT_THROW(other.require_own(straight.options()), Error);
-  resumed.require_own(straight.options());
+  EXPECT_THROW(other.require_compatible(straight.options()), Error);
+  resumed.require_compatible(straight.options());
   ExponentialMovingAverage smaller({parameters[0]}, {});
   EXPECT_THROW(smaller.set_state(straight.state()), Error);
 }

@@ -28,7 +28,7 @@ using namespace std::chrono_literals;
 
 std::unique_ptr<Adam> make_shared_adam(ProcessGroup& group) {
   auto optimizer = std::make_unique<Adam>(make_odd_parameters(), AdamOptions{.lr = 1e-2});
-  optimizer->shard(borrowed(group), {.one_copy = true, .names = {"weight", "bias", "kernel"}});
+  optimizer->shard(borrowed(group), {.node_shared = true, .names = {"weight", "bias", "kernel"}});
   return optimizer;
 }
 
@@ -119,7 +119,7 @@ TEST(OneCopyStep, a_rank_that_dies_in_a_step_lets_no_other_finish_it) {
   const auto results = run_process_ranks(3, [&](ProcessGroup& group) {
     at::set_num_threads(1);
     KilledDescent optimizer(make_odd_parameters(), group.rank() == 1);
-    optimizer.shard(borrowed(group), {.one_copy = true});
+    optimizer.shard(borrowed(group), {.node_shared = true});
     for (int step = 0; step < 5; ++step) {
       take_steps(optimizer, step, step + 1);
       finished.add();
@@ -155,7 +155,7 @@ TEST(OneCopyStep, is_refused_where_ranks_share_no_memory) {
                         [](ProcessGroup& group) {
                           Adam optimizer(make_odd_parameters(), AdamOptions{});
                           expect_error(ErrorCode::kUnsupported, {"share no memory"}, [&] {
-                            optimizer.shard(borrowed(group), {.one_copy = true});
+                            optimizer.shard(borrowed(group), {.node_shared = true});
                           });
                         },
                         {.transport = TransportKind::kTcp});
@@ -165,7 +165,7 @@ TEST(OneCopyStep, names_are_of_all_parameters_or_of_none) {
   harness::run_ranks_ok(2, [](ProcessGroup& group) {
     Adam optimizer(make_odd_parameters(), AdamOptions{});
     expect_error(ErrorCode::kInvalid, {"2 names", "3 parameters"}, [&] {
-      optimizer.shard(borrowed(group), {.one_copy = true, .names = {"a", "b"}});
+      optimizer.shard(borrowed(group), {.node_shared = true, .names = {"a", "b"}});
     });
   });
 }

@@ -56,9 +56,9 @@ TEST(ShardedOptimizer, takes_the_steps_of_a_single_one_bit_for_bit) {
     take_steps(*single, 0, 6);
     for (const int world : {1, 2, 3, 4, 8}) {
       run_ranks_ok(world, [&](ProcessGroup& group) {
-        for (const bool one_copy : {false, true}) {
+        for (const bool node_shared : {false, true}) {
           const auto sharded = make(name);
-          sharded->shard(borrowed(group), {.one_copy = one_copy});
+          sharded->shard(borrowed(group), {.node_shared = node_shared});
           take_steps(*sharded, 0, 6);
           expect_same_bits(sharded->parameters(), single->parameters());
         }
@@ -78,9 +78,9 @@ TEST(ShardedOptimizer, norms_of_large_parameters_have_the_same_bits_too) {
   take_steps(*single, 0, 3);
   for (const int world : {2, 3, 4}) {
     run_ranks_ok(world, [&](ProcessGroup& group) {
-      for (const bool one_copy : {false, true}) {
+      for (const bool node_shared : {false, true}) {
         const auto sharded = large();
-        sharded->shard(borrowed(group), {.one_copy = one_copy});
+        sharded->shard(borrowed(group), {.node_shared = node_shared});
         take_steps(*sharded, 0, 3);
         expect_same_bits(sharded->parameters(), single->parameters());
       }
@@ -117,9 +117,9 @@ TEST(ShardedOptimizer, its_state_moves_between_any_numbers_of_ranks) {
     take_steps(*straight, 3, 6);
     for (const int world : {1, 2, 4}) {
       run_ranks_ok(world, [&](ProcessGroup& group) {
-        for (const bool one_copy : {false, true}) {
+        for (const bool node_shared : {false, true}) {
           const auto resumed = make(name);
-          resumed->shard(borrowed(group), {.one_copy = one_copy});
+          resumed->shard(borrowed(group), {.node_shared = node_shared});
           {
             const auto writing = resumed->writable_parameters();
             assign(resumed->parameters(), parameters);

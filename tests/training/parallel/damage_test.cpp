@@ -85,14 +85,14 @@ const std::vector<std::pair<std::string, MakeOptimizer>>& optimizers() {
 // damage.
 struct Trainee {
   Trainee(ProcessGroup& group, int stage, const MakeOptimizer& make,
-          at::ScalarType type = at::kFloat, std::int64_t guard_passes = 0)
+          at::ScalarType type = at::kFloat, std::int64_t check_replicas_every = 0)
       : net(make_net(type)),
         optimizer(make(net->parameters())),
-        model(net, borrowed(group), options_for(stage, guard_passes)) {}
+        model(net, borrowed(group), options_for(stage, check_replicas_every)) {}
 
-  DistributedDataParallelOptions options_for(int stage, std::int64_t guard_passes) {
+  DistributedDataParallelOptions options_for(int stage, std::int64_t check_replicas_every) {
     DistributedDataParallelOptions options;
-    options.guard_passes = guard_passes;
+    options.check_replicas_every = check_replicas_every;
     if (stage == 0) return options;
     return sharded_options(*optimizer, {.stage = stage, .data_parallel = options});
   }

@@ -103,11 +103,12 @@ struct Trainee {
       : net(std::move(tower)),
         optimizer(make(net->parameters())),
         model(net, borrowed(group),
-              stage == 0 ? options
-                         : sharded_options(*optimizer, {.stage = std::min(stage, 3),
-                                                        .unit_bytes = kSmallUnits,
-                                                        .divide_hosts = stage == kDividedHosts,
-                                                        .data_parallel = std::move(options)})) {}
+              stage == 0
+                  ? options
+                  : sharded_options(*optimizer, {.stage = std::min(stage, 3),
+                                                 .unit_bytes = kSmallUnits,
+                                                 .shard_across_hosts = stage == kDividedHosts,
+                                                 .data_parallel = std::move(options)})) {}
   Trainee(ProcessGroup& group, std::shared_ptr<Tower> tower,
           const std::function<FullyShardOptions(Tower&)>& options)
       : net(std::move(tower)),
@@ -191,7 +192,7 @@ TEST(FullyShard, chosen_units_change_no_bits) {
             };
             return {.unit_bytes = kSmallUnits,
                     .units = {both(tower.tied, tower.narrow), both(tower.wide, tower.a)},
-                    .divide_hosts = divides};
+                    .shard_across_hosts = divides};
           });
           train_plainly(divided, group.rank());
           expect_same(divided, whole, fmt::format("rank {}", group.rank()));
@@ -498,7 +499,7 @@ TEST(FullyShard, whole_parameters_may_be_held_several_times_and_long) {
         auto net = wide_layers();
         auto adam = std::make_unique<optim::Adam>(net->parameters(), optim::AdamOptions{});
         auto model = std::make_unique<DistributedDataParallel<torch::nn::SequentialImpl>>(
-            net, borrowed(group), sharded_options(*adam, {.divide_hosts = true}));
+            net, borrowed(group), sharded_options(*adam, {.shard_across_hosts = true}));
         // The operation fetches the values from rank 0's host if necessary.
         const at::Tensor first = net->parameters()[0].detach().clone();
         auto outer = adam->whole_parameters();
@@ -529,7 +530,7 @@ TEST(FullyShardProcesses, a_divided_parameter_that_is_read_through_a_pointer_is_
         at::set_num_threads(1);
         auto net = wide_layers();
         optim::Adam adam(net->parameters());
-        auto model = fully_shard(net, borrowed(group), adam, {.divide_hosts = true});
+        auto model = fully_shard(net, borrowed(group), adam, {.shard_across_hosts = true});
         if (group.rank() == 1) {
           const volatile auto* const values =
               static_cast<const float*>(net->parameters()[5].data_ptr());
@@ -554,7 +555,7 @@ TEST(FullyShard, ranks_that_use_divided_parameters_in_different_orders_are_told)
         [](ProcessGroup& group) {
           auto net = wide_layers();
           optim::Adam adam(net->parameters());
-          auto model = fully_shard(net, borrowed(group), adam, {.divide_hosts = true});
+          auto model = fully_shard(net, borrowed(group), adam, {.shard_across_hosts = true});
           const at::NoGradGuard no_grad;
           for (std::size_t i = 0; i < 8; ++i) {
             const auto at = group.rank() == 1 ? 7 - i : i;

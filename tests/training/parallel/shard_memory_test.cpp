@@ -169,7 +169,7 @@ TEST(ShardMemory, hosts_that_divide_parameters_have_few_units_whole) {
         at::set_num_threads(1);
         auto net = square_layers(kLayers, kSide);
         optim::Adam adam(net->parameters());
-        auto model = fully_shard(net, borrowed(group), adam, {.divide_hosts = true});
+        auto model = fully_shard(net, borrowed(group), adam, {.shard_across_hosts = true});
         constexpr auto kUnit = static_cast<std::size_t>(kSide * kSide) * sizeof(float);
         constexpr std::size_t kKept = kLayers * kUnit / 2;
         for (int step = 0; step < 3; ++step) {

@@ -51,7 +51,8 @@ StateDict gradients_of(const torch::nn::Module& module) {
 }
 
 StateDict gradients_of(torch::nn::Module& module, ProcessGroup& group) {
-  return gather_dense(module, group, [](const at::Tensor& parameter) { return parameter.grad(); });
+  return full_state_dict(module, group,
+                         [](const at::Tensor& parameter) { return parameter.grad(); });
 }
 
 void expect_same_tensors(

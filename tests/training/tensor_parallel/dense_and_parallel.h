@@ -9,7 +9,7 @@
 #include <torch/torch.h>
 
 #include "paceline/training/autograd/differentiable_collectives.h"
-#include "paceline/training/tensor_parallel/dense_weights.h"
+#include "paceline/training/tensor_parallel/full_state_dict.h"
 
 #include "tests/harness/borrowed_group.h"
 

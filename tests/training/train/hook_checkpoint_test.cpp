@@ -211,7 +211,7 @@ TEST_F(HookCheckpointTest, post_local_sgd_goes_on_at_its_step) {
   const auto train = [&](std::int64_t save_at, bool resume, ProcessGroup& group) {
     const std::shared_ptr<ProcessGroup> shared(&group, [](auto*) {});
     DistributedDataParallelOptions options;
-    options.guard_passes = 0;
+    options.check_replicas_every = 0;
     torch::manual_seed(1);
     const auto net = std::make_shared<torch::nn::LinearImpl>(6, 4);
     DistributedDataParallel model(net, shared, options);

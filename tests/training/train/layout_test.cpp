@@ -89,9 +89,9 @@ struct DividedRun {
     optimizer.emplace(std::vector<optim::ParameterGroup<optim::AdamWOptions>>{
         {decayed, {.weight_decay = 0.1}}, {others, {}}});
     if (layout.stage > 0) {
-      optimizer->shard(mesh.group("dp"), {.one_copy = layout.stage == 3,
+      optimizer->shard(mesh.group("dp"), {.node_shared = layout.stage == 3,
                                           .unit_bytes = layout.stage > 1 ? std::size_t{4096} : 0,
-                                          .divide_hosts = layout.divides_hosts});
+                                          .shard_across_hosts = layout.divides_hosts});
     }
     schedule.emplace(*optimizer, optim::CosineAnnealingLROptions{.T_max = 9});
     average.emplace(optimizer->parameters(), optim::ExponentialMovingAverage::Options{});

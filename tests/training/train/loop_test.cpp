@@ -57,7 +57,7 @@ TEST(Loop, waiting_for_parameters_of_other_hosts_is_communication) {
   const auto body = [](ProcessGroup& group) {
     const auto net = SmallRun::make_model(group);
     optim::Adam optimizer(net->parameters(), {.lr = 1e-2});
-    auto model = fully_shard(net, borrow(group), optimizer, {.divide_hosts = true});
+    auto model = fully_shard(net, borrow(group), optimizer, {.shard_across_hosts = true});
     BackwardPasses gradients(
         [&](const data::Batch& batch) {
           if (group.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(20));

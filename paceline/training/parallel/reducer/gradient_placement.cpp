@@ -348,7 +348,7 @@ GradientBucket HookedPlacement::view_of(std::size_t bucket) const {
   return view;
 }
 
-std::string HookedPlacement::name_of(const GradientBucket& bucket, const KeptTensor& kept) const {
+std::string HookedPlacement::name_of(const GradientBucket& bucket, const HookTensor& kept) const {
   const std::size_t parameter = buckets_.all[bucket.index].plan.parameters.at(kept.gradient);
   return kept.kind + "." + buckets_.parameters[parameter].name;
 }
@@ -365,7 +365,7 @@ HookState HookedPlacement::hook_state() const {
     order.insert(order.end(), parameters.begin(), parameters.end());
     const GradientBucket view = view_of(i);
     for (const auto& kept : hook_->kept(view))
-      (kept.is_owed ? state.owed : state.shared).emplace_back(name_of(view, kept), kept.tensor);
+      (kept.is_residual ? state.owed : state.shared).emplace_back(name_of(view, kept), kept.tensor);
   }
   state.words[kOrder] = optim::to_word(order);
   return state;

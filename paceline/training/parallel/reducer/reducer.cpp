@@ -69,7 +69,7 @@ Reducer::Reducer(std::shared_ptr<ProcessGroup> group, std::vector<NamedParameter
       communicates_(group_->world_size() > 1 || steps_.has_shards()),
       large_need_no_copy_(tensors_need_no_copy(*group_, device_, kAloneBytes)),
       turns_(LaunchTurns::of(*group_)),
-      monitor_(*group_, buckets_.parameters, options.non_finite, options.guard_passes,
+      monitor_(*group_, buckets_.parameters, options.non_finite, options.check_replicas_every,
                turns_->next_number()),
       placement_(make_placement(nullptr)),
       counter_(bytes_of(buckets_.parameters)) {

@@ -76,7 +76,7 @@ struct DistributedDataParallelOptions {
   // 0, each rank also compares its buffers before a pass with those at the end of the last pass
   // (KeptTensors). Set it to 0 for replicas that differ on purpose, as between the averages of
   // PeriodicAverager.
-  std::int64_t guard_passes = 100;
+  std::int64_t check_replicas_every = 100;
   // kReport: rank 0 logs the rank and the parameter whose gradient is not finite. kError: every
   // rank throws Error(kInvalid), before any replica has taken a step.
   NonFinite non_finite = NonFinite::kReport;

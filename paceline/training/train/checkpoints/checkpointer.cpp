@@ -175,7 +175,7 @@ bool Checkpointer::finish() {
   return ask_rank_0(*group_, [&] { return is_written(error); });
 }
 
-std::optional<int> Checkpointer::room_on_disk() const {
+std::optional<int> Checkpointer::checkpoints_that_fit() const {
   return team_.directory() != nullptr ? team_.directory()->room() : std::nullopt;
 }
 
@@ -244,8 +244,8 @@ bool RunCheckpoints::finish(const TrainingState& state) {
   return checkpointer_->finish();
 }
 
-std::optional<int> RunCheckpoints::room_on_disk() const {
-  return checkpointer_ ? checkpointer_->room_on_disk() : std::nullopt;
+std::optional<int> RunCheckpoints::checkpoints_that_fit() const {
+  return checkpointer_ ? checkpointer_->checkpoints_that_fit() : std::nullopt;
 }
 
 }  // namespace paceline::train

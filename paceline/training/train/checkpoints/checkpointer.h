@@ -228,7 +228,7 @@ class Checkpointer {
   // The number of checkpoints for which the disk has room, if a save found the disk full; after
   // such a save the oldest checkpoint is removed before each save. Set only on rank 0, and only
   // after finish().
-  std::optional<int> room_on_disk() const;
+  std::optional<int> checkpoints_that_fit() const;
 
   // Collective. Copies the state to memory that outlives the processes of the ranks. Returns false
   // on every rank, and logs the reason, when there is not enough memory. DamagedState as for
@@ -325,8 +325,8 @@ class RunCheckpoints {
   // reason.
   bool stop_requested() { return stop_ && stop_->requested(*group_); }
   std::string stop_reason() const { return stop_ ? stop_->reason() : std::string(); }
-  // See Checkpointer::room_on_disk().
-  std::optional<int> room_on_disk() const;
+  // See Checkpointer::checkpoints_that_fit().
+  std::optional<int> checkpoints_that_fit() const;
 
  private:
   void save(const TrainingState& state);

@@ -53,7 +53,7 @@ void Checkpointer::require_run(const Manifest& saved, const RunBoxes& boxes,
   });
   std::optional<Error> failure;
   try {
-    require_own(saved, optimizer, parts_);
+    require_compatible(saved, optimizer, parts_);
   } catch (const Error& error) {
     failure = error;
   }

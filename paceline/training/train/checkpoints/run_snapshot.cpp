@@ -85,7 +85,7 @@ constexpr std::string_view kModelTensors = "model.";  // prefix of model tensors
 // The hook of a reducer, with the same interface as the other parts.
 struct Hook {
   const Reducer& reducer;
-  void require_own(const optim::Metadata& words) const { reducer.require_own_hook(words); }
+  void require_compatible(const optim::Metadata& words) const { reducer.require_own_hook(words); }
 };
 std::optional<Hook> hook_of(const RunParts& parts) {
   if (parts.reducer == nullptr || !parts.reducer->has_hook()) return std::nullopt;
@@ -164,7 +164,7 @@ std::string difference_of(const nlohmann::json& saved, const char* key, const Pa
   }
   if (part == nullptr) return "";
   try {
-    part->require_own(saved.at(key).template get<optim::Metadata>());
+    part->require_compatible(saved.at(key).template get<optim::Metadata>());
   } catch (const Error& error) {
     return fmt::format("\n{}", error.what());
   }
@@ -215,7 +215,8 @@ std::map<std::string, std::string> words_of(const TrainingState& state,
   return {{kWords, encode(state, optimizer, parts)}};
 }
 
-void require_own(const Manifest& saved, const optim::Optimizer* optimizer, const RunParts& parts) {
+void require_compatible(const Manifest& saved, const optim::Optimizer* optimizer,
+                        const RunParts& parts) {
   check(saved.metadata.contains(kWords), "the checkpoint is not one of a training run");
   const auto words = json_in(saved.metadata);
   require_same_optimizer(words, optimizer);

@@ -52,12 +52,13 @@ std::map<std::string, std::string> words_of(const TrainingState& state,
 // Error(kInvalid), with all differences, when the checkpoint is not from a training run, is from
 // another optimizer, or was saved with other parameters of schedule, scaler, average of the
 // weights, communication hook or periodic averager, or with other attached states.
-void require_own(const Manifest& saved, const optim::Optimizer* optimizer, const RunParts& parts);
+void require_compatible(const Manifest& saved, const optim::Optimizer* optimizer,
+                        const RunParts& parts);
 // Error(kInvalid), with the tensors that only the checkpoint or only the run has, and those whose
 // shape or type differs. `wanted`: the boxes that the run needs, from all ranks.
 void require_same_tensors(const Manifest& saved, const std::vector<HeldBox>& wanted);
 
-// Reads the state from the metadata of a checkpoint that require_own() has accepted.
+// Reads the state from the metadata of a checkpoint that require_compatible() has accepted.
 TrainingState state_in(const std::map<std::string, std::string>& metadata);
 // Passes the saved learning rates to the optimizer, and the saved states to the schedule, the
 // scaler and the periodic averager.

@@ -1,4 +1,4 @@
-#include "paceline/training/tensor_parallel/dense_weights.h"
+#include "paceline/training/tensor_parallel/full_state_dict.h"
 
 #include <memory>
 #include <optional>
@@ -70,7 +70,7 @@ void require_parts_of(const ProcessGroup& group, const Weights& weights) {
   for (const auto& [name, weight] : weights) {
     const auto& division = weight.division;
     check(!division || (division->parts == group.world_size() && division->part == group.rank()),
-          "{}: gather_dense: {} is part {} of {}, which are not the ranks of group {}; pass "
+          "{}: full_state_dict: {} is part {} of {}, which are not the ranks of group {}; pass "
           "the group that the model was made for",
           group.self(), name, division ? division->part : 0, division ? division->parts : 1,
           group.name());
@@ -135,7 +135,7 @@ StateDict joined_in_one_copy(const Weights& weights, ProcessGroup& group) {
 
 }  // namespace
 
-StateDict gather_dense(torch::nn::Module& module, GroupRef group, const OfParameter& of) {
+StateDict full_state_dict(torch::nn::Module& module, GroupRef group, const OfParameter& of) {
   const at::NoGradGuard no_grad;
   const Weights weights = weights_in(module, of);
   require_parts_of(group, weights);
@@ -149,7 +149,7 @@ StateDict gather_dense(torch::nn::Module& module, GroupRef group, const OfParame
   return whole;
 }
 
-void load_dense(torch::nn::Module& module, const StateDict& tensors) {
+void load_full_state_dict(torch::nn::Module& module, const StateDict& tensors) {
   Weights own = weights_in(module);
   const std::string wrong = differences(own, tensors);
   check(wrong.empty(), "these weights are another model's:{}", wrong);
