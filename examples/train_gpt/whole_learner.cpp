@@ -104,7 +104,6 @@ class WholeLearner : public Learner {
                                                             paceline::optim::Optimizer& optimizer) {
     const paceline::DistributedDataParallelOptions plain{
         .logical_shards = options.training.loading.logical_shards};
-    if (options.shard == 0) return plain;
     return paceline::sharded_options(optimizer, {.stage = options.shard,
                                                  .shard_across_hosts = options.shard_across_hosts,
                                                  .data_parallel = plain});

@@ -147,6 +147,9 @@ std::int64_t batch_size_of(const Args&... arguments) {
 // exception: let it end the process. If such a rank continues, it gets an Error at its next
 // forward(), and so do the other ranks (Reducer::before_forward()).
 //
+// The wrapper is a handle, as LibTorch's module holders are: copies refer to the same model, so it
+// can be assigned and returned.
+//
 // Thread safety: none; one thread trains.
 template <class Module>
 class DistributedDataParallel {
@@ -156,7 +159,8 @@ class DistributedDataParallel {
   // backend for their device.
   DistributedDataParallel(std::shared_ptr<Module> module, std::shared_ptr<ProcessGroup> group,
                           const DistributedDataParallelOptions& options = {})
-      : module_(std::move(module)), state_(module_, std::move(group), options) {}
+      : module_(std::move(module)),
+        state_(std::make_shared<DataParallelState>(module_, std::move(group), options)) {}
   // For LibTorch's module holders (TORCH_MODULE).
   DistributedDataParallel(const torch::nn::ModuleHolder<Module>& holder,
                           std::shared_ptr<ProcessGroup> group,
@@ -167,7 +171,7 @@ class DistributedDataParallel {
   // activation_checkpoint(), which would run its communication twice.
   template <class... Args>
   decltype(auto) forward(Args&&... args) {
-    const DataParallelState::Pass pass(state_, batch_size_of(args...));
+    const DataParallelState::Pass pass(*state_, batch_size_of(args...));
     return module_->forward(std::forward<Args>(args)...);
   }
   template <class... Args>
@@ -187,25 +191,30 @@ class DistributedDataParallel {
   // module's own zero_grad() does not reach these.
   void zero_grad() {
     module_->zero_grad();
-    state_.forget_gradients();
+    state_->forget_gradients();
   }
+
+  // While it is false, backward passes only add to the gradients, without communication; the first
+  // pass after it is true again averages the sum. With batches of a DataLoader, pass
+  // batch.ends_step before each forward pass.
+  void set_requires_gradient_sync(bool required) { state_->reducer().set_synchronize(required); }
 
   // Collective; call it between passes (Reducer::set_hook()).
   void register_comm_hook(std::shared_ptr<CommunicationHook> hook) {
-    state_.reducer().set_hook(std::move(hook));
+    state_->reducer().set_hook(std::move(hook));
   }
-  [[nodiscard]] NoSync no_sync() { return NoSync(state_.reducer()); }
+  [[nodiscard]] NoSync no_sync() { return NoSync(state_->reducer()); }
   Module& module() { return *module_; }
   // For torch::save(model.module_ptr(), path), which writes the same file as torch::save(model,
   // path). It is enough that one rank saves, because all ranks have the same values.
   const std::shared_ptr<Module>& module_ptr() const { return module_; }
   DistributedDataParallel* operator->() { return this; }
-  Reducer& reducer() { return state_.reducer(); }
-  DataParallelState& state() { return state_; }
+  Reducer& reducer() { return state_->reducer(); }
+  DataParallelState& state() { return *state_; }
 
  private:
-  const std::shared_ptr<Module> module_;  // shared with the user
-  DataParallelState state_;
+  std::shared_ptr<Module> module_;  // shared with the user
+  std::shared_ptr<DataParallelState> state_;
 };
 
 // For torch::save(model, path). torch::load() reads such a file into the module itself.

@@ -21,9 +21,9 @@ namespace paceline {
 
 DistributedDataParallelOptions sharded_options(optim::Optimizer& optimizer,
                                                const FullyShardOptions& options) {
-  check(options.stage >= 1 && options.stage <= 3,
-        "fully_shard: unknown stage {}; choose 1 (divides the optimizer's state), 2 (also "
-        "gradients) or 3 (also parameters)",
+  check(options.stage >= 0 && options.stage <= 3,
+        "fully_shard: unknown stage {}; choose 0 (divides nothing), 1 (the optimizer's state), 2 "
+        "(also gradients) or 3 (also parameters)",
         options.stage);
   check(options.unit_bytes > 0, "fully_shard: units of 0 bytes");
   check(options.units.empty() || options.stage >= 2,
@@ -32,6 +32,7 @@ DistributedDataParallelOptions sharded_options(optim::Optimizer& optimizer,
         "fully_shard: shard_across_hosts needs stage 3; in stage {} each rank has all parameters",
         options.stage);
   DistributedDataParallelOptions all = options.data_parallel;
+  if (options.stage == 0) return all;
   all.optimizer = &optimizer;
   all.shard = {.node_shared = options.stage == 3,
                .unit_bytes = options.stage >= 2 ? options.unit_bytes : 0,

@@ -11,7 +11,8 @@
 //   optim::clip_grad_norm(optimizer, 1.0);
 //   optimizer.step();
 //
-// Stage 1 divides the optimizer's state and its step. Stage 2 also divides gradients: while the
+// Stage 0 divides nothing, so a program can choose the stage by a flag. Stage 1 divides the
+// optimizer's state and its step. Stage 2 also divides gradients: while the
 // backward pass runs, each rank gets the gradients of the part that it updates, and `.grad` stays
 // undefined; reading it is Error(kInvalid), even in LibTorch's own functions. Stage 3 keeps one
 // copy of the parameters per host, in memory that the host's ranks share: nothing is gathered
@@ -47,7 +48,7 @@
 namespace paceline {
 
 struct FullyShardOptions {
-  int stage = 3;                       // 1, 2 or 3
+  int stage = 3;                       // 0, 1, 2 or 3; 0 is DistributedDataParallel
   std::size_t unit_bytes = 4U << 20U;  // parameter bytes per unit; above 0
   // Units that you choose yourself, such as block->parameters() for each block; all other
   // parameters get units by size. For stages 2 and 3.
@@ -59,7 +60,7 @@ struct FullyShardOptions {
 };
 
 // Returns `options.data_parallel`, set up for a wrapper of this stage. Error(kInvalid) for an
-// unknown stage, for units of 0 bytes, and for chosen units in stage 1. The wrapper throws
+// unknown stage, for units of 0 bytes, and for chosen units in stages 0 and 1. The wrapper throws
 // Error(kInvalid) for a chosen tensor that is not a parameter of the optimizer or is in two units.
 DistributedDataParallelOptions sharded_options(optim::Optimizer& optimizer,
                                                const FullyShardOptions& options);

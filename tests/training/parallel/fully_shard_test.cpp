@@ -103,12 +103,10 @@ struct Trainee {
       : net(std::move(tower)),
         optimizer(make(net->parameters())),
         model(net, borrowed(group),
-              stage == 0
-                  ? options
-                  : sharded_options(*optimizer, {.stage = std::min(stage, 3),
-                                                 .unit_bytes = kSmallUnits,
-                                                 .shard_across_hosts = stage == kDividedHosts,
-                                                 .data_parallel = std::move(options)})) {}
+              sharded_options(*optimizer, {.stage = std::min(stage, 3),
+                                           .unit_bytes = kSmallUnits,
+                                           .shard_across_hosts = stage == kDividedHosts,
+                                           .data_parallel = std::move(options)})) {}
   Trainee(ProcessGroup& group, std::shared_ptr<Tower> tower,
           const std::function<FullyShardOptions(Tower&)>& options)
       : net(std::move(tower)),
@@ -434,6 +432,28 @@ TEST(FullyShard, goes_on_after_an_exception_in_every_ranks_backward_pass) {
         [](const at::Tensor&) -> at::Tensor { throw std::runtime_error("of the test"); });
     EXPECT_THROW(tower_loss(trainee.model->forward(input)).backward(), std::runtime_error);
     train_plainly(trainee, rank);
+  });
+}
+
+// One variable, whose stage is a flag of the program.
+TEST(FullyShard, a_wrapper_is_a_handle_that_can_be_assigned) {
+  run_ranks_ok(2, [](ProcessGroup& group) {
+    const auto tower = make_tower();
+    DistributedDataParallel model(tower, borrowed(group));
+    for (const int stage : {0, 1, 2}) {
+      const auto next = make_tower();
+      optim::Adam adam(next->parameters());
+      model = fully_shard(next, borrowed(group), adam, {.stage = stage});
+      auto same = model;
+      EXPECT_EQ(&same.module(), next.get());
+      same.set_requires_gradient_sync(false);
+      EXPECT_FALSE(model.reducer().synchronizes());
+      model.set_requires_gradient_sync(true);
+      tower_loss(same(tower_input(0, group.rank()))).backward();
+      adam.step();
+      model = DistributedDataParallel(tower, borrowed(group));  // before `adam` ends
+    }
+    tower_loss(model(tower_input(1, group.rank()))).backward();
   });
 }
 
