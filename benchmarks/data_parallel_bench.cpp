@@ -48,13 +48,13 @@ struct Variant {
 
 std::vector<Variant> variants_for(int world_size) {
   DistributedDataParallelOptions bare;
-  bare.guard_passes = 0;
+  bare.check_replicas_every = 0;
   bare.non_finite = NonFinite::kIgnore;
   bare.logical_shards = 0;
   DistributedDataParallelOptions guard = bare, finite = bare, both = bare;
-  guard.guard_passes = 100;
+  guard.check_replicas_every = 100;
   finite.non_finite = NonFinite::kReport;
-  both.guard_passes = 100;
+  both.check_replicas_every = 100;
   both.non_finite = NonFinite::kReport;
   const auto shards = [&](std::int64_t each) {
     DistributedDataParallelOptions options = bare;
@@ -73,7 +73,7 @@ std::vector<Variant> variants_for(int world_size) {
           {"logical shards, 4 a rank", 8, shards(4), 4},
           {"bf16_compress", 0, bare, 1, std::make_shared<CompressHook>(at::kBFloat16)},
           {"power_sgd, rank 4", 0, bare, 1,
-           std::make_shared<PowerSgdHook>(PowerSgdOptions{.rank = 4, .start_step = 0})}};
+           std::make_shared<PowerSGDHook>(PowerSGDOptions{.rank = 4, .start_step = 0})}};
 }
 
 template <class Module>

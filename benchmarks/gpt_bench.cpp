@@ -24,7 +24,7 @@
 
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/engine/core/check.h"
-#include "paceline/planning/schedules/named_plans.h"
+#include "paceline/planning/schedules/named_schedules.h"
 #include "paceline/planning/schedules/search.h"
 #include "paceline/training/models/gpt.h"
 #include "paceline/training/models/transformer_stage.h"
@@ -57,7 +57,7 @@ constexpr std::int64_t kPromptTokens = 16;
 struct Setting {
   std::string way = "data";
   int stage = 0;
-  bool divide_hosts = false;
+  bool shard_across_hosts = false;
   std::string schedule = "1f1b";
   int stages_per_rank = 1;
   std::vector<int> cut;        // layers of each stage; empty: the best cut
@@ -101,8 +101,8 @@ void run_data(const GroupPtr& group, const Setting& setting) {
   optim::Adam optimizer(module->parameters(), {.lr = 1e-4});
   DistributedDataParallelOptions options;
   if (setting.stage > 0)
-    options =
-        sharded_options(optimizer, {.stage = setting.stage, .divide_hosts = setting.divide_hosts});
+    options = sharded_options(
+        optimizer, {.stage = setting.stage, .shard_across_hosts = setting.shard_across_hosts});
   DistributedDataParallel<models::GptImpl> model(module, group, options);
   const Batch batch = random_batch(setting.sequences);
   measure(*group, setting.steps, [&] {
@@ -127,7 +127,7 @@ void run_tensor(const GroupPtr& group, const Setting& setting) {
 struct StagesAndPlan {
   std::vector<int> layers;  // layers in each stage
   pipeline::Costs costs;    // measured before
-  pipeline::Plan plan;
+  PipelineSchedule schedule;
 };
 
 // Measures layers, cuts the model into stages, and chooses the schedule.
@@ -153,13 +153,13 @@ class PipelineDivision {
     if (setting_.schedule != "searched") {
       const pipeline::Division division = cut(pipeline::looped_layout(ranks_, stages_per_rank()));
       return {division.layers, division.costs,
-              pipeline::make_plan(setting_.schedule, {ranks_, micro_batches, stages_per_rank()})};
+              pipeline_schedule(setting_.schedule, {ranks_, micro_batches, stages_per_rank()})};
     }
     std::vector<pipeline::Division> divisions;
     for (const std::vector<int>& layout : layouts()) divisions.push_back(cut(layout));
     const auto search = pipeline::search_divisions(divisions, micro_batches);
     const pipeline::Division& best = divisions[search.division];
-    return {best.layers, best.costs, search.found.plan};
+    return {best.layers, best.costs, search.found.schedule};
   }
 
  private:
@@ -201,11 +201,11 @@ class PipelineRun {
     std::vector<int> indices;
     std::vector<models::GptStage> own;
     std::int64_t begin = 0;
-    for (int index = 0; index < division_.plan.num_stages(); ++index) {
+    for (int index = 0; index < division_.schedule.num_stages(); ++index) {
       const auto at = static_cast<std::size_t>(index);
       const models::BlockRange range{begin, begin + division_.layers[at]};
       begin = range.end;
-      if (division_.plan.rank_of_stage[at] != group->rank()) continue;
+      if (division_.schedule.rank_of_stage[at] != group->rank()) continue;
       torch::manual_seed(0);
       indices.push_back(index);
       own.emplace_back(kGpt, models::Layers{}, range);
@@ -219,19 +219,19 @@ class PipelineRun {
     }
     tied_.emplace(*group, tied);
     optimizer_.emplace(models::one_module(own)->parameters(), optim::AdamOptions{.lr = 1e-4});
-    pipeline_.emplace(group, division_.plan, stages);
+    pipeline_.emplace(group, division_.schedule, stages);
     targets_ = split_micro_batches(batch_.targets, micro_batches());
     if (group->rank() == 0) inputs_ = split_micro_batches(batch_.inputs, micro_batches());
   }
 
   void run() {
     measure(*group_, setting_.steps, [this] { step(); });
-    const pipeline::TimedPlan planned = pipeline::simulate(division_.plan, division_.costs);
+    const pipeline::TimedSchedule planned = pipeline::simulate(division_.schedule, division_.costs);
     const double passes = measured(*group_, last_).seconds;
     if (group_->rank() != 0) return;
     fmt::print("ms of the passes: {:.4f}\nsimulated: {:.4f}\nstages of {} layers, {}\n",
                passes * 1e3, planned.seconds * 1e3, fmt::join(division_.layers, "+"),
-               describe(division_.plan, planned));
+               describe(division_.schedule, planned));
   }
 
  private:
@@ -293,7 +293,8 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(0, 3));
   app.add_option("--schedule", setting.schedule, "of a pipeline: a name, or searched")
       ->capture_default_str();
-  app.add_flag("--divide-hosts", setting.divide_hosts, "each host keeps a part of the parameters");
+  app.add_flag("--shard-across-hosts", setting.shard_across_hosts,
+               "each host keeps a part of the parameters");
   app.add_option("--stages-per-rank", setting.stages_per_rank,
                  "of a pipeline; searched chooses itself")
       ->check(CLI::Range(1, 5));

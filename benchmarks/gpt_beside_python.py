@@ -308,7 +308,7 @@ def own_on_hosts(network, count, arguments, *flags):
 
 def host_variants(network, arguments):
     count = arguments.ranks
-    stages = {"DDP": ["--stage", "0"], "a copy a host": ["--stage", "3"], "hosts divide": ["--stage", "3", "--divide-hosts"]}
+    stages = {"DDP": ["--stage", "0"], "a copy a host": ["--stage", "3"], "hosts divide": ["--stage", "3", "--shard-across-hosts"]}
     own = {f"Paceline, {name}": lambda flags=flags: own_on_hosts(network, count, arguments, *flags) for name, flags in stages.items()}
     python = {f"Python, {kind}": lambda kind=kind: python_on_hosts(network, kind, count, arguments) for kind in ("ddp", "fsdp2")}
     return own | python | {"Paceline, alone": lambda: own_on_hosts(network, 1, arguments),

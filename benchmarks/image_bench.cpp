@@ -53,9 +53,8 @@ int main(int argc, char** argv) {
   paceline::data::DataLoader loader(dataset, indices, {.batch_size = 32, .num_threads = threads});
   const double cpu = cpu_seconds();
   const auto begin = std::chrono::steady_clock::now();
-  loader.begin_epoch(0);
   std::int64_t seen = 0;
-  while (auto batch = loader.next()) seen += batch->data.size(0);
+  for (const auto& batch : loader.epoch(0)) seen += batch.data.size(0);
   const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - begin;
   std::printf("{\"images\": %lld, \"wall_s\": %.4f, \"cpu_s\": %.4f}\n",
               static_cast<long long>(seen), wall.count(), cpu_seconds() - cpu);

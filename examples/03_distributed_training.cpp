@@ -14,7 +14,7 @@ int main() {
   torch::manual_seed(group->rank());
   const auto dataset = std::make_shared<data::ImageSamples>(
       data::load_fashion_mnist(data::kFashionMnistFolder, data::Split::kTest));
-  const data::DistributedSampler sampler(dataset->size(), group->world_size(), group->rank());
+  const data::DistributedSampler sampler(dataset->size(), group);
   data::DataLoader loader(dataset, sampler, {.batch_size = 64});
 
   paceline::DistributedDataParallel model(std::make_shared<paceline::models::MnistNetImpl>(),
@@ -22,12 +22,11 @@ int main() {
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
 
   for (int epoch = 0; epoch < 1; ++epoch) {
-    loader.begin_epoch(epoch);
     double loss_sum = 0;
-    while (const auto batch = loader.next()) {
+    for (const data::Batch& batch : loader.epoch(epoch)) {
       optimizer.zero_grad();
       const auto loss =
-          torch::nn::functional::cross_entropy(model->forward(batch->data), batch->target);
+          torch::nn::functional::cross_entropy(model->forward(batch.data), batch.target);
       loss.backward();
       optimizer.step();
       loss_sum += loss.item<double>();

@@ -61,6 +61,6 @@ int main(int argc, char** argv) {
   const auto correct = loaded->forward(points.data).argmax(1).eq(points.target);
   const std::string line = "rank " + std::to_string(group->rank()) + ": " +
                            std::to_string(correct.sum().item<int>()) + " of 1000 correct";
-  for (const std::string& text : paceline::gather_objects(*group, line, 0))
+  for (const std::string& text : paceline::gather_objects(group, line, 0))
     std::printf("%s\n", text.c_str());
 }

@@ -6,9 +6,9 @@
 #error "Paceline needs C++20: compile with -std=c++20"
 #else
 
-#include "paceline/planning/schedules/named_plans.h"
+#include "paceline/planning/schedules/named_schedules.h"
 #include "paceline/planning/schedules/picture.h"
-#include "paceline/planning/schedules/plan.h"
+#include "paceline/planning/schedules/pipeline_schedule.h"
 #include "paceline/planning/schedules/search.h"
 #include "paceline/planning/schedules/simulate.h"
 

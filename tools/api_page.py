@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Prints docs/api.md: every public class and function of the headers that the wings' public headers include.
+"""Prints docs/api.md: every public class and function of the headers that the wings' public headers include, and every
+other type that a public declaration on the page names, wherever it is defined.
 
     tools/api_page.py > docs/api.md
     tools/api_page.py --check      prints a diff and exits with 1 if docs/api.md is out of date
@@ -15,19 +16,6 @@ import textwrap
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "api.md"
 DOORS = ("paceline/engine.h", "paceline/files.h", "paceline/launcher.h", "paceline/planning.h", "paceline/training.h")
-# Included by those headers: the types that their functions take and return.
-ALSO = ("paceline/engine/collectives/buffer.h", "paceline/engine/collectives/call.h",
-        "paceline/engine/collectives/group/group_options.h", "paceline/engine/collectives/group/operations.h",
-        "paceline/engine/collectives/selection/planner.h", "paceline/engine/collectives/work.h",
-        "paceline/engine/core/dtype.h", "paceline/engine/rpc/call_error.h", "paceline/engine/rpc/directory.h",
-        "paceline/engine/rpc/handlers.h", "paceline/engine/store/store.h", "paceline/engine/telemetry/phase_times.h",
-        "paceline/engine/transport/link_options.h", "paceline/files/images/encoded_image.h",
-        "paceline/files/images/image.h", "paceline/files/images/image_files.h",
-        "paceline/files/images/image_pipeline.h", "paceline/training/optim/lr_schedules.h",
-        "paceline/training/optim/optimizer.h", "paceline/training/optim/optimizer_shards.h",
-        "paceline/training/optim/rules/update_rules.h",
-        "paceline/training/parallel/communication_hook.h", "paceline/training/remote/distributed_optimizer.h",
-        "paceline/training/train/training_state.h")
 INCLUDE = re.compile(r'^#include "(paceline/[^"]+)"', re.M)
 WIDTH = 120
 SHORT = 30  # letters of a sentence that says too little alone
@@ -35,7 +23,7 @@ OPENING = """# API
 
 Every public class and function, a line each: the names of its parameters and the first sentence of the comment in its
 header. The headers have the rest: costs, errors and thread safety. This page is made by `tools/api_page.py`; a test
-compares it with the headers.
+compares it with the headers. Every type in a public declaration is on the page.
 
 `#include <paceline/paceline.h>` is everything. Each wing has a header of its own; all but `training.h` do without
 LibTorch. Collective calls are made by all ranks of a group, in the same order. Errors are thrown as `paceline::Error`
@@ -43,11 +31,47 @@ LibTorch. Collective calls are made by all ranks of a group, in the same order. 
 """
 
 
+def included(path, cache):
+    """All headers that a header includes, directly or not, and the header itself."""
+    if path not in cache:
+        cache[path] = found = {path}
+        for other in INCLUDE.findall((ROOT / path).read_text()):
+            found |= included(other, cache)
+    return cache[path]
+
+
 def headers():
-    """(front door, its wing's headers in the order of their paths) for each wing."""
+    """(front door, [(path, Header, the names of its items on the page)]) for each wing, in the order of the paths.
+
+    A header that a door includes is listed whole. Of any other header only the types are listed that a declaration on
+    the page names, so the page is complete by construction."""
+    cache, read, listed, open_items = {}, {}, {}, []
+    doors = {door: INCLUDE.findall((ROOT / door).read_text()) for door in DOORS}
+    for path in set().union(*(included(door, cache) for door in DOORS)) - set(DOORS):
+        read[path] = Header(path)
+    home = {}  # a type's name: the headers that define it
+    for path, header in read.items():
+        for name in header.types:
+            home.setdefault(name, set()).add(path)
+
+    def list_item(path, name):
+        if name not in listed.setdefault(path, set()):
+            listed[path].add(name)
+            open_items.append((path, name))
+
+    for paths in doors.values():
+        for path in paths:
+            for _, _, _, _, name in read[path].entries:
+                list_item(path, name)
+    while open_items:
+        path, item = open_items.pop()
+        for name in read[path].references.get(item, ()):
+            for other in home.get(name, set()) & included(path, cache):
+                list_item(other, name)
     for door in DOORS:
-        paths = set(INCLUDE.findall((ROOT / door).read_text()))
-        yield door, sorted(paths | {path for path in ALSO if path.startswith(door.removesuffix(".h") + "/")})
+        wing = door.removesuffix(".h") + "/"
+        yield door, [(path, read[path], listed[path]) for path in sorted(listed)
+                     if path.startswith(wing) and any(entry[4] in listed[path] for entry in read[path].entries)]
 
 
 def sentence(comment):
@@ -66,7 +90,9 @@ class Header:
     def __init__(self, path):
         self.lines = (ROOT / path).read_text().splitlines()
         self.opening = self.read_opening()
-        self.entries = []  # (depth, kind, text, sentence)
+        self.entries = []  # (depth, kind, text, sentence, name of the outermost declaration)
+        self.types = set()  # names of the outermost types
+        self.references = {}  # by the name of the outermost declaration: names in its public declarations
         self.scopes = []  # (kind, name, is it public here)
         self.read()
 
@@ -86,6 +112,17 @@ class Header:
 
     def depth(self):
         return sum(kind != "namespace" for kind, _, _ in self.scopes)
+
+    def outermost(self, name):
+        """The outermost type around a declaration, or the declaration's own name."""
+        types = [scope for kind, scope, _ in self.scopes if kind != "namespace"]
+        return types[0] if types else name
+
+    def add(self, depth, kind, label, about, name):
+        self.entries.append((depth, kind, label, about, self.outermost(name)))
+
+    def refer(self, name, text):
+        self.references.setdefault(self.outermost(name), set()).update(re.findall(r"\b[A-Z]\w+", text))
 
     def read(self):
         comment, statement, depth = [], "", 0
@@ -158,62 +195,76 @@ class Header:
         values = re.findall(r"(?:^|,)\s*(\w+)", re.sub(r"=[^,}]*", "", text[:-1]))
         for i in range(len(self.entries) - 1, -1, -1):
             if self.entries[i][1] == "type" and self.entries[i][2] == f"enum {name}":
-                depth, kind, label, about = self.entries[i]
+                depth, kind, label, about, item = self.entries[i]
                 listed = ", ".join(f"`{value}`" for value in values)
-                self.entries[i] = (depth, kind, label, f"{about}: {listed}" if about else listed)
+                self.entries[i] = (depth, kind, label, f"{about}: {listed}" if about else listed, item)
                 return
 
     def enter(self, text, comment):
-        text = re.sub(r"^template <.*?> ", "", text)
-        match = re.match(r"(namespace|class|struct|enum(?: class)?)\s*([\w:]*)", text)
+        if text.startswith("template <"):
+            text = after_angle(text[len("template <"):])
+        match = re.search(r"\b(namespace|class|struct|enum(?: class)?)\s*([\w:]*)", text)
         kind, name = match.group(1).split()[0], match.group(2)
         if kind == "namespace":
-            hidden = not name or "internal" in name
+            hidden = not name or "internal" in name or "detail" in name
             self.scopes.append(("namespace" if not hidden else "hidden", name, not hidden))
             return
         if self.is_visible() and name:
-            self.entries.append((self.depth(), "type", f"{kind} {name}", sentence(comment)))
+            self.add(self.depth(), "type", f"{kind} {name}", sentence(comment), name)
+            self.refer(name, text)
+            if self.depth() == 0:
+                self.types.add(name)
         self.scopes.append((kind, name, kind != "class"))
 
     def declare(self, text, comment):
         about = sentence(comment)
         module = re.match(r"TORCH_MODULE(?:_IMPL)?\((\w+)(?:, ([^)]+))?\)", text)
         if module:
-            self.entries.append((self.depth(), "type", f"class {module.group(1)}",
-                                 f"LibTorch's holder of `{module.group(2) or module.group(1) + 'Impl'}`"))
+            held = module.group(2) or module.group(1) + "Impl"
+            self.add(self.depth(), "type", f"class {module.group(1)}", f"LibTorch's holder of `{held}`", module.group(1))
+            self.refer(module.group(1), held)
+            if self.depth() == 0:
+                self.types.add(module.group(1))
+        alias = re.match(r"(?:template <.*?> )?using (\w+) =", text)
+        if alias:
+            self.refer(alias.group(1), text)
+            if self.depth() == 0:
+                self.types.add(alias.group(1))
         if re.match(r"(using|friend|static_assert|TORCH_MODULE(_IMPL)?|extern template)\b", text) or "= delete" in text:
             return
         if re.match(r"(template <.*?> )?(class|struct|enum)\b[^{(]*;$", text):
             return  # declared, not defined
         found = self.function(text)
         if found:
-            name, label = found
+            name, label, signature = found
             if name.startswith(("~", "operator=")) or text.endswith("= default;"):
                 return
             if not about and name.endswith("_async"):
                 about = f"the asynchronous form of `{name[:-len('_async')]}`"
-            self.entries.append((self.depth(), "function", label, about))
+            self.add(self.depth(), "function", label, about, name)
+            self.refer(name, signature)
         elif "constexpr" in text and self.depth() == 0:
             name = re.search(r"(\w+)(\[\])?\s*(=|\{)", text)
             if name:
-                self.entries.append((0, "constant", name.group(1), about))
+                self.add(0, "constant", name.group(1), about, name.group(1))
         elif self.scopes and self.scopes[-1][0] == "struct":
             self.add_fields(text)
 
     def add_fields(self, text):
         """Names the fields of a declaration in the line of their struct."""
+        self.refer("", text)
         declarators = split_top(re.sub(r"\{[^}]*\}", "", text.rstrip(";")))
         names = [f"`{parameter_name(declarator)}`" for declarator in declarators]
         for i in range(len(self.entries) - 1, -1, -1):
-            depth, kind, label, about = self.entries[i]
+            depth, kind, label, about, item = self.entries[i]
             if label == f"struct {self.scopes[-1][1]}":
                 begun = re.search(r"(^|\. )Fields: [^.]*$", about)
                 lead = about + ", " if begun else (about + ". " if about else "") + "Fields: "
-                self.entries[i] = (depth, kind, label, lead + ", ".join(names))
+                self.entries[i] = (depth, kind, label, lead + ", ".join(names), item)
                 return
 
     def function(self, text):
-        """(name, `name(parameters) -> type`) of a declared or defined function; None for anything else."""
+        """(name, `name(parameters) -> type`, the text with its types) of a declared or defined function; None for anything else."""
         flat = re.sub(r"^template <", "", text)
         if flat != text:
             flat = after_angle(flat)
@@ -232,7 +283,7 @@ class Header:
         label = f"{name}({', '.join(filter(None, parameters))})"
         if result and result != "void":
             label += f" -> {result}"
-        return name, label
+        return name, label, result + " " + inside
 
 
 def after_angle(text):
@@ -280,14 +331,14 @@ def page():
     lines = [OPENING.rstrip()]
     for door, paths in headers():
         lines += ["", f"## {door}"]
-        for path in paths:
-            header = Header(path)
+        for path, header, listed in paths:
             name = path[len("paceline/"):]
             lines += ["", f"### [{name}](../{path})", ""]
             if header.opening:
                 lines += textwrap.wrap(header.opening + ".", WIDTH, break_long_words=False, break_on_hyphens=False) + [""]
-            for depth, _, label, about in header.entries:
-                lines.append(wrapped(depth, f"`{label}`" + (f": {about}" if about else "")))
+            for depth, _, label, about, item in header.entries:
+                if item in listed:
+                    lines.append(wrapped(depth, f"`{label}`" + (f": {about}" if about else "")))
     return "\n".join(lines).replace("\n\n\n", "\n\n") + "\n"
 
 

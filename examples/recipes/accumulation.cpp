@@ -19,7 +19,7 @@ int main() {
   const auto targets = inputs.square().sum(1, /*keepdim=*/true);
   const auto samples =
       std::make_shared<data::TensorDataset>("squares", std::vector<at::Tensor>{inputs, targets});
-  const data::DistributedSampler sampler(samples->size(), group->world_size(), group->rank());
+  const data::DistributedSampler sampler(samples->size(), group);
   data::DataLoader loader(samples, sampler, {.global_batch_size = 128, .micro_batch_size = 16});
 
   paceline::DistributedDataParallel model(
@@ -28,20 +28,19 @@ int main() {
   torch::optim::SGD optimizer(model.parameters(), torch::optim::SGDOptions(0.05));
   double error = 0;
   for (int epoch = 0; epoch < 5; ++epoch) {
-    loader.begin_epoch(epoch);
     error = 0;
-    while (const auto batch = loader.next()) {
+    for (const data::Batch& batch : loader.epoch(epoch)) {
       // Gradients are averaged only in the last pass of a step. The ranks' shares of a step may
-      // differ by a sample, which the weight makes good.
-      model.reducer().set_synchronize(batch->ends_step);
-      const auto loss = torch::mse_loss(model.forward(batch->data), batch->target) * batch->weight;
+      // differ by a sample, which the batch's weight makes good.
+      model.set_requires_gradient_sync(batch.ends_step);
+      const auto loss = batch.weighted(torch::mse_loss(model.forward(batch.data), batch.target));
       loss.backward();
       error += loss.item<double>();
-      if (!batch->ends_step) continue;
+      if (!batch.ends_step) continue;
       optimizer.step();
       optimizer.zero_grad();
     }
-    error = paceline::all_reduce_value(*group, error) / group->world_size();
+    error = paceline::all_reduce_value(group, error) / group->world_size();
   }
   if (group->rank() == 0) std::printf("mean error per step %.5f\n", error / loader.num_batches());
 }

@@ -3,8 +3,10 @@
 //
 //   paceline run --nproc-per-node 2 --max-restarts 3 checkpoint_loop FOLDER
 
-#include <cmath>
+#include <algorithm>
+#include <cstdint>
 #include <cstdio>
+#include <limits>
 #include <string>
 
 #include <torch/torch.h>
@@ -12,7 +14,6 @@
 #include "paceline/paceline.h"
 
 namespace data = paceline::data;
-namespace optim = paceline::optim;
 namespace train = paceline::train;
 
 constexpr int kEpochs = 20;
@@ -29,50 +30,49 @@ int main(int argc, char** argv) {
   const auto group = paceline::init_process_group();
   torch::manual_seed(1);  // every rank makes the same points
   const auto points = make_points();
-  const data::DistributedSampler sampler(points->size(), group->world_size(), group->rank());
+  const data::DistributedSampler sampler(points->size(), group);
   data::DataLoader loader(points, sampler, {.global_batch_size = 40});
 
   const torch::nn::Sequential net(torch::nn::Linear(2, 32), torch::nn::ReLU(),
                                   torch::nn::Linear(32, 2));
   paceline::DistributedDataParallel model(net, group);
-  optim::AdamW optimizer(model.parameters(), {.lr = 1e-2});
+  torch::optim::AdamW optimizer(model.parameters(), torch::optim::AdamWOptions(1e-2));
+  double best_loss = std::numeric_limits<double>::infinity();
 
   // With `resume` a first start continues what it finds in the folder; without it, it refuses to.
   train::Checkpointer checkpointer(group, {.folder = folder, .keep = 2, .resume = true});
-  train::TrainingState state{.seed = 1};
-  if (const auto found = checkpointer.begin(model.module(), optimizer, state.seed)) {
-    state = found->state;
-    if (group->rank() == 0)
-      std::printf("continues after step %ld\n", static_cast<long>(state.step));
-  }
+  checkpointer.attach("model", model);
+  checkpointer.attach("optimizer", optimizer);
+  checkpointer.attach("data", loader);
+  checkpointer.attach("best loss", best_loss);
+  std::int64_t step = checkpointer.begin();
+  if (step > 0 && group->rank() == 0)
+    std::printf("continues after step %ld\n", static_cast<long>(step));
   paceline::AgreedStop stop;  // Ctrl-C, SIGTERM and SIGUSR1 end all ranks after the same step
 
-  double loss_sum = 0;
-  for (; state.epoch < kEpochs; ++state.epoch, state.consumed = 0) {
-    loader.begin_epoch(state.epoch, state.consumed);
-    while (const auto batch = loader.next()) {
+  for (std::int64_t epoch = loader.position().epoch; epoch < kEpochs; ++epoch) {
+    for (const data::Batch& batch : loader.epoch(epoch)) {
       optimizer.zero_grad();
       const auto loss =
-          torch::nn::functional::cross_entropy(model.forward(batch->data), batch->target);
-      (loss * batch->weight).backward();
+          torch::nn::functional::cross_entropy(model.forward(batch.data), batch.target);
+      batch.weighted(loss).backward();
       optimizer.step();
-      loss_sum = loss.item<double>();
+      const double mean = paceline::all_reduce_value(group, batch.weighted(loss).item<double>());
+      best_loss = std::min(best_loss, mean / group->world_size());
 
-      ++state.step;
-      state.consumed = loader.consumed();
-      if (state.step % 150 == 0) checkpointer.save(state, model.module(), optimizer);
+      if (++step % 150 == 0) checkpointer.save(step);
       if (stop.requested(*group)) {
-        checkpointer.save(state, model.module(), optimizer);
+        checkpointer.save(step);
         return checkpointer.finish() ? paceline::kStoppedAsAgreed : 1;
       }
     }
   }
-  checkpointer.save(state, model.module(), optimizer);
+  checkpointer.save(step);
   if (!checkpointer.finish()) return 1;  // waits until the last checkpoint is on the disk
 
   double sum = 0;  // shows that an interrupted run ends with the same weights
   for (const auto& parameter : model.parameters()) sum += parameter.sum().item<double>();
   if (group->rank() == 0)
-    std::printf("step %ld: loss %.6f, sum of the weights %.6f\n", static_cast<long>(state.step),
-                loss_sum, sum);
+    std::printf("step %ld: best loss %.6f, sum of the weights %.6f\n", static_cast<long>(step),
+                best_loss, sum);
 }

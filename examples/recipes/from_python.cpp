@@ -13,8 +13,7 @@ int main() {
   const auto inputs = torch::arange(0, 1000).reshape({1000, 1}) / 1000;
   const auto samples = std::make_shared<paceline::data::TensorDataset>(
       "squares", std::vector<at::Tensor>{inputs, inputs.square()});
-  const paceline::data::DistributedSampler sampler(samples->size(), group->world_size(), rank,
-                                                   {.seed = 3});
+  const paceline::data::DistributedSampler sampler(samples->size(), group, {.seed = 3});
   paceline::data::DataLoader loader(samples, sampler, {.batch_size = 25});
 
   torch::nn::Sequential net(torch::nn::Linear(1, 16), torch::nn::Tanh(), torch::nn::Linear(16, 1));
@@ -24,17 +23,16 @@ int main() {
 
   at::Tensor loss;
   for (int epoch = 0; epoch < 3; ++epoch) {
-    loader.begin_epoch(epoch);
-    while (const auto batch = loader.next()) {
+    for (const auto& batch : loader.epoch(epoch)) {
       optimizer.zero_grad();
-      loss = torch::mse_loss(model(batch->data), batch->target);
+      loss = torch::mse_loss(model(batch.data), batch.target);
       loss.backward();
       optimizer.step();
     }
   }
 
   auto total = loss.detach();
-  paceline::all_reduce(*group, total);
+  paceline::all_reduce(group, total);
   if (rank == 0) {
     std::printf("loss %.6f\n", total.item<double>() / group->world_size());
     torch::save(model.module_ptr(), "net.pt");

@@ -1,7 +1,6 @@
 // Uses the weights of a run without its optimizer and its ranks. checkpoint_loop made the run:
 //
-//   paceline checkpoint export --weights FOLDER weights.safetensors
-//   inference weights.safetensors
+//   inference FOLDER
 
 #include <cstdio>
 
@@ -11,7 +10,8 @@
 
 int main(int argc, char** argv) {
   torch::nn::Sequential net(torch::nn::Linear(2, 32), torch::nn::ReLU(), torch::nn::Linear(32, 2));
-  paceline::load_weights(*net, paceline::read_weights(argc > 1 ? argv[1] : "weights.safetensors"));
+  const auto checkpoint = paceline::train::read_checkpoint(argc > 1 ? argv[1] : "run");
+  paceline::load_weights(*net, checkpoint.weights);
   net->eval();
   const torch::NoGradGuard no_grad;
   const auto points = torch::tensor({{0.0F, 0.0F}, {0.9F, 0.9F}, {0.5F, -0.5F}, {-0.95F, 0.8F}});

@@ -19,7 +19,7 @@ int main() {
   const auto inside = (points.square().sum(1) < 1).to(torch::kLong);
   const auto samples =
       std::make_shared<data::TensorDataset>("points", std::vector<at::Tensor>{points, inside});
-  const data::DistributedSampler sampler(samples->size(), group->world_size(), group->rank());
+  const data::DistributedSampler sampler(samples->size(), group);
   data::DataLoader loader(samples, sampler, {.batch_size = 20});
 
   paceline::DistributedDataParallel model(
@@ -27,17 +27,16 @@ int main() {
       group);
   optim::AdamW optimizer(model.parameters(), {.lr = 1e-2});
   const int epochs = 4;
-  optim::CosineAnnealingLr schedule(optimizer,
-                                    {.t_max = epochs * loader.num_batches(), .warmup_steps = 20});
+  optim::CosineAnnealingLR schedule(optimizer,
+                                    {.T_max = epochs * loader.num_batches(), .warmup_steps = 20});
   double last = 0;
   for (int epoch = 0; epoch < epochs; ++epoch) {
-    loader.begin_epoch(epoch);
-    while (const auto batch = loader.next()) {
+    for (const data::Batch& batch : loader.epoch(epoch)) {
       optimizer.zero_grad();
       at::Tensor loss;
       {
         const paceline::Autocast autocast(at::kBFloat16);
-        loss = torch::nn::functional::cross_entropy(model.forward(batch->data), batch->target);
+        loss = torch::nn::functional::cross_entropy(model.forward(batch.data), batch.target);
       }
       loss.backward();
       optim::clip_grad_norm(model.parameters(), 1.0);
@@ -46,7 +45,7 @@ int main() {
       last = loss.item<double>();
     }
   }
-  last = paceline::all_reduce_value(*group, last) / group->world_size();
+  last = paceline::all_reduce_value(group, last) / group->world_size();
   if (group->rank() == 0)
     std::printf("loss %.4f, weights are %s\n", last,
                 model.parameters()[0].scalar_type() == at::kFloat ? "float32" : "16 bits");

@@ -48,32 +48,27 @@ int main() {
       [](std::int64_t index, std::int64_t) { return make_sample(1'000'000 + index); },
       data::padded({double(kPad)}));
 
-  const data::DistributedSampler sampler(training->size(), group->world_size(), group->rank());
+  const data::DistributedSampler sampler(training->size(), group);
   data::DataLoader loader(training, sampler, {.batch_size = 16, .num_threads = 2});
   paceline::DistributedDataParallel model(Net(), group);
   torch::optim::Adam optimizer(model.parameters(), torch::optim::AdamOptions(1e-2));
   for (int epoch = 0; epoch < 3; ++epoch) {
-    loader.begin_epoch(epoch);
-    while (const auto batch = loader.next()) {
+    for (const data::Batch& batch : loader.epoch(epoch)) {
       optimizer.zero_grad();
-      torch::nn::functional::cross_entropy(model.forward(batch->data), batch->target).backward();
+      torch::nn::functional::cross_entropy(model.forward(batch.data), batch.target).backward();
       optimizer.step();
     }
   }
 
   // Each rank evaluates its share, every sample once. The counts of all ranks are added up.
-  data::DataLoader tests(test,
-                         data::evaluation_indices(test->size(), group->world_size(), group->rank()),
-                         {.batch_size = 50});
+  data::DataLoader tests(test, data::evaluation_indices(test->size(), group), {.batch_size = 50});
   const torch::NoGradGuard no_grad;
   auto counts = torch::zeros({3}, torch::kLong);  // true positives, predicted and actual positives
-  tests.begin_epoch(0);
-  while (const auto batch = tests.next()) {
-    const auto predicted = model.forward(batch->data).argmax(1);
-    counts +=
-        torch::stack({(predicted * batch->target).sum(), predicted.sum(), batch->target.sum()});
+  for (const data::Batch& batch : tests.epoch(0)) {
+    const auto predicted = model.forward(batch.data).argmax(1);
+    counts += torch::stack({(predicted * batch.target).sum(), predicted.sum(), batch.target.sum()});
   }
-  paceline::all_reduce(*group, counts);
+  paceline::all_reduce(group, counts);
   const double hits = counts[0].item<double>();
   if (group->rank() == 0)
     std::printf("precision %.3f, recall %.3f of %ld positive samples\n",

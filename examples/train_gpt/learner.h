@@ -32,7 +32,7 @@ class Learner {
   // of a batch, without gradients.
   virtual at::Tensor test_loss(const paceline::data::Batch& batch) = 0;
   // The weights of the whole model, under the names of training/models/gpt.h.
-  virtual paceline::TensorsByName weights() = 0;
+  virtual paceline::StateDict weights() = 0;
   // Continues the prompt [1, T] by at most `tokens` tokens and returns both together. The result is
   // defined on rank 0 of the job; it may be undefined on other ranks.
   virtual at::Tensor generate(const at::Tensor& prompt, std::int64_t tokens,

@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "paceline/engine/core/error.h"
-#include "paceline/planning/schedules/named_plans.h"
+#include "paceline/planning/schedules/named_schedules.h"
 
 #include "apps/cli/option_value.h"
 
@@ -43,7 +43,7 @@ void declare_division(CLI::App& app, Options& options, std::string& mesh) {
       "Stage of fully_shard: 1 divides the optimizer's state, 2 gradients too, 3 parameters "
       "too; 0: none",
       0, 3);
-  group.flag("--divide-hosts", options.divide_hosts,
+  group.flag("--shard-across-hosts", options.shard_across_hosts,
              "Keep a part of the parameters on each host, not a copy; with --shard 3");
   group.value("--mesh", mesh, "AXES",
               "dp=2,tp=2,pp=2: replicas, ranks that divide each layer, ranks that divide the "
@@ -59,7 +59,7 @@ void declare_sample(CLI::App& app, Options& options) {
 
 // The names in --help and in the error message for an unknown schedule.
 std::vector<std::string> schedule_names() {
-  const auto names = paceline::pipeline::plan_names();
+  const auto names = paceline::pipeline_schedule_names();
   std::vector<std::string> all(names.begin(), names.end());
   all.emplace_back("search");
   return all;
@@ -117,9 +117,9 @@ void check_model(const Options& options) {
 }
 
 void check_division(const Options& options) {
-  if (options.divide_hosts && options.shard != 3)
+  if (options.shard_across_hosts && options.shard != 3)
     throw UsageError(
-        "--divide-hosts: needs --shard 3, which has one copy of the parameters a host");
+        "--shard-across-hosts: needs --shard 3, which has one copy of the parameters a host");
 }
 
 void check_hook(const Options& options) {

@@ -17,7 +17,7 @@ inline constexpr const char* kDefaultText = "/usr/share/doc/jargon-text/jargon.t
 
 // The flags of a mesh with stages (pp).
 struct PipelineFlags {
-  std::string schedule = "1f1b";  // a name of pipeline::plan_names(), or "search"
+  std::string schedule = "1f1b";  // a name of pipeline_schedule_names(), or "search"
   int micro_batches = 0;          // of each replica's part of a step; 0: twice the number of stages
   int stages_per_rank = 0;        // 0: the best number for "search", otherwise 1
   double memory_mib = 0;          // limit for a rank's activations, for "search"; 0: none
@@ -34,7 +34,7 @@ struct Options {
   double dropout = 0;
 
   int shard = 0;                         // stage of fully_shard(); 0: DistributedDataParallel
-  bool divide_hosts = false;             // FullyShardOptions::divide_hosts
+  bool shard_across_hosts = false;       // FullyShardOptions::shard_across_hosts
   std::vector<paceline::MeshAxis> mesh;  // with the axes dp, tp and pp; empty: all ranks along dp
   PipelineFlags pipeline;
 

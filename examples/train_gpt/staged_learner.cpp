@@ -9,7 +9,7 @@
 #include <torch/torch.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/planning/schedules/named_plans.h"
+#include "paceline/planning/schedules/named_schedules.h"
 #include "paceline/planning/schedules/picture.h"
 #include "paceline/planning/schedules/search.h"
 #include "paceline/training/models/transformer_stage.h"
@@ -18,7 +18,7 @@
 #include "paceline/training/pipeline/pipeline.h"
 #include "paceline/training/pipeline/stage_weights.h"
 #include "paceline/training/tensor/compute_settings.h"
-#include "paceline/training/tensor_parallel/dense_weights.h"
+#include "paceline/training/tensor_parallel/full_state_dict.h"
 #include "paceline/training/train/pipeline_gradients.h"
 #include "paceline/training/train/training_step.h"
 
@@ -39,7 +39,7 @@ constexpr double kMiB = 1 << 20;
 struct Division {
   std::vector<int> blocks;  // of each stage
   pipeline::Costs costs;    // of each stage, measured
-  pipeline::Plan plan;
+  paceline::PipelineSchedule schedule;
   // The best of the named schedules, if the schedule was searched for and that one fits into
   // memory.
   std::optional<pipeline::SearchCandidate> best_named = {};
@@ -62,7 +62,7 @@ class StagedLearner : public Learner {
         division_(divide()),
         stages_(make_stages()),
         module_(models::one_module(stages_)),
-        pipeline_(stages_group_, division_.plan, pipeline_stages()),
+        pipeline_(stages_group_, division_.schedule, pipeline_stages()),
         tied_(*stages_group_, tied_weights()),
         optimizer_(train::make_optimizer(options.training.optimizer, module_->parameters())) {
     const bool counts_tied = stages_group_->rank() == 0;
@@ -72,8 +72,8 @@ class StagedLearner : public Learner {
     train::PipelineGradientsOptions averaging{.replicas = mesh.group("dp"), .tied = &tied_};
     if (options.shard > 0)
       averaging.shard =
-          paceline::sharded_options(*optimizer_,
-                                    {.stage = options.shard, .divide_hosts = options.divide_hosts})
+          paceline::sharded_options(*optimizer_, {.stage = options.shard,
+                                                  .shard_across_hosts = options.shard_across_hosts})
               .shard;
     gradients_ = std::make_shared<train::PipelineGradients>(
         pipeline_,
@@ -89,24 +89,25 @@ class StagedLearner : public Learner {
   at::Tensor test_loss(const paceline::data::Batch& batch) override {
     return gradients_->evaluate(batch);
   }
-  paceline::TensorsByName weights() override {
-    return paceline::gather_stages(*stages_group_, paceline::gather_dense(*module_, *parts_));
+  paceline::StateDict weights() override {
+    return paceline::gather_stages(*stages_group_, paceline::full_state_dict(*module_, *parts_));
   }
   at::Tensor generate(const at::Tensor& prompt, std::int64_t tokens, std::uint64_t seed) override {
-    const paceline::TensorsByName all = weights();
+    const paceline::StateDict all = weights();
     if (mesh_.world()->rank() != 0) return {};
     models::Gpt whole(gpt_);
-    paceline::load_dense(*whole, all);
+    paceline::load_full_state_dict(*whole, all);
     return sample_from(whole, prompt, tokens, seed);
   }
 
   std::string division() const override {
-    const pipeline::TimedPlan timed = pipeline::simulate(division_.plan, division_.costs);
+    const pipeline::TimedSchedule timed = pipeline::simulate(division_.schedule, division_.costs);
     return fmt::format(
                "  pipeline: stages of {} layers; {}, {} micro-batches: {:.1f} ms planned, "
                "bubble {:.1f}%, activations of {:.3f} MiB on a rank at most\n",
-               fmt::join(division_.blocks, "+"), division_.plan.name,
-               division_.plan.num_micro_batches, 1e3 * timed.seconds, 100 * timed.bubble_share(),
+               fmt::join(division_.blocks, "+"), division_.schedule.name,
+               division_.schedule.num_micro_batches, 1e3 * timed.seconds,
+               100 * timed.bubble_share(),
                *std::max_element(timed.peak_bytes.begin(), timed.peak_bytes.end()) / kMiB) +
            beside_best_named();
   }
@@ -117,9 +118,9 @@ class StagedLearner : public Learner {
     const auto& step = gradients_->last_step();
     const pipeline::Picture picture{
         .title = fmt::format("train_gpt, last step: {}, {} micro-batches, layers {}",
-                             division_.plan.name, division_.plan.num_micro_batches,
+                             division_.schedule.name, division_.schedule.num_micro_batches,
                              fmt::join(division_.blocks, "+")),
-        .planned = pipeline::simulate(division_.plan, division_.costs),
+        .planned = pipeline::simulate(division_.schedule, division_.costs),
         .measured = paceline::measured(*stages_group_, step)};
     if (mesh_.world()->rank() != 0) return;
     std::ofstream out(file);
@@ -132,8 +133,8 @@ class StagedLearner : public Learner {
   // The stages of this rank.
   std::vector<int> own_stages() const {
     std::vector<int> own;
-    for (int stage = 0; stage < division_.plan.num_stages(); ++stage) {
-      const int rank = division_.plan.rank_of_stage[static_cast<std::size_t>(stage)];
+    for (int stage = 0; stage < division_.schedule.num_stages(); ++stage) {
+      const int rank = division_.schedule.rank_of_stage[static_cast<std::size_t>(stage)];
       if (rank == stages_group_->rank()) own.push_back(stage);
     }
     return own;
@@ -141,7 +142,7 @@ class StagedLearner : public Learner {
 
   std::string beside_best_named() const {
     if (!division_.best_named) return "";
-    const int each = division_.plan.num_stages() / division_.plan.num_ranks();
+    const int each = division_.schedule.num_stages() / division_.schedule.num_ranks();
     return fmt::format("  searched: {} a rank; of those with names {} would take {:.1f} ms\n",
                        paceline::counted(static_cast<std::size_t>(each), "stage"),
                        division_.best_named->name, 1e3 * division_.best_named->seconds);
@@ -218,9 +219,10 @@ class StagedLearner : public Learner {
     const int ranks = stages_group_->world_size(), micro_batches = options_.micro_batches();
     if (flags.schedule != "search") {
       const int each = std::max(1, flags.stages_per_rank);
-      return {.blocks = divisions[0].layers,
-              .costs = divisions[0].costs,
-              .plan = pipeline::make_plan(flags.schedule, {ranks, micro_batches, each})};
+      return {
+          .blocks = divisions[0].layers,
+          .costs = divisions[0].costs,
+          .schedule = paceline::pipeline_schedule(flags.schedule, {ranks, micro_batches, each})};
     }
     pipeline::SearchOptions options;
     if (flags.memory_mib > 0)
@@ -228,7 +230,7 @@ class StagedLearner : public Learner {
     const auto search = pipeline::search_divisions(divisions, micro_batches, options);
     Division division{.blocks = divisions[search.division].layers,
                       .costs = divisions[search.division].costs,
-                      .plan = search.found.plan};
+                      .schedule = search.found.schedule};
     if (search.best_named.fits) division.best_named = search.best_named;
     return division;
   }

@@ -47,9 +47,9 @@ std::string title(const Options& options, const Text& text, const paceline::Devi
 
 // Collective. Rank 0 gets the weights under GPT-2's names and only with the tokenizer's tokens. On
 // the other ranks the result holds the memory that rank 0 copies from, so they must keep it.
-paceline::TensorsByName weights_for_file(const Options& options, const Text& text,
-                                         const paceline::ProcessGroup& group, Learner& learner) {
-  paceline::TensorsByName weights = learner.weights();
+paceline::StateDict weights_for_file(const Options& options, const Text& text,
+                                     const paceline::ProcessGroup& group, Learner& learner) {
+  paceline::StateDict weights = learner.weights();
   if (group.rank() != 0) return weights;
   return paceline::models::to_hugging_face(gpt_options(options, text.vocabulary), weights,
                                            {.vocabulary = text.tokenizer->vocabulary_size()});

@@ -3,7 +3,7 @@
 #include "paceline/training/autograd/differentiable_collectives.h"
 #include "paceline/training/parallel/fully_shard.h"
 #include "paceline/training/tensor/compute_settings.h"
-#include "paceline/training/tensor_parallel/dense_weights.h"
+#include "paceline/training/tensor_parallel/full_state_dict.h"
 #include "paceline/training/train/training_step.h"
 
 #include "examples/train_gpt/learner.h"
@@ -41,7 +41,7 @@ class Model : public torch::nn::Module {
 
   models::GptImpl& gpt() { return *gpt_; }
 
-  paceline::TensorsByName weights() { return paceline::gather_dense(*gpt_, *parts_); }
+  paceline::StateDict weights() { return paceline::full_state_dict(*gpt_, *parts_); }
 
  private:
   models::Layers layers() {
@@ -86,7 +86,7 @@ class WholeLearner : public Learner {
   at::Tensor test_loss(const paceline::data::Batch& batch) override {
     return loss_of(parts_, model_(batch.data), batch.target);
   }
-  paceline::TensorsByName weights() override { return network_->weights(); }
+  paceline::StateDict weights() override { return network_->weights(); }
   at::Tensor generate(const at::Tensor& prompt, std::int64_t tokens, std::uint64_t seed) override {
     return network_->generate(prompt, tokens, seed);
   }
@@ -104,10 +104,9 @@ class WholeLearner : public Learner {
                                                             paceline::optim::Optimizer& optimizer) {
     const paceline::DistributedDataParallelOptions plain{
         .logical_shards = options.training.loading.logical_shards};
-    if (options.shard == 0) return plain;
-    return paceline::sharded_options(
-        optimizer,
-        {.stage = options.shard, .divide_hosts = options.divide_hosts, .data_parallel = plain});
+    return paceline::sharded_options(optimizer, {.stage = options.shard,
+                                                 .shard_across_hosts = options.shard_across_hosts,
+                                                 .data_parallel = plain});
   }
 
   const std::shared_ptr<paceline::ProcessGroup> parts_;  // also kept alive by mesh and layers

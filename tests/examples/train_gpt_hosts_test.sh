@@ -30,12 +30,12 @@ PY
 export -f on_hosts
 export paceline work
 expect whole 0 'test perplexity' "$paceline" run --nproc-per-node 4 --threads-per-rank 1 "${gpt[@]}" --max-steps 12 --weights "$work/whole"
-divided=("${gpt[@]}" --shard 3 --divide-hosts)
+divided=("${gpt[@]}" --shard 3 --shard-across-hosts)
 expect divided 0 '^1 2 ' bash -c 'on_hosts "$@"' "$0" "${divided[@]}" --max-steps 12 --weights "$work/divided"
 expect bits_of_divided 0 '' cmp "$work/whole" "$work/divided"
 expect half 0 'test perplexity' bash -c 'on_hosts "$@"' "$0" "${divided[@]}" --max-steps 6 --checkpoint-dir "$work/run"
 expect resumed 0 'resumed at step 6' bash -c 'on_hosts "$@"' "$0" "${divided[@]}" --max-steps 12 --checkpoint-dir "$work/run" --resume \
   --weights "$work/resumed"
 expect bits_of_resumed 0 '' cmp "$work/whole" "$work/resumed"
-expect without_stage_3 2 'divide-hosts: needs --shard 3' "${gpt[@]}" --divide-hosts --shard 2
+expect without_stage_3 2 'shard-across-hosts: needs --shard 3' "${gpt[@]}" --shard-across-hosts --shard 2
 exit "$((failures > 0))"

@@ -2,9 +2,7 @@
 // message about it.
 //
 //   none                two epochs without a mistake
-//   no-begin-epoch      the loader is asked for batches before any epoch was begun
-//   one-begin-epoch     only the first epoch is begun
-//   same-epoch          every epoch is begun as number 0
+//   same-epoch          every epoch is taken as number 0
 //   module-forward      the forward pass runs through the module, not through the wrapper
 //   other-model         rank 1 has a wider layer
 //   other-count         rank 1 sums up another number of values
@@ -81,14 +79,11 @@ int main(int argc, char** argv) {
 
   float loss_sum = 0;
   for (int epoch = 0; epoch < 2; ++epoch) {
-    const bool begins = !makes("no-begin-epoch") && !(makes("one-begin-epoch") && epoch > 0);
-    if (begins) loader.begin_epoch(makes("same-epoch") ? 0 : epoch);
-    while (const auto batch = loader.next()) {
+    for (const data::Batch& batch : loader.epoch(makes("same-epoch") ? 0 : epoch)) {
       if (makes("unequal-batches") && is_odd && loader.exhausted()) continue;
-      const auto images =
-          makes("wrong-shape") && is_odd ? batch->data.narrow(3, 0, 3) : batch->data;
+      const auto images = makes("wrong-shape") && is_odd ? batch.data.narrow(3, 0, 3) : batch.data;
       const auto logits = makes("module-forward") ? net->forward(images) : model->forward(images);
-      const auto loss = torch::nn::functional::cross_entropy(logits, batch->target);
+      const auto loss = torch::nn::functional::cross_entropy(logits, batch.target);
       optimizer.zero_grad();
       loss.backward();
       optimizer.step();

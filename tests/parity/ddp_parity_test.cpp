@@ -103,8 +103,8 @@ TEST_F(DdpParity, power_sgd_of_ranks_1_and_2_is_pythons) {
     expect_pythons(
         fmt::format("powersgd{}", rank),
         [rank] {
-          return std::make_shared<PowerSgdHook>(
-              PowerSgdOptions{.rank = rank, .start_step = 2, .seed = seed_of_factors()});
+          return std::make_shared<PowerSGDHook>(
+              PowerSGDOptions{.rank = rank, .start_step = 2, .seed = seed_of_factors()});
         },
         1e-4);
   }

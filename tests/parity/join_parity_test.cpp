@@ -38,7 +38,7 @@ class JoinParity : public DdpReferenceTest<JoinParity> {
 
     DistributedDataParallel model(net, shared);
     const auto trained = trained_of(*net);
-    optim::Sgd optimizer(trained, {.lr = 0.05, .momentum = 0.9});
+    optim::SGD optimizer(trained, {.lr = 0.05, .momentum = 0.9});
     if (steps == Steps::kSharded) optimizer.shard(shared);
     double largest = 0;
     join(model, steps == Steps::kNoneAfterTheEnd ? nullptr : &optimizer,

@@ -65,7 +65,7 @@ def optimizers():
     train("sgd", torch.optim.SGD(groups(p, {"lr": 0.05, "momentum": 0.9, "dampening": 0.2}, {"lr": 0.1, "weight_decay": 0.01}), lr=1), p)
 
 
-class Lamb(torch.optim.Optimizer):
+class LAMB(torch.optim.Optimizer):
     def step(self):
         for group in self.param_groups:
             for w in group["params"]:
@@ -78,7 +78,7 @@ class Lamb(torch.optim.Optimizer):
                 w.data -= group["lr"] * w.data.norm() / u.norm() * u
 
 
-class Lars(torch.optim.Optimizer):
+class LARS(torch.optim.Optimizer):
     def step(self):
         for group in self.param_groups:
             for w in group["params"]:
@@ -91,9 +91,9 @@ class Lars(torch.optim.Optimizer):
 
 def large_batch_optimizers():
     p = parameters(torch.float64)
-    train("lamb", Lamb([{"params": p}], {"lr": 1e-2, "weight_decay": 0.1}), p)
+    train("lamb", LAMB([{"params": p}], {"lr": 1e-2, "weight_decay": 0.1}), p)
     p = parameters(torch.float64)
-    train("lars", Lars([{"params": p}], {"lr": 20, "weight_decay": 0.01}), p)
+    train("lars", LARS([{"params": p}], {"lr": 20, "weight_decay": 0.01}), p)
 
 
 def sixteen_bits():

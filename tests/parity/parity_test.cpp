@@ -32,9 +32,9 @@ constexpr double kTolerance = 1e-5;
 std::unique_ptr<optim::Optimizer> make_optimizer(const std::string& name,
                                                  std::vector<at::Tensor> parameters) {
   if (name == "sgd") {
-    return std::make_unique<optim::Sgd>(
+    return std::make_unique<optim::SGD>(
         std::move(parameters),
-        optim::SgdOptions{.lr = 0.01, .momentum = 0.9, .weight_decay = 1e-4});
+        optim::SGDOptions{.lr = 0.01, .momentum = 0.9, .weight_decay = 1e-4});
   }
   return std::make_unique<optim::Adam>(std::move(parameters),
                                        optim::AdamOptions{.lr = 1e-4, .weight_decay = 0.005});

@@ -9,7 +9,7 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/json_text.h"
 #include "paceline/engine/core/system/safe_files.h"
-#include "paceline/planning/schedules/named_plans.h"
+#include "paceline/planning/schedules/named_schedules.h"
 
 namespace paceline::planning {
 
@@ -170,7 +170,7 @@ void require_valid(const JobProfile& profile) {
   check(!profile.shard_stages.empty(), "{}: shard_stages is empty; use 0 for no sharding", of);
   for (const int stage : profile.shard_stages)
     check(stage >= 0 && stage <= 3, "{}: shard_stages has {}; stages are 0 to 3", of, stage);
-  const auto known = pipeline::plan_names();
+  const auto known = pipeline_schedule_names();
   for (const std::string& name : profile.schedules) {
     check(name == kSearched || std::find(known.begin(), known.end(), name) != known.end(),
           "{}: unknown schedule '{}'", of, name);

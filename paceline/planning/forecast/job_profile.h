@@ -96,9 +96,9 @@ struct JobProfile {
   double library_bytes = 0;  // files that all ranks of a host share
 
   std::vector<int> shard_stages = {0};  // stages of fully_shard() that the program supports
-  // The schedules of pipelines that the program supports: names (planning/schedules/named_plans.h),
-  // and kSearched if the program searches for stages and schedule itself
-  // (planning/schedules/search.h). Empty: it has no pipelines.
+  // The schedules of pipelines that the program supports: names
+  // (planning/schedules/named_schedules.h), and kSearched if the program searches for stages and
+  // schedule itself (planning/schedules/search.h). Empty: it has no pipelines.
   std::vector<std::string> schedules;
   std::int64_t most_parts = 1;  // tensor parallelism divides this number (heads); 1: none
 

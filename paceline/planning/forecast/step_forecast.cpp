@@ -5,7 +5,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/planning/forecast/step_parts.h"
-#include "paceline/planning/schedules/named_plans.h"
+#include "paceline/planning/schedules/named_schedules.h"
 #include "paceline/planning/schedules/search.h"
 #include "paceline/planning/schedules/simulate.h"
 
@@ -141,19 +141,19 @@ Forecaster::Passes Forecaster::simulated_passes(const Way& way) {
     cuts.push_back(cut_into_stages(profile_, way, samples_at_once(way), layout));
     divisions.push_back({.rank_of_stage = layout, .costs = costs_of(way, cuts.back(), layout)});
   }
-  pipeline::Plan plan;
+  PipelineSchedule plan;
   std::size_t chosen = 0;
   if (way.schedule == kSearched) {
     pipeline::DivisionSearch search =
         pipeline::search_divisions(divisions, way.micro_batches, {.num_trials = kTrialsOfSearch});
     chosen = search.division;
-    plan = std::move(search.found.plan);
+    plan = std::move(search.found.schedule);
   } else {
-    plan = pipeline::make_plan(way.schedule,
-                               {.num_ranks = way.stages, .num_micro_batches = way.micro_batches});
+    plan = pipeline_schedule(way.schedule,
+                             {.num_ranks = way.stages, .num_micro_batches = way.micro_batches});
   }
   const pipeline::Costs& costs = divisions[chosen].costs;
-  pipeline::PlanClock clock(plan.rank_of_stage, plan.num_micro_batches, costs);
+  pipeline::ScheduleClock clock(plan.rank_of_stage, plan.num_micro_batches, costs);
   clock.run(plan.ranks);
   Passes passes{.ranks = std::vector<RankLayers>(static_cast<std::size_t>(way.stages)),
                 .kept = clock.peak_bytes()};
@@ -170,7 +170,7 @@ Forecaster::Passes Forecaster::simulated_passes(const Way& way) {
   return passes;
 }
 
-double Forecaster::seconds_of(const pipeline::Plan& plan, const pipeline::Costs& costs,
+double Forecaster::seconds_of(const PipelineSchedule& plan, const pipeline::Costs& costs,
                               const Way& way, double simulated_s) const {
   if (slowdown() <= 1) return simulated_s;
   // Each rank of the plan represents the ranks of other replicas and parts on its host.

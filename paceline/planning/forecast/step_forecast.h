@@ -84,7 +84,7 @@ class Forecaster {
   pipeline::Costs costs_of(const Way& way, const std::vector<LayerRange>& stages,
                            const std::vector<int>& rank_of_stage) const;
   Passes plain_passes(const Way& way) const;
-  double seconds_of(const pipeline::Plan& plan, const pipeline::Costs& costs, const Way& way,
+  double seconds_of(const PipelineSchedule& plan, const pipeline::Costs& costs, const Way& way,
                     double simulated_s) const;
   double optimizer_of(const Way& way, const RankLayers& stages) const;
   void add_gradients(Forecast& forecast, const std::vector<RankLayers>& ranks) const;

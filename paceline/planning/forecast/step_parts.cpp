@@ -97,7 +97,7 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 // Simulates, in virtual time, ranks that begin actions, share their host's cores, and end actions.
 class SharedRun {
  public:
-  SharedRun(const pipeline::Plan& plan, const pipeline::Costs& costs,
+  SharedRun(const PipelineSchedule& plan, const pipeline::Costs& costs,
             const std::vector<int>& host_of_rank, double cores)
       : plan_(plan),
         costs_(costs),
@@ -212,9 +212,9 @@ class SharedRun {
     }
   }
 
-  const pipeline::Plan& plan_;
+  const PipelineSchedule& plan_;
   const pipeline::Costs& costs_;
-  const pipeline::PlanClock clock_;  // for the durations of actions; it does not run here
+  const pipeline::ScheduleClock clock_;  // for the durations of actions; it does not run here
   const std::vector<int>& host_of_rank_;
   const double cores_;
   std::vector<Rank> ranks_;
@@ -224,7 +224,7 @@ class SharedRun {
 
 }  // namespace
 
-double seconds_on_shared_cores(const pipeline::Plan& plan, const pipeline::Costs& costs,
+double seconds_on_shared_cores(const PipelineSchedule& plan, const pipeline::Costs& costs,
                                const std::vector<int>& host_of_rank, double cores) {
   return SharedRun(plan, costs, host_of_rank, cores).run();
 }

@@ -66,7 +66,7 @@ ExposedExchange exposed_exchange(const std::vector<GradientsOfLayer>& layers, do
 // Returns the seconds of a step. `host_of_rank`: the host of each rank of the plan; `cores`: the
 // number of ranks of a host that can compute at full speed. Requires: a plan that validate()
 // accepts, a cost for each stage, cores > 0.
-double seconds_on_shared_cores(const pipeline::Plan& plan, const pipeline::Costs& costs,
+double seconds_on_shared_cores(const PipelineSchedule& plan, const pipeline::Costs& costs,
                                const std::vector<int>& host_of_rank, double cores);
 
 // The time that a long run loses to failures and slow ranks.

@@ -26,10 +26,10 @@ class ListScheduler {
         policy_(policy),
         amounts_(rank_of_stage, num_micro_batches, costs) {
     num_ranks_ = *std::max_element(ranks_.begin(), ranks_.end()) + 1;
-    plan_ = {.name = "searched",
-             .num_micro_batches = num_micro_batches,
-             .rank_of_stage = rank_of_stage,
-             .ranks = std::vector<std::vector<Action>>(size(num_ranks_))};
+    schedule_ = {.name = "searched",
+                 .num_micro_batches = num_micro_batches,
+                 .rank_of_stage = rank_of_stage,
+                 .ranks = std::vector<std::vector<Action>>(size(num_ranks_))};
     stages_.resize(ranks_.size());
     of_rank_.resize(size(num_ranks_));
     for (Stage& stage : stages_) {
@@ -40,7 +40,7 @@ class ListScheduler {
       of_rank_[size(ranks_[size(stage)])].stages.push_back(stage);
   }
 
-  std::optional<Plan> run() {
+  std::optional<PipelineSchedule> run() {
     const int apart = std::max(0, total_ - policy_.split_from);
     const std::size_t actions = ranks_.size() * size(2 * total_ + apart);
     for (int rank = 0; rank < num_ranks_; ++rank) next_.push_back(choose(rank));
@@ -59,7 +59,7 @@ class ListScheduler {
         next_[size(rank)] = choose(rank);
       }
     }
-    return plan_;
+    return schedule_;
   }
 
  private:
@@ -186,7 +186,7 @@ class ListScheduler {
     Stage& stage = stages_[size(action.stage)];
     own.free_at = candidate.begin + amounts_.duration(action);
     own.bytes += amounts_.change_of_bytes(action);
-    plan_.ranks[size(rank)].push_back(action);
+    schedule_.ranks[size(rank)].push_back(action);
     if (action.kind == ActionKind::kForward) {
       stage.forward_end.push_back(own.free_at);
       ++own.in_flight;
@@ -202,9 +202,9 @@ class ListScheduler {
   const Costs& costs_;
   const MemoryLimits& limits_;
   const ListPolicy& policy_;
-  const PlanClock amounts_;  // for its durations and bytes; it does not run here
+  const ScheduleClock amounts_;  // for its durations and bytes; it does not run here
   int num_ranks_ = 0;
-  Plan plan_;
+  PipelineSchedule schedule_;
   std::vector<Stage> stages_;
   std::vector<Rank> of_rank_;
   std::vector<Candidate> next_;  // the next action of each rank
@@ -212,9 +212,10 @@ class ListScheduler {
 
 }  // namespace
 
-std::optional<Plan> list_schedule(const std::vector<int>& rank_of_stage, int num_micro_batches,
-                                  const Costs& costs, const MemoryLimits& limits,
-                                  const ListPolicy& policy) {
+std::optional<PipelineSchedule> list_schedule(const std::vector<int>& rank_of_stage,
+                                              int num_micro_batches, const Costs& costs,
+                                              const MemoryLimits& limits,
+                                              const ListPolicy& policy) {
   return ListScheduler(rank_of_stage, num_micro_batches, costs, limits, policy).run();
 }
 

@@ -50,7 +50,7 @@ std::string box(const TimedAction& timed, double x, double width, double y) {
   return text + "</g>\n";
 }
 
-std::string rows(const TimedPlan& timed, std::string_view heading, double scale, double top) {
+std::string rows(const TimedSchedule& timed, std::string_view heading, double scale, double top) {
   std::string text = fmt::format(
       "<text x=\"8\" y=\"{:.1f}\" font-weight=\"bold\">{}: {:.1f} ms, bubble {:.1f}%</text>\n",
       top + 12, heading, 1e3 * timed.seconds, 100 * timed.bubble_share());
@@ -71,7 +71,7 @@ std::string rows(const TimedPlan& timed, std::string_view heading, double scale,
 // The legend of the kinds that occur in the step.
 std::string legend(const Picture& picture) {
   std::array<bool, 4> used = {};
-  for (const TimedPlan* const step : {&picture.planned, &picture.measured}) {
+  for (const TimedSchedule* const step : {&picture.planned, &picture.measured}) {
     for (const auto& rank : step->ranks) {
       for (const TimedAction& timed : rank) used[colour_of(timed.action.kind)] = true;
     }
@@ -111,7 +111,7 @@ std::string axis(double seconds, double scale, double top, double bottom) {
   return text + fmt::format("<text x=\"8\" y=\"{:.1f}\">ms</text>\n", bottom + 20);
 }
 
-double height_of(const TimedPlan& timed) {
+double height_of(const TimedSchedule& timed) {
   return timed.ranks.empty() ? 0 : 34 + kRow * static_cast<double>(timed.ranks.size());
 }
 
@@ -147,7 +147,7 @@ std::string name_of(int process, int thread, std::string_view what, std::string_
                      process, thread, what, name);
 }
 
-std::string events(int process, std::string_view heading, const TimedPlan& timed) {
+std::string events(int process, std::string_view heading, const TimedSchedule& timed) {
   if (timed.ranks.empty()) return {};
   std::string text = name_of(process, 0, "process_name", heading);
   for (std::size_t rank = 0; rank < timed.ranks.size(); ++rank) {

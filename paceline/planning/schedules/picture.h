@@ -12,8 +12,8 @@ namespace paceline::pipeline {
 
 struct Picture {
   std::string title;
-  TimedPlan planned;
-  TimedPlan measured = {};  // no ranks: not measured
+  TimedSchedule planned;
+  TimedSchedule measured = {};  // no ranks: not measured
 };
 
 // Draws the planned step as a picture (SVG): a row for each rank, and a box with the micro-batch

@@ -9,22 +9,23 @@
 #include <utility>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/planning/schedules/named_plans.h"
+#include "paceline/planning/schedules/named_schedules.h"
 #include "paceline/planning/schedules/simulate.h"
 
 namespace paceline::pipeline {
 namespace {
 
-constexpr std::size_t kStarts = 3;      // the best plans, which are improved
+constexpr std::size_t kStarts = 3;      // the best schedules, which are improved
 constexpr std::size_t kMostPlaces = 8;  // how far one improvement moves an action
 constexpr std::size_t kImprovedDivisions = 2;
 constexpr double kNoise = 0.01;  // relative noise of measured costs
 constexpr const char* kSearchedName = "searched";
 
 struct Timed {
-  Plan plan;
+  PipelineSchedule schedule;
   double seconds = 0;
-  double bytes = 0;   // of all ranks; of two equally fast plans the one with fewer bytes is better
+  double bytes =
+      0;  // of all ranks; of two equally fast schedules the one with fewer bytes is better
   double busy_s = 0;  // of all ranks
 
   bool is_better_than(const Timed& other) const {
@@ -44,14 +45,14 @@ class Search {
         clock_(layout_, num_micro_batches, costs) {}
 
   SearchResult run() {
-    try_named_plans();
+    try_named_schedules();
     try_list_schedules();
     if (found_.empty()) fail_of_memory();
     const auto better = [](const Timed& a, const Timed& b) { return a.is_better_than(b); };
     std::stable_sort(found_.begin(), found_.end(), better);
     for (std::size_t i = 0; i < std::min(found_.size(), kStarts); ++i) improve(found_[i]);
     const Timed& best = smallest_within(allowed_seconds());
-    return {best.plan, simulate(best.plan, costs_), lower_bound(), std::move(named_)};
+    return {best.schedule, simulate(best.schedule, costs_), lower_bound(), std::move(named_)};
   }
 
  private:
@@ -70,7 +71,7 @@ class Search {
 
   const Timed& smallest_within(double seconds) const {
     const auto rank = [&](const Timed& one) {
-      return std::tuple(one.seconds > seconds, one.bytes, one.plan.name == kSearchedName,
+      return std::tuple(one.seconds > seconds, one.bytes, one.schedule.name == kSearchedName,
                         one.seconds);
     };
     return *std::min_element(found_.begin(), found_.end(),
@@ -92,29 +93,29 @@ class Search {
     return std::accumulate(clock_.busy_s().begin(), clock_.busy_s().end(), 0.0);
   }
 
-  void try_named_plans() {
+  void try_named_schedules() {
     const int per_rank = static_cast<int>(layout_.size()) / num_ranks_;
     if (layout_ != looped_layout(num_ranks_, std::max(per_rank, 1))) return;
-    for (const std::string_view name : plan_names()) {
+    for (const std::string_view name : pipeline_schedule_names()) {
       if (name == "zero-bubble" && !options_.may_split_backward) continue;
       try {
-        add_named(make_plan(name, {num_ranks_, num_micro_batches_, per_rank}));
+        add_named(pipeline_schedule(name, {num_ranks_, num_micro_batches_, per_rank}));
       } catch (const Error&) {
         // This schedule does not exist for these numbers.
       }
     }
   }
 
-  void add_named(Plan plan) {
-    clock_.run(plan.ranks);
+  void add_named(PipelineSchedule schedule) {
+    clock_.run(schedule.ranks);
     const double most = *std::max_element(clock_.peak_bytes().begin(), clock_.peak_bytes().end());
-    named_.push_back({plan.name, clock_.seconds(), most, fits()});
-    if (fits()) add(std::move(plan));
+    named_.push_back({schedule.name, clock_.seconds(), most, fits()});
+    if (fits()) add(std::move(schedule));
   }
 
-  // Adds the plan that the clock has just run.
-  void add(Plan plan) {
-    found_.push_back({std::move(plan), clock_.seconds(), peak_of_all(), busy_of_all()});
+  // Adds the schedule that the clock has just run.
+  void add(PipelineSchedule schedule) {
+    found_.push_back({std::move(schedule), clock_.seconds(), peak_of_all(), busy_of_all()});
   }
 
   void try_list_schedules() {
@@ -144,9 +145,9 @@ class Search {
            {StageOrder::kDeepFirst, StageOrder::kBroadFirst, StageOrder::kByRound}) {
         const bool one_stage = static_cast<int>(layout_.size()) == num_ranks_;
         if (one_stage && order != StageOrder::kDeepFirst) continue;
-        auto plan = list_schedule(layout_, num_micro_batches_, costs_, options_.limits,
-                                  {split_from, more, slack, forward_first, order});
-        if (plan && clock_.run(plan->ranks) && fits()) add(std::move(*plan));
+        auto schedule = list_schedule(layout_, num_micro_batches_, costs_, options_.limits,
+                                      {split_from, more, slack, forward_first, order});
+        if (schedule && clock_.run(schedule->ranks) && fits()) add(std::move(*schedule));
       }
     }
   }
@@ -157,20 +158,20 @@ class Search {
     std::mt19937_64 random(options_.seed);
     const double bound = lower_bound();
     for (int trial = 0; trial < options_.num_trials && best.seconds > bound; ++trial) {
-      auto& actions = best.plan.ranks[below(random, best.plan.ranks.size())];
+      auto& actions = best.schedule.ranks[below(random, best.schedule.ranks.size())];
       const std::vector<Action> before = actions;
-      const bool ended = change(actions, random) && clock_.run(best.plan.ranks) && fits();
+      const bool ended = change(actions, random) && clock_.run(best.schedule.ranks) && fits();
       const double seconds = clock_.seconds(), busy = busy_of_all();
       if (!ended || seconds > best.seconds || (seconds == best.seconds && busy > best.busy_s)) {
         actions = before;
         continue;
       }
-      if (seconds < best.seconds) best.plan.name = kSearchedName;
+      if (seconds < best.seconds) best.schedule.name = kSearchedName;
       best.seconds = seconds;
       best.bytes = peak_of_all();
       best.busy_s = busy;
     }
-    if (best.plan.name != kSearchedName) restore_named(best);
+    if (best.schedule.name != kSearchedName) restore_named(best);
   }
 
   static std::size_t below(std::mt19937_64& random, std::size_t bound) {
@@ -211,11 +212,12 @@ class Search {
     return true;
   }
 
-  // Restores the named plan if the changes have not made it faster.
+  // Restores the named schedule if the changes have not made it faster.
   void restore_named(Timed& best) {
-    best.plan = make_plan(best.plan.name, {num_ranks_, num_micro_batches_,
-                                           static_cast<int>(layout_.size()) / num_ranks_});
-    clock_.run(best.plan.ranks);
+    best.schedule = pipeline_schedule(
+        best.schedule.name,
+        {num_ranks_, num_micro_batches_, static_cast<int>(layout_.size()) / num_ranks_});
+    clock_.run(best.schedule.ranks);
     best.bytes = peak_of_all();
     best.busy_s = busy_of_all();
   }
@@ -296,7 +298,7 @@ class Search {
   const Costs& costs_;
   const SearchOptions& options_;
   const int num_ranks_;
-  PlanClock clock_;
+  ScheduleClock clock_;
   std::vector<Timed> found_;
   std::vector<SearchCandidate> named_;
 };
@@ -335,7 +337,7 @@ SearchCandidate best_named_of(const std::vector<DivisionSearch>& all) {
 // fastest.
 const DivisionSearch& simplest_within(const std::vector<DivisionSearch>& all, double seconds) {
   const auto rank = [&](const DivisionSearch& one) {
-    return std::tuple(seconds_of(one) > seconds, one.found.plan.num_stages(), seconds_of(one));
+    return std::tuple(seconds_of(one) > seconds, one.found.schedule.num_stages(), seconds_of(one));
   };
   return *std::min_element(all.begin(), all.end(),
                            [&](const auto& a, const auto& b) { return rank(a) < rank(b); });
@@ -343,8 +345,8 @@ const DivisionSearch& simplest_within(const std::vector<DivisionSearch>& all, do
 
 }  // namespace
 
-SearchResult search_plan(const std::vector<int>& rank_of_stage, int num_micro_batches,
-                         const Costs& costs, const SearchOptions& options) {
+SearchResult search_schedule(const std::vector<int>& rank_of_stage, int num_micro_batches,
+                             const Costs& costs, const SearchOptions& options) {
   require_searchable(rank_of_stage, num_micro_batches, costs, options.limits);
   return Search(rank_of_stage, num_micro_batches, costs, options).run();
 }

@@ -1,7 +1,7 @@
 #pragma once
 
-// The search for a pipeline's plan: it cuts layers into stages, makes plans by list scheduling, and
-// improves the best of these and of the named schedules.
+// The search for a pipeline's schedule: it cuts layers into stages, makes schedules by list
+// scheduling, and improves the best of these and of the named schedules.
 //
 // Thread safety: pure functions.
 
@@ -21,10 +21,10 @@ namespace paceline::pipeline {
 // than stages, for no stages, and for costs that are negative or not finite.
 std::vector<int> split_by_cost(const std::vector<double>& costs, int num_stages);
 
-// As above, for ranks with several stages (plan.h). Minimises the load of the busiest rank, then
-// the most expensive stage: a local search that starts from the cut above and moves single layers
-// over stage boundaries, so that its result is not always the optimum. The time of each step is
-// proportional to stages^3.
+// As above, for ranks with several stages (pipeline_schedule.h). Minimises the load of the busiest
+// rank, then the most expensive stage: a local search that starts from the cut above and moves
+// single layers over stage boundaries, so that its result is not always the optimum. The time of
+// each step is proportional to stages^3.
 std::vector<int> split_by_cost(const std::vector<double>& costs,
                                const std::vector<int>& rank_of_stage);
 
@@ -55,22 +55,22 @@ struct ListPolicy {
 // List scheduling: the rank that can begin first takes the ready action that the policy ranks
 // first. Returns nullopt when the choices lead to a state in which no rank can continue within the
 // limits.
-std::optional<Plan> list_schedule(const std::vector<int>& rank_of_stage, int num_micro_batches,
-                                  const Costs& costs, const MemoryLimits& limits,
-                                  const ListPolicy& policy);
+std::optional<PipelineSchedule> list_schedule(const std::vector<int>& rank_of_stage,
+                                              int num_micro_batches, const Costs& costs,
+                                              const MemoryLimits& limits, const ListPolicy& policy);
 
-// Searches for the best plan for measured costs and given memory. It starts from the named
-// schedules and from plans made by list scheduling under many policies (list_schedule()), then
+// Searches for the best schedule for measured costs and given memory. It starts from the named
+// schedules and from schedules made by list scheduling under many policies (list_schedule()), then
 // improves the best ones: it swaps an action with its neighbours, splits a backward pass into
-// halves or joins them again, and keeps the change if the simulated step is not slower. Among plans
-// within a percent of the fastest, which measurements cannot distinguish, it chooses the one with
-// the least memory; but its result is never slower than the best named schedule that fits into
-// memory.
+// halves or joins them again, and keeps the change if the simulated step is not slower. Among
+// schedules within a percent of the fastest, which measurements cannot distinguish, it chooses the
+// one with the least memory; but its result is never slower than the best named schedule that fits
+// into memory.
 //
 // A chain of layers can be cut into one stage or several for each rank, in several layouts;
 // search_divisions() searches all of these.
 //
-// The same arguments give the same plan on every rank and machine. A better plan may exist;
+// The same arguments give the same schedule on every rank and machine. A better schedule may exist;
 // `lower_bound_s` limits how much faster it can be.
 struct SearchOptions {
   MemoryLimits limits = {};
@@ -89,18 +89,18 @@ struct SearchCandidate {
 };
 
 struct SearchResult {
-  Plan plan;  // named "searched", or a named schedule that was not improved
-  TimedPlan timed;
-  // No plan has a shorter step than this.
+  PipelineSchedule schedule;  // named "searched", or a named schedule that was not improved
+  TimedSchedule timed;
+  // No schedule has a shorter step than this.
   double lower_bound_s = 0;
   std::vector<SearchCandidate> named;  // the schedules that the layout allows
 };
 
-// Searches for a plan for a layout of stages (plan.h). Throws Error(kInvalid) for costs or limits
-// that do not match the layout, and when no plan fits into memory; the message then names the rank
-// and the bytes that it needs at least.
-SearchResult search_plan(const std::vector<int>& rank_of_stage, int num_micro_batches,
-                         const Costs& costs, const SearchOptions& options = {});
+// Searches for a schedule for a layout of stages (pipeline_schedule.h). Throws Error(kInvalid) for
+// costs or limits that do not match the layout, and when no schedule fits into memory; the message
+// then names the rank and the bytes that it needs at least.
+SearchResult search_schedule(const std::vector<int>& rank_of_stage, int num_micro_batches,
+                             const Costs& costs, const SearchOptions& options = {});
 
 // Layers cut into stages.
 struct Division {
@@ -121,11 +121,11 @@ struct DivisionSearch {
   SearchCandidate best_named;  // of all divisions; `fits` is false if none fits
 };
 
-// Finds the division and the plan with the shortest step. Among divisions whose step is within a
-// percent of the shortest, it chooses the one with the fewest stages, but never one that is slower
-// than the best named schedule of any division. Only the best divisions are improved; for the
-// others the search stops after its first plans. Throws Error(kInvalid) for no divisions; if no
-// plan of any division fits into memory, it throws the error of the first division.
+// Finds the division and the schedule with the shortest step. Among divisions whose step is within
+// a percent of the shortest, it chooses the one with the fewest stages, but never one that is
+// slower than the best named schedule of any division. Only the best divisions are improved; for
+// the others the search stops after its first schedules. Throws Error(kInvalid) for no divisions;
+// if no schedule of any division fits into memory, it throws the error of the first division.
 DivisionSearch search_divisions(const std::vector<Division>& divisions, int num_micro_batches,
                                 const SearchOptions& options = {});
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/planning/schedules/plan.h"
+#include "paceline/planning/schedules/pipeline_schedule.h"
 
 namespace paceline::pipeline {
 
@@ -14,7 +14,7 @@ Costs equal_costs(int num_stages, const StageCosts& each) {
   return {std::vector<StageCosts>(static_cast<std::size_t>(std::max(num_stages, 0)), each)};
 }
 
-double TimedPlan::bubble_share() const {
+double TimedSchedule::bubble_share() const {
   if (ranks.empty() || seconds <= 0) return 0;
   const double busy = std::accumulate(busy_s.begin(), busy_s.end(), 0.0);
   return 1 - busy / (seconds * static_cast<double>(ranks.size()));
@@ -35,16 +35,16 @@ void require_costs(const Costs& costs, int num_stages) {
   }
 }
 
-TimedPlan simulate(const Plan& plan, const Costs& costs) {
-  validate(plan);
-  require_costs(costs, plan.num_stages());
-  PlanClock clock(plan.rank_of_stage, plan.num_micro_batches, costs);
-  clock.run(plan.ranks);
-  return {clock.timed(plan.ranks), clock.seconds(), clock.busy_s(), clock.peak_bytes()};
+TimedSchedule simulate(const PipelineSchedule& schedule, const Costs& costs) {
+  validate(schedule);
+  require_costs(costs, schedule.num_stages());
+  ScheduleClock clock(schedule.rank_of_stage, schedule.num_micro_batches, costs);
+  clock.run(schedule.ranks);
+  return {clock.timed(schedule.ranks), clock.seconds(), clock.busy_s(), clock.peak_bytes()};
 }
 
-std::string describe(const Plan& plan, const TimedPlan& timed) {
-  std::string text = fmt::format("{}: {:.4g} s, bubble {:.1f}%", plan.name, timed.seconds,
+std::string describe(const PipelineSchedule& schedule, const TimedSchedule& timed) {
+  std::string text = fmt::format("{}: {:.4g} s, bubble {:.1f}%", schedule.name, timed.seconds,
                                  100 * timed.bubble_share());
   if (!timed.peak_bytes.empty()) {
     const auto most = std::max_element(timed.peak_bytes.begin(), timed.peak_bytes.end());
@@ -63,7 +63,7 @@ std::size_t num_ranks(const std::vector<int>& rank_of_stage) {
 
 }  // namespace
 
-PlanClock::PlanClock(std::vector<int> rank_of_stage, int num_micro_batches, Costs costs)
+ScheduleClock::ScheduleClock(std::vector<int> rank_of_stage, int num_micro_batches, Costs costs)
     : rank_of_stage_(std::move(rank_of_stage)),
       num_micro_batches_(num_micro_batches),
       costs_(std::move(costs)) {
@@ -76,7 +76,7 @@ PlanClock::PlanClock(std::vector<int> rank_of_stage, int num_micro_batches, Cost
   input_end_.resize(places);
 }
 
-bool PlanClock::run(const std::vector<std::vector<Action>>& ranks) {
+bool ScheduleClock::run(const std::vector<std::vector<Action>>& ranks) {
   std::fill(forward_end_.begin(), forward_end_.end(), kNever);
   std::fill(input_end_.begin(), input_end_.end(), kNever);
   std::fill(position_.begin(), position_.end(), 0);
@@ -105,7 +105,7 @@ bool PlanClock::run(const std::vector<std::vector<Action>>& ranks) {
   return left == 0;
 }
 
-std::vector<std::vector<TimedAction>> PlanClock::timed(
+std::vector<std::vector<TimedAction>> ScheduleClock::timed(
     const std::vector<std::vector<Action>>& ranks) const {
   std::vector<std::vector<TimedAction>> result(ranks.size());
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
@@ -117,7 +117,7 @@ std::vector<std::vector<TimedAction>> PlanClock::timed(
   return result;
 }
 
-std::optional<Action> PlanClock::missing(const Action& action) const {
+std::optional<Action> ScheduleClock::missing(const Action& action) const {
   const auto& [kind, stage, micro_batch] = action;
   const std::size_t here = place(stage, micro_batch);
   if (kind == ActionKind::kForward) {
@@ -136,7 +136,7 @@ std::optional<Action> PlanClock::missing(const Action& action) const {
   return std::nullopt;
 }
 
-double PlanClock::duration(const Action& action) const {
+double ScheduleClock::duration(const Action& action) const {
   const StageCosts& costs = costs_of(action.stage);
   switch (action.kind) {
     case ActionKind::kForward:
@@ -151,7 +151,7 @@ double PlanClock::duration(const Action& action) const {
   return costs.backward_s.value_or(costs.input_gradient_s + costs.weight_gradient_s);
 }
 
-double PlanClock::change_of_bytes(const Action& action) const {
+double ScheduleClock::change_of_bytes(const Action& action) const {
   const StageCosts& costs = costs_of(action.stage);
   switch (action.kind) {
     case ActionKind::kForward:
@@ -166,12 +166,12 @@ double PlanClock::change_of_bytes(const Action& action) const {
   return -costs.activation_bytes;
 }
 
-double PlanClock::arrival(double end, int from, int to) const {
+double ScheduleClock::arrival(double end, int from, int to) const {
   const auto rank_of = [&](int stage) { return rank_of_stage_[static_cast<std::size_t>(stage)]; };
   return rank_of(from) == rank_of(to) ? end : end + costs_of(std::min(from, to)).transfer_s;
 }
 
-double PlanClock::ready_at(const Action& action) const {
+double ScheduleClock::ready_at(const Action& action) const {
   if (missing(action)) return kNever;
   const auto& [kind, stage, micro_batch] = action;
   if (kind == ActionKind::kForward) {
@@ -183,7 +183,7 @@ double PlanClock::ready_at(const Action& action) const {
   return arrival(input_end_[place(stage + 1, micro_batch)], stage + 1, stage);
 }
 
-void PlanClock::carry_out(std::size_t rank, const Action& action, double ready) {
+void ScheduleClock::carry_out(std::size_t rank, const Action& action, double ready) {
   const double begin = std::max(free_at_[rank], ready), time = duration(action);
   begin_[rank][position_[rank]++] = begin;
   free_at_[rank] = begin + time;

@@ -1,9 +1,9 @@
 #pragma once
 
-// Predicts the time, the bubbles and the memory of every rank of a plan from the costs of each
+// Predicts the time, the bubbles and the memory of every rank of a schedule from the costs of each
 // stage, without running it.
 //
-// The model. A rank carries out one action at a time, in the plan's order. An output (or a
+// The model. A rank carries out one action at a time, in the schedule's order. An output (or a
 // gradient) arrives at the rank of the neighbouring stage `transfer_s` after it was made, or at
 // once if both stages are on one rank. Transfers take no processor time and do not wait for each
 // other. Memory counts the bytes that stages keep between their actions; a message that has arrived
@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "paceline/planning/schedules/plan.h"
+#include "paceline/planning/schedules/pipeline_schedule.h"
 
 namespace paceline::pipeline {
 
@@ -44,7 +44,7 @@ struct TimedAction {
 };
 
 // A simulated or measured step.
-struct TimedPlan {
+struct TimedSchedule {
   std::vector<std::vector<TimedAction>> ranks;
   double seconds = 0;  // from the beginning of the first action to the end of the last
   std::vector<double> busy_s;
@@ -58,20 +58,20 @@ struct TimedPlan {
 void require_costs(const Costs& costs, int num_stages);
 
 // Throws Error(kInvalid) as validate() and require_costs() do.
-TimedPlan simulate(const Plan& plan, const Costs& costs);
+TimedSchedule simulate(const PipelineSchedule& schedule, const Costs& costs);
 
 // "1f1b: 0.123 s, bubble 27.3%, peak memory 1.2e+06 bytes on rank 0".
-std::string describe(const Plan& plan, const TimedPlan& timed);
+std::string describe(const PipelineSchedule& schedule, const TimedSchedule& timed);
 
 // Runs the actions of all ranks in virtual time (the model is above), for simulate(), validate()
 // and the search. A clock is made once for a layout and its costs; it then times many orders
 // without allocating memory, at a few dozen nanoseconds per action.
 //
 // Thread safety: none.
-class PlanClock {
+class ScheduleClock {
  public:
   // Requires: each stage has a rank and costs.
-  PlanClock(std::vector<int> rank_of_stage, int num_micro_batches, Costs costs);
+  ScheduleClock(std::vector<int> rank_of_stage, int num_micro_batches, Costs costs);
 
   // Returns false if a rank would wait forever; position(rank) is then the number of actions that
   // it has carried out. Requires: the stage and the micro-batch of each action exist, and

@@ -1,8 +1,8 @@
 set(SOURCES
   list_schedule.cpp
-  named_plans.cpp
+  named_schedules.cpp
   picture.cpp
-  plan.cpp
+  pipeline_schedule.cpp
   search.cpp
   simulate.cpp
   split_by_cost.cpp)

@@ -139,17 +139,19 @@ at::Tensor all_reduce_sum(const GroupPtr& group, const at::Tensor& input) {
   return move("all_reduce_sum", group, input, Move::kAllReduce, Move::kAllReduce);
 }
 
-at::Tensor all_gather_own(const GroupPtr& group, const at::Tensor& input, std::int64_t dim) {
-  return move_along("all_gather_own", group, input, Move::kGather, Move::kReduceScatter, dim);
+at::Tensor all_gather_autograd(const GroupPtr& group, const at::Tensor& input, std::int64_t dim) {
+  return move_along("all_gather_autograd", group, input, Move::kGather, Move::kReduceScatter, dim);
 }
 
-at::Tensor reduce_scatter_own(const GroupPtr& group, const at::Tensor& input, std::int64_t dim) {
-  return move_along("reduce_scatter_own", group, input, Move::kReduceScatter, Move::kGather, dim);
+at::Tensor reduce_scatter_autograd(const GroupPtr& group, const at::Tensor& input,
+                                   std::int64_t dim) {
+  return move_along("reduce_scatter_autograd", group, input, Move::kReduceScatter, Move::kGather,
+                    dim);
 }
 
-at::Tensor all_to_all_own(const GroupPtr& group, const at::Tensor& input, std::int64_t split_dim,
-                          std::int64_t concat_dim) {
-  constexpr const char* kName = "all_to_all_own";
+at::Tensor all_to_all_autograd(const GroupPtr& group, const at::Tensor& input,
+                               std::int64_t split_dim, std::int64_t concat_dim) {
+  constexpr const char* kName = "all_to_all_autograd";
   require_arguments(kName, group, input);
   return move(kName, group, input, Move::kAllToAll, Move::kAllToAll,
               positive(kName, *group, input, split_dim),

@@ -12,9 +12,9 @@
 //   scatter_to_region        this rank's part    all-gather          replicated   own
 //   gather_from_region       all-gather          this rank's part    own          replicated
 //   all_reduce_sum           all-reduce          all-reduce          own          own
-//   all_gather_own           all-gather          reduce-scatter      own          own
-//   reduce_scatter_own       reduce-scatter      all-gather          own          own
-//   all_to_all_own           all-to-all          all-to-all          own          own
+//   all_gather_autograd           all-gather          reduce-scatter      own          own
+//   reduce_scatter_autograd       reduce-scatter      all-gather          own          own
+//   all_to_all_autograd           all-to-all          all-to-all          own          own
 //
 // The gradient of a replicated tensor must be the same on every rank; the gradient of an own tensor
 // is the gradient of the sum of all ranks' losses. Sums have the engine's fixed order
@@ -47,12 +47,13 @@ at::Tensor scatter_to_region(const GroupPtr& group, const at::Tensor& input, std
 at::Tensor gather_from_region(const GroupPtr& group, const at::Tensor& input, std::int64_t dim);
 
 at::Tensor all_reduce_sum(const GroupPtr& group, const at::Tensor& input);
-at::Tensor all_gather_own(const GroupPtr& group, const at::Tensor& input, std::int64_t dim);
-at::Tensor reduce_scatter_own(const GroupPtr& group, const at::Tensor& input, std::int64_t dim);
+at::Tensor all_gather_autograd(const GroupPtr& group, const at::Tensor& input, std::int64_t dim);
+at::Tensor reduce_scatter_autograd(const GroupPtr& group, const at::Tensor& input,
+                                   std::int64_t dim);
 // Sends part r along `split_dim` to rank r and concatenates the received parts along `concat_dim`,
 // in rank order.
-at::Tensor all_to_all_own(const GroupPtr& group, const at::Tensor& input, std::int64_t split_dim,
-                          std::int64_t concat_dim);
+at::Tensor all_to_all_autograd(const GroupPtr& group, const at::Tensor& input,
+                               std::int64_t split_dim, std::int64_t concat_dim);
 
 // Messages with a backward pass: the receiver of a tensor sends its gradient back. Each message
 // carries the tensor's shape and type.

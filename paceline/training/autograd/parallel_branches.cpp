@@ -251,12 +251,12 @@ at::Tensor gradient_to_share(const at::Tensor& parameter, bool is_own) {
 
 }  // namespace
 
-void share_branch_gradients(ProcessGroup& group, const std::vector<Branch>& branches,
+void share_branch_gradients(GroupRef group, const std::vector<Branch>& branches,
                             const std::vector<int>& owner) {
   const auto all = agree(group, {"share_branch_gradients", branches, &owner}, [&] {
     Tensors have;
     for (std::size_t i = 0; i < branches.size(); ++i) {
-      if (owner[i] == group.rank()) have.push_back(which_have_gradients(branches[i]));
+      if (owner[i] == group->rank()) have.push_back(which_have_gradients(branches[i]));
     }
     return have;
   });
@@ -273,14 +273,14 @@ void share_branch_gradients(ProcessGroup& group, const std::vector<Branch>& bran
         continue;
       }
       lists[{owner[i], parameter.scalar_type()}].push_back(
-          gradient_to_share(parameter, owner[i] == group.rank()));
+          gradient_to_share(parameter, owner[i] == group->rank()));
     }
   }
   broadcast_all(group, lists);
   for (const Branch& branch : branches) forget_model_share(branch.parameters);
 }
 
-void share_branch_parameters(ProcessGroup& group, const std::vector<Branch>& branches,
+void share_branch_parameters(GroupRef group, const std::vector<Branch>& branches,
                              const std::vector<int>& owner) {
   agree(group, {"share_branch_parameters", branches, &owner}, [] { return Tensors(); });
   const at::NoGradGuard no_gradients;
@@ -359,7 +359,7 @@ std::vector<int> assign_branches(const std::vector<double>& costs, int num_ranks
   return owner;
 }
 
-std::vector<double> measure_branches(ProcessGroup& group, const Tensors& inputs,
+std::vector<double> measure_branches(GroupRef group, const Tensors& inputs,
                                      const std::vector<Branch>& branches, int repeats) {
   std::vector<double> costs;
   agree(group, {"measure_branches", branches, nullptr, inputs}, [&] {
@@ -375,7 +375,7 @@ std::vector<double> measure_branches(ProcessGroup& group, const Tensors& inputs,
     }
     return Tensors();
   });
-  group.all_reduce(std::span(costs), ReduceOp::kMean);
+  group->all_reduce(std::span(costs), ReduceOp::kMean);
   return costs;
 }
 

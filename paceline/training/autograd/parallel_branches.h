@@ -47,6 +47,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "paceline/engine/collectives/group/group_ref.h"
 #include "paceline/training/autograd/differentiable_collectives.h"
 
 namespace paceline {
@@ -82,10 +83,10 @@ std::vector<at::Tensor> parallel_branches(const GroupPtr& group,
 // Collective. Copies the gradients of the branches' parameters from the owners to every rank; a
 // gradient that is undefined on the owner becomes undefined. Error(kInvalid) for a parameter that
 // belongs to branches with different owners.
-void share_branch_gradients(ProcessGroup& group, const std::vector<Branch>& branches,
+void share_branch_gradients(GroupRef group, const std::vector<Branch>& branches,
                             const std::vector<int>& owner);
 // Collective. Copies the branches' parameters and buffers from the owners to every rank.
-void share_branch_parameters(ProcessGroup& group, const std::vector<Branch>& branches,
+void share_branch_parameters(GroupRef group, const std::vector<Branch>& branches,
                              const std::vector<int>& owner);
 
 // Chooses the owner of each branch by cost: assigns the branches in order of decreasing cost, each
@@ -99,7 +100,7 @@ std::vector<int> assign_branches(const std::vector<double>& costs, int num_ranks
 // `repeats` times, and takes the fastest time; the result is the mean over all ranks, the same on
 // every rank. Gradients, buffers and random numbers are left unchanged. Error(kInvalid) on every
 // rank if a branch throws or `repeats` is below 1.
-std::vector<double> measure_branches(ProcessGroup& group, const std::vector<at::Tensor>& inputs,
+std::vector<double> measure_branches(GroupRef group, const std::vector<at::Tensor>& inputs,
                                      const std::vector<Branch>& branches, int repeats = 3);
 
 }  // namespace paceline

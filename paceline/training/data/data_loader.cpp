@@ -54,47 +54,60 @@ bool DataLoader::is_streamed() const { return source_->traits().is_streamed; }
 const std::string& DataLoader::name() const { return source_->traits().name; }
 std::int64_t DataLoader::logical_shards() const { return source_->traits().logical_shards; }
 
-void DataLoader::begin_epoch(std::int64_t epoch, std::int64_t consumed) {
+LoaderPosition DataLoader::position() const {
+  if (has_ended_) return {epoch_ + 1, 0};
+  return {epoch_, consumed_};
+}
+
+void DataLoader::set_position(const LoaderPosition& position) {
+  check(position.epoch >= 0 && position.consumed >= 0,
+        "data loader: {} samples of epoch {} are no position", position.consumed, position.epoch);
   stop_threads();
-  warn_of_repeated_order(epoch, consumed);
-  exhausted_ = !source_->begin(epoch, consumed);
-  state_ = State::kInEpoch;
-  epoch_ = epoch;
+  ++num_begun_;  // no loop may go on with the epoch before
+  epoch_ = position.epoch;
+  consumed_ = position.consumed;
+  has_ended_ = exhausted_ = false;
+  is_set_ = true;
+}
+
+Epoch DataLoader::epoch(std::int64_t number, std::optional<std::int64_t> from) {
+  const std::int64_t consumed = from.value_or(is_set_ && number == epoch_ ? consumed_ : 0);
+  is_set_ = false;
+  stop_threads();
+  warn_of_repeated_order(number, consumed);
+  exhausted_ = !source_->begin(number, consumed);
+  has_ended_ = false;
+  epoch_ = number;
   consumed_ = consumed;
   num_taken_ = next_number_ = 0;
   ready_.clear();
   error_ = nullptr;
   start_threads();
+  return Epoch(*this, ++num_begun_);
 }
 
 void DataLoader::warn_of_repeated_order(std::int64_t epoch, std::int64_t consumed) {
   const bool shuffles = source_->traits().shuffles;
-  if (!shuffles || warned_ || state_ != State::kEnded || epoch != epoch_ || consumed > 0) return;
+  if (!shuffles || warned_ || !has_ended_ || epoch != epoch_ || consumed > 0) return;
   warned_ = true;
-  log::warning(
-      fmt::format("data loader: begin_epoch({}) was called for a second pass: it repeats the order "
-                  "of the first; give every epoch its own number",
-                  epoch));
+  log::warning(fmt::format(
+      "data loader: epoch({}) was called for a second pass: it repeats the order of the "
+      "first; give every epoch its own number",
+      epoch));
 }
 
-void DataLoader::require_begun() const {
-  if (state_ == State::kInEpoch) return;
-  const auto rank = source_->traits().rank;
-  const std::string who = rank ? fmt::format("rank {}: ", *rank) : "";
-  check(state_ == State::kEnded,
-        "{}data loader: next() was called before begin_epoch(): call begin_epoch(epoch) before the "
-        "first batch of every epoch",
-        who);
-  fail(ErrorCode::kInvalid,
-       "{}data loader: next() was called after the end of epoch {}: call begin_epoch({}) before "
-       "the first batch of the next epoch",
-       who, epoch_, epoch_ + 1);
-}
+std::optional<Batch> Epoch::next() { return loader_->next(begun_); }
 
-std::optional<Batch> DataLoader::next() {
-  require_begun();
+std::optional<Batch> DataLoader::next(std::uint64_t begun) {
+  if (begun != num_begun_) {
+    const auto rank = source_->traits().rank;
+    fail(ErrorCode::kInvalid,
+         "{}data loader: a loop takes a batch of an epoch that ended when epoch({}) was called: a "
+         "loader has one epoch at a time; make a loader for each loop",
+         rank ? fmt::format("rank {}: ", *rank) : "", epoch_);
+  }
   if (exhausted_) {
-    state_ = State::kEnded;
+    has_ended_ = true;
     return std::nullopt;
   }
   Prepared taken = options_.num_threads == 0 ? prepare(take_draft()->second) : take_prepared();

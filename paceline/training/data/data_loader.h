@@ -4,32 +4,33 @@
 //
 //   const auto dataset = std::make_shared<data::ImageSamples>(data::load_cifar10(folder, split));
 //   data::DataLoader loader(dataset, sampler, {.batch_size = 32});
-//   for (std::int64_t epoch = 0; epoch < epochs; ++epoch) {
-//     loader.begin_epoch(epoch);
-//     while (auto batch = loader.next()) { ... }
-//   }
+//   for (std::int64_t epoch = 0; epoch < epochs; ++epoch)
+//     for (const data::Batch& batch : loader.epoch(epoch)) { ... }
 //
 // Batches have the sampler's order for any number of threads. The loader's position, and so the
-// position in a checkpoint, counts the batches that next() returned, not the batches prepared.
+// position in a checkpoint, counts the batches that the loop has taken, not the batches prepared.
 //
 // With global_batch_size a step takes this many samples of all ranks together, so a job that
 // shrinks or grows continues with the same steps (batch_source.h). The training loop must then
-// multiply each loss by the batch's weight, and reduce gradients and call the optimizer only after
-// batches with `ends_step`; train::run_loop() does that. The weight is meant for losses that are
-// means over a batch's samples; for other losses see training/train/loop.h.
+// use batch.weighted(loss) in place of each loss, and reduce gradients and call the optimizer only
+// after batches with `ends_step`; train::run_loop() does that. The weight is meant for losses that
+// are means over a batch's samples; for other losses see training/train/loop.h.
 //
 // Streams are read in the same way (streamed_dataset.h). With DataLoaderOptions::groups all samples
 // of a batch belong to one group (distributed_sampler.h).
 //
 // With logical shards (engine/core/logical_shards.h) a step is also a global batch, and each of its
-// batches is one shard. next() then seeds the random numbers of this rank
+// batches is one shard. Taking a batch then seeds the random numbers of this rank
 // (training/tensor/random.h), so that dropout is the same for any number of ranks.
 //
-// Thread safety: one consumer thread. An error in a loader thread is thrown by next().
+// Thread safety: one consumer thread. An error in a loader thread is thrown to the loop when it
+// takes a batch.
 
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -60,13 +61,17 @@ struct Batch {
   bool ends_step = true;              // the next batch belongs to another step
   std::int64_t shard = -1;            // number of the batch's logical shard; -1: no logical shards
   std::uint64_t seed = 0;             // seed for the random numbers of that shard
+
+  // The loss from which a backward pass starts: `loss`, a mean over this batch's samples, times the
+  // batch's weight.
+  at::Tensor weighted(const at::Tensor& loss) const { return weight == 1 ? loss : loss * weight; }
 };
 
 struct DataLoaderOptions {
   std::int64_t batch_size = 32;        // samples of a batch of this rank, or of each logical shard
   std::int64_t global_batch_size = 0;  // above 0: samples of all ranks; replaces batch_size
   std::int64_t micro_batch_size = 0;   // the most samples of a global batch at once; 0: no limit
-  int num_threads = 1;                 // 0: next() prepares batches in the calling thread
+  int num_threads = 1;                 // 0: the loop's thread prepares batches
   int prefetch = 4;                    // batches prepared ahead
   bool drop_last = false;              // leave out an incomplete last batch
   // Logical shards of a training step; 0: no logical shards. Must be the same on every rank.
@@ -81,6 +86,64 @@ struct StreamShare {
   int num_ranks = 1;
   int rank = 0;
   std::uint64_t seed = 0;  // for the random numbers of logical shards
+};
+
+// A place in the data: `consumed` samples of an epoch, of all ranks together.
+struct LoaderPosition {
+  std::int64_t epoch = 0;
+  std::int64_t consumed = 0;
+
+  bool operator==(const LoaderPosition&) const = default;
+};
+
+class DataLoader;
+
+// The batches of one epoch of a DataLoader, as a range for one loop. Each batch is taken when the
+// loop reaches it, and lives until the loop goes on. The loader must outlive the epoch, which ends
+// when the loader begins another one: taking a batch is then Error(kInvalid). Thread safety: none.
+class Epoch {
+ public:
+  class Iterator {
+   public:
+    using iterator_concept = std::input_iterator_tag;
+    using value_type = Batch;
+    using difference_type = std::ptrdiff_t;
+
+    explicit Iterator(Epoch& epoch) : epoch_(&epoch) {}
+    Batch& operator*() const { return *epoch_->batch_; }
+    Batch* operator->() const { return &*epoch_->batch_; }
+    Iterator& operator++() {
+      epoch_->advance();
+      return *this;
+    }
+    void operator++(int) { epoch_->advance(); }
+    bool operator==(std::default_sentinel_t) const { return !epoch_->batch_; }
+
+   private:
+    Epoch* epoch_;
+  };
+
+  // Takes the next batch.
+  Iterator begin() {
+    advance();
+    return Iterator(*this);
+  }
+  std::default_sentinel_t end() const { return {}; }
+  // Takes the next batch, for a program that takes batches in several places; nullopt after the
+  // last one.
+  std::optional<Batch> next();
+
+ private:
+  friend class DataLoader;
+  Epoch(DataLoader& loader, std::uint64_t begun) : loader_(&loader), begun_(begun) {}
+  void advance() {
+    batch_.reset();  // its memory is free for the next batch
+    batch_ = next();
+  }
+
+  DataLoader* loader_;
+  std::uint64_t begun_;         // the number of epochs that the loader had begun, with this one
+  std::optional<Batch> batch_;  // the batch of the loop
 };
 
 class DataLoader {
@@ -102,16 +165,16 @@ class DataLoader {
   DataLoader(const DataLoader&) = delete;
   DataLoader& operator=(const DataLoader&) = delete;
 
-  // Begins an epoch, after `consumed` samples of all ranks together. Batches prepared earlier are
-  // dropped. Warns once when a shuffled epoch that was taken to its end is begun again with the
-  // same number, because its order would repeat. Error(kInvalid) when drop_last leaves no batch of
-  // a whole epoch, and when batches of groups or a stream cannot continue after `consumed` samples.
-  void begin_epoch(std::int64_t epoch, std::int64_t consumed = 0);
-  // Returns the next batch; at the end of the epoch nullopt, once. Error(kInvalid) before
-  // begin_epoch() and after the end.
-  std::optional<Batch> next();
+  // Begins an epoch, after `consumed` samples of all ranks together, and returns its batches.
+  // nullopt: from set_position(), if this is the first epoch after it and has the same number;
+  // otherwise from the beginning.
+  // Batches prepared earlier are dropped. Warns once when a shuffled epoch that was taken to its
+  // end is begun again with the same number, because its order would repeat. Error(kInvalid) when
+  // drop_last leaves no batch of a whole epoch, and when batches of groups or a stream cannot
+  // continue after `consumed` samples.
+  [[nodiscard]] Epoch epoch(std::int64_t number, std::optional<std::int64_t> consumed = {});
 
-  // Whether all batches of this epoch have been taken. Requires: begin_epoch() was called.
+  // Whether all batches of the current epoch have been taken.
   bool exhausted() const { return exhausted_; }
 
   // The number of batches in a whole epoch that is begun at its first sample; the batches of one
@@ -119,15 +182,22 @@ class DataLoader {
   std::int64_t num_batches() const;
   bool is_streamed() const;
   // The samples of this epoch that all ranks together have consumed, counted from the batches that
-  // next() returned; padding does not count, so any number of ranks can continue from here.
+  // the loop has taken; padding does not count, so any number of ranks can continue from here.
   std::int64_t consumed() const { return consumed_; }
+  // The place from which another loader can continue: in the current epoch or, if its loop has come
+  // to the end, at the beginning of the next one. set_position() makes the next epoch() continue
+  // there; a loop begins with the epoch position().epoch. The Checkpointer calls both.
+  LoaderPosition position() const;
+  void set_position(const LoaderPosition& position);
   // The name of the data in messages.
   const std::string& name() const;
   // Logical shards of a step; 0: no logical shards.
   std::int64_t logical_shards() const;
 
  private:
-  // A prepared batch, and the position that next() sets when it returns the batch.
+  friend class Epoch;
+
+  // A prepared batch, and the position of the loader once the batch has been taken.
   struct Prepared {
     Batch batch;
     std::int64_t consumed = 0;  // samples consumed after the batch's step
@@ -137,7 +207,8 @@ class DataLoader {
 
   DataLoader(std::unique_ptr<BatchSource> source, const DataLoaderOptions& options);
   void warn_of_repeated_order(std::int64_t epoch, std::int64_t consumed);
-  void require_begun() const;
+  // Takes the next batch of the epoch with which `begun` epochs had been begun; nullopt at its end.
+  std::optional<Batch> next(std::uint64_t begun);
   void start_threads();
   void stop_threads();
   void work(std::stop_token stop);
@@ -148,12 +219,13 @@ class DataLoader {
   Prepared take_prepared();
 
   const DataLoaderOptions options_;
-  enum class State { kNew, kInEpoch, kEnded };
-  State state_ = State::kNew;
+  std::uint64_t num_begun_ = 0;  // epochs
+  bool has_ended_ = false;       // the loop of the current epoch has come to its end
   bool warned_ = false;
   bool exhausted_ = false;
   std::int64_t epoch_ = 0;
   std::int64_t consumed_ = 0;
+  bool is_set_ = false;  // by set_position(), and no epoch has begun since then
   std::size_t num_taken_ = 0;
 
   std::mutex source_mutex_;  // guards the source's position and next_number_

@@ -11,6 +11,8 @@
 
 #include <torch/data/samplers/base.h>
 
+#include "paceline/engine/collectives/group/group_ref.h"
+
 namespace paceline::data {
 
 struct SamplerOptions {
@@ -38,6 +40,9 @@ class DistributedSampler {
   // when one is negative or not finite, or when all are 0.
   DistributedSampler(std::int64_t num_samples, int num_replicas, int rank,
                      const SamplerOptions& options = {});
+  // For the ranks of a group.
+  DistributedSampler(std::int64_t num_samples, GroupRef group, const SamplerOptions& options = {})
+      : DistributedSampler(num_samples, group->world_size(), group->rank(), options) {}
 
   // Begins `epoch` (0 or more) at its first sample, or after `consumed` samples of all ranks
   // together, not counting padding.
@@ -69,6 +74,9 @@ class DistributedSampler {
 // Returns this rank's samples for an exact evaluation: over all ranks every sample exactly once, in
 // order, without padding; the numbers of samples of two ranks differ by at most one.
 std::vector<std::int64_t> evaluation_indices(std::int64_t num_samples, int num_replicas, int rank);
+inline std::vector<std::int64_t> evaluation_indices(std::int64_t num_samples, GroupRef group) {
+  return evaluation_indices(num_samples, group->world_size(), group->rank());
+}
 
 // Batches of similar samples: of similar length, so that little padding is needed, or of one aspect
 // ratio. Each sample of a data set has a group number; samples with the same number may share a

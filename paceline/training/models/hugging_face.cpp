@@ -177,7 +177,7 @@ at::Tensor with_mean_rows(const at::Tensor& rows, std::int64_t count) {
 // are none.
 class Loader {
  public:
-  Loader(const FileLayout& layout, torch::nn::Module& model, const TensorsByName& weights,
+  Loader(const FileLayout& layout, torch::nn::Module& model, const StateDict& weights,
          std::int64_t vocabulary)
       : layout_(layout), model_(model), weights_(weights), vocabulary_(vocabulary) {}
 
@@ -240,7 +240,7 @@ class Loader {
   }
 
   // Returns the file's tensor for this name, or for one of the other names that files use for it.
-  const TensorsByName::value_type* find(const std::string& name) {
+  const StateDict::value_type* find(const std::string& name) {
     for (const std::string& candidate : names_in_files(layout_, name)) {
       const auto found = weights_.find(candidate);
       if (found == weights_.end()) continue;
@@ -279,7 +279,7 @@ class Loader {
 
   const FileLayout& layout_;
   torch::nn::Module& model_;
-  const TensorsByName& weights_;
+  const StateDict& weights_;
   const std::int64_t vocabulary_;  // tokens of the file
   std::set<std::string> used_;
   std::vector<std::string> left_out_;
@@ -296,9 +296,8 @@ std::int64_t vocabulary_of(const char* what, std::int64_t model,
   return options.vocabulary == 0 ? model : options.vocabulary;
 }
 
-TensorsByName named(const FileLayout& layout, const TensorsByName& weights,
-                    std::int64_t vocabulary) {
-  TensorsByName in_file;
+StateDict named(const FileLayout& layout, const StateDict& weights, std::int64_t vocabulary) {
+  StateDict in_file;
   for (const auto& [key, tensor] : weights) {
     const Place place = layout.place(key);
     check(!place.names.empty(), "{}: the model has no weight \"{}\"", layout.what, key);
@@ -323,35 +322,33 @@ void require_gpt2(const GptOptions& options) {
 
 }  // namespace
 
-void load_hugging_face(Gpt& model, const TensorsByName& weights,
-                       const HuggingFaceOptions& options) {
+void load_hugging_face(Gpt& model, const StateDict& weights, const HuggingFaceOptions& options) {
   require_gpt2(model->options());
   const auto vocabulary = vocabulary_of("gpt", model->options().vocabulary, options);
   Loader(gpt2(), *model, weights, vocabulary).load();
 }
 
-void load_hugging_face(Bert& model, const TensorsByName& weights,
-                       const HuggingFaceOptions& options) {
+void load_hugging_face(Bert& model, const StateDict& weights, const HuggingFaceOptions& options) {
   const auto vocabulary = vocabulary_of("bert", model->options().vocabulary, options);
   Loader(bert(), *model, weights, vocabulary).load();
 }
 
-TensorsByName to_hugging_face(const GptOptions& model, const TensorsByName& weights,
-                              const HuggingFaceOptions& options) {
+StateDict to_hugging_face(const GptOptions& model, const StateDict& weights,
+                          const HuggingFaceOptions& options) {
   require_gpt2(model);
   return named(gpt2(), weights, vocabulary_of("gpt", model.vocabulary, options));
 }
 
-TensorsByName to_hugging_face(const BertOptions& model, const TensorsByName& weights,
-                              const HuggingFaceOptions& options) {
+StateDict to_hugging_face(const BertOptions& model, const StateDict& weights,
+                          const HuggingFaceOptions& options) {
   return named(bert(), weights, vocabulary_of("bert", model.vocabulary, options));
 }
 
-TensorsByName to_hugging_face(Gpt& model, const HuggingFaceOptions& options) {
+StateDict to_hugging_face(Gpt& model, const HuggingFaceOptions& options) {
   return to_hugging_face(model->options(), weights_of(*model), options);
 }
 
-TensorsByName to_hugging_face(Bert& model, const HuggingFaceOptions& options) {
+StateDict to_hugging_face(Bert& model, const HuggingFaceOptions& options) {
   return to_hugging_face(model->options(), weights_of(*model), options);
 }
 

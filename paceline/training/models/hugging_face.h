@@ -37,21 +37,22 @@ struct HuggingFaceOptions {
 // Loads the weights into the model. Error(kInvalid), which lists every tensor that is missing, has
 // another shape or element type, differs from the tensor to which it is tied, or does not belong to
 // the model; in that case no weight has been loaded.
-void load_hugging_face(Gpt& model, const TensorsByName& weights,
+void load_hugging_face(Gpt& model, const StateDict& weights,
                        const HuggingFaceOptions& options = {});
-void load_hugging_face(Bert& model, const TensorsByName& weights,
+void load_hugging_face(Bert& model, const StateDict& weights,
                        const HuggingFaceOptions& options = {});
 
 // Returns copies of the weights. Error(kUnsupported) for a model with rotary positions or fewer
 // heads of keys and values, which GPT-2's format cannot represent.
-TensorsByName to_hugging_face(Gpt& model, const HuggingFaceOptions& options = {});
-TensorsByName to_hugging_face(Bert& model, const HuggingFaceOptions& options = {});
+StateDict to_hugging_face(Gpt& model, const HuggingFaceOptions& options = {});
+StateDict to_hugging_face(Bert& model, const HuggingFaceOptions& options = {});
 
 // As above, for whole weights, or some of them, under the model's own names, as returned by
-// gather_dense() and gather_stages(). Error(kInvalid) for a name that such a model does not have.
-TensorsByName to_hugging_face(const GptOptions& model, const TensorsByName& weights,
-                              const HuggingFaceOptions& options = {});
-TensorsByName to_hugging_face(const BertOptions& model, const TensorsByName& weights,
-                              const HuggingFaceOptions& options = {});
+// full_state_dict() and gather_stages(). Error(kInvalid) for a name that such a model does not
+// have.
+StateDict to_hugging_face(const GptOptions& model, const StateDict& weights,
+                          const HuggingFaceOptions& options = {});
+StateDict to_hugging_face(const BertOptions& model, const StateDict& weights,
+                          const HuggingFaceOptions& options = {});
 
 }  // namespace paceline::models

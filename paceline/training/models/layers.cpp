@@ -11,8 +11,8 @@
 
 namespace paceline {
 
-TensorsByName weights_of(const torch::nn::Module& module) {
-  TensorsByName tensors;
+StateDict weights_of(const torch::nn::Module& module) {
+  StateDict tensors;
   for (const auto& parameter : module.named_parameters())
     tensors.emplace(parameter.key(), parameter.value().detach());
   for (const auto& buffer : module.named_buffers())

@@ -36,10 +36,10 @@
 
 namespace paceline {
 
-using TensorsByName = std::map<std::string, at::Tensor>;
+using StateDict = std::map<std::string, at::Tensor>;
 
 // The module's parameters and buffers themselves, not copies.
-TensorsByName weights_of(const torch::nn::Module& module);
+StateDict weights_of(const torch::nn::Module& module);
 
 }  // namespace paceline
 
@@ -78,10 +78,10 @@ struct Layers {
   // The first and the last layer of a branch. Empty: `linear` makes them.
   std::function<torch::nn::AnyModule(const torch::nn::LinearOptions& options,
                                      const InnerFeatures& inner)>
-      first_of_branch = {};
+      column_linear = {};
   std::function<torch::nn::AnyModule(const torch::nn::LinearOptions& options,
                                      const InnerFeatures& inner)>
-      last_of_branch = {};
+      row_linear = {};
   // Dropout between the first and the last layer of a branch. Empty: `dropout`.
   Dropout inner_dropout = {};
   std::function<torch::nn::AnyModule(const torch::nn::LayerNormOptions& options)> layer_norm =
@@ -94,7 +94,7 @@ struct Layers {
                            const at::Tensor& bias)>
       logits = models::apply_linear;
   // Takes the embedded tokens [N, T, width]; all later layers before `logits` work on its result,
-  // which may have fewer positions if first_of_branch, last_of_branch and logits support that.
+  // which may have fewer positions if column_linear, row_linear and logits support that.
   // Empty: the result is the input.
   std::function<at::Tensor(const at::Tensor& states)> spread = {};
   // Throws on every rank that shares the layers unless all these ranks pass the same description of
@@ -103,11 +103,11 @@ struct Layers {
 
   torch::nn::AnyModule make_first(const torch::nn::LinearOptions& options,
                                   const InnerFeatures& inner) const {
-    return first_of_branch ? first_of_branch(options, inner) : linear(options);
+    return column_linear ? column_linear(options, inner) : linear(options);
   }
   torch::nn::AnyModule make_last(const torch::nn::LinearOptions& options,
                                  const InnerFeatures& inner) const {
-    return last_of_branch ? last_of_branch(options, inner) : linear(options);
+    return row_linear ? row_linear(options, inner) : linear(options);
   }
   at::Tensor drop_inner(const at::Tensor& input, double p, bool is_training) const {
     return (inner_dropout ? inner_dropout : dropout)(input, p, is_training);

@@ -8,6 +8,7 @@
 
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/optim/rules/kernels.h"
 #include "paceline/training/optim/rules/tensor_blocks.h"
 
@@ -28,7 +29,7 @@ struct Gradients {
 
 Gradients whole_gradients(const std::vector<at::Tensor>& parameters) {
   const auto is_divided = [](const at::Tensor& parameter) {
-    return Optimizer::divides_gradient_of(parameter);
+    return OptimizerCore::divides_gradient_of(parameter);
   };
   check(std::ranges::none_of(parameters, is_divided),
         "the gradients of these parameters are divided among the ranks (fully_shard), and this "
@@ -40,19 +41,22 @@ Gradients whole_gradients(const std::vector<at::Tensor>& parameters) {
 }
 
 Gradients divided_gradients(const Optimizer& optimizer) {
-  Gradients own{optimizer.gradients(), optimizer.gradient_memory(), {}, optimizer.shard_group()};
+  Gradients own{core_of(optimizer).gradients(),
+                core_of(optimizer).gradient_memory(),
+                {},
+                core_of(optimizer).shard_group()};
   for (const auto& gradient : own.ordered)
     own.sizes.push_back(optimizer.parameters()[gradient.parameter].numel());
   return own;
 }
 
 Gradients gradients_for(const Optimizer& optimizer) {
-  Gradients all = optimizer.shards_gradients() ? divided_gradients(optimizer)
-                                               : whole_gradients(optimizer.parameters());
-  all.model = optimizer.model_group();
+  Gradients all = core_of(optimizer).shards_gradients() ? divided_gradients(optimizer)
+                                                        : whole_gradients(optimizer.parameters());
+  all.model = core_of(optimizer).model_group();
   all.counts.clear();
   for (const auto& gradient : all.ordered)
-    all.counts.push_back(optimizer.counts_in_norms(gradient.parameter));
+    all.counts.push_back(core_of(optimizer).counts_in_norms(gradient.parameter));
   return all;
 }
 
@@ -157,7 +161,7 @@ double grad_norm(const std::vector<at::Tensor>& parameters, double norm_type) {
 
 double grad_norm(const Optimizer& optimizer, double norm_type) {
   require_power(norm_type);
-  optimizer.require_model_parts("grad_norm");
+  core_of(optimizer).require_model_parts("grad_norm");
   return norm_of(gradients_for(optimizer), norm_type);
 }
 
@@ -168,7 +172,7 @@ double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm
 }
 
 double clip_grad_norm(const Optimizer& optimizer, double max_norm, const ClipOptions& options) {
-  optimizer.require_model_parts("clip_grad_norm");
+  core_of(optimizer).require_model_parts("clip_grad_norm");
   return clip_norm(gradients_for(optimizer), max_norm, options);
 }
 

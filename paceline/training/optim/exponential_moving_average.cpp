@@ -143,11 +143,11 @@ void ExponentialMovingAverage::set_state(const NamedTensors& state) {
   num_updates_ = state.back().second.item<std::int64_t>();
 }
 
-Words ExponentialMovingAverage::options() const {
+Metadata ExponentialMovingAverage::options() const {
   return {{"decay", to_word(options_.decay)}, {"warm_up", options_.warm_up ? "yes" : "no"}};
 }
 
-void ExponentialMovingAverage::require_own(const Words& options) const {
+void ExponentialMovingAverage::require_compatible(const Metadata& options) const {
   require_same_words(options, this->options(), "average of the weights");
 }
 

@@ -26,8 +26,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "paceline/training/optim/metadata.h"
 #include "paceline/training/optim/optimizer.h"
-#include "paceline/training/optim/state_words.h"
 
 namespace paceline::optim {
 
@@ -78,10 +78,10 @@ class ExponentialMovingAverage {
   void set_state(const NamedTensors& state);
   // Reads all averages. DamagedState when one has changed since the last update or set_state().
   void verify() const;
-  // options() is for a checkpoint; require_own() throws Error(kInvalid), which lists the
+  // options() is for a checkpoint; require_compatible() throws Error(kInvalid), which lists the
   // differences.
-  Words options() const;
-  void require_own(const Words& options) const;
+  Metadata options() const;
+  void require_compatible(const Metadata& options) const;
 
  private:
   void require_sum(std::size_t parameter, std::uint32_t found) const;

@@ -7,6 +7,7 @@
 #include <ATen/ATen.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/optim/rules/kernels.h"
 #include "paceline/training/optim/rules/tensor_blocks.h"
 
@@ -15,7 +16,7 @@ namespace {
 
 constexpr const char* kOwner = "grad_scaler";
 
-Words words_of(const GradScalerOptions& options) {
+Metadata words_of(const GradScalerOptions& options) {
   return {{"growth_factor", to_word(options.growth_factor)},
           {"backoff_factor", to_word(options.backoff_factor)},
           {"growth_interval", to_word(options.growth_interval)}};
@@ -56,7 +57,7 @@ bool GradScaler::divide(const Optimizer& optimizer) const {
   }
   const auto factor = static_cast<float>(1.0 / static_cast<double>(kept().scale));
   std::atomic<bool> finite{true};
-  for (const at::Tensor& gradient : optimizer.gradient_memory()) {
+  for (const at::Tensor& gradient : core_of(optimizer).gradient_memory()) {
     for_blocks(gradient, true, [&](std::int64_t, float* elements, std::int64_t count) {
       if (!all_finite(elements, count)) finite.store(false, std::memory_order_relaxed);
       ::paceline::optim::scale(elements, count, factor);
@@ -68,11 +69,12 @@ bool GradScaler::divide(const Optimizer& optimizer) const {
 void GradScaler::unscale(Optimizer& optimizer) {
   check(!seen_.contains(&optimizer),
         "grad_scaler: these gradients have been unscaled since the last update()");
-  optimizer.require_model_parts("grad_scaler");
+  core_of(optimizer).require_model_parts("grad_scaler");
   const at::NoGradGuard no_grad;
   std::int32_t nonfinite = divide(optimizer) ? 0 : 1;
-  ProcessGroup* const group = optimizer.shards_gradients() ? optimizer.shard_group() : group_.get();
-  for (ProcessGroup* const ranks : {group, optimizer.model_group()}) {
+  ProcessGroup* const group =
+      core_of(optimizer).shards_gradients() ? core_of(optimizer).shard_group() : group_.get();
+  for (ProcessGroup* const ranks : {group, core_of(optimizer).model_group()}) {
     if (ranks != nullptr) ranks->all_reduce(std::span(&nonfinite, 1), ReduceOp::kMax);
   }
   seen_[&optimizer].found_nonfinite = nonfinite != 0;
@@ -104,19 +106,19 @@ void GradScaler::update() {
   keep(next);
 }
 
-Words GradScaler::state() const {
-  Words words = words_of(options_);
+Metadata GradScaler::state() const {
+  Metadata words = words_of(options_);
   words["scale"] = to_word(static_cast<double>(kept().scale));
   words["growth_tracker"] = to_word(kept().growth_tracker);
   return words;
 }
 
-void GradScaler::require_own(const Words& state) const {
+void GradScaler::require_compatible(const Metadata& state) const {
   require_same_words(state, words_of(options_), kOwner);
 }
 
-void GradScaler::set_state(const Words& state) {
-  require_own(state);
+void GradScaler::set_state(const Metadata& state) {
+  require_compatible(state);
   const double saved = number_in(state, "scale", kOwner);
   const std::int64_t tracker = count_in(state, "growth_tracker", kOwner);
   check(saved > 0 && std::isfinite(saved), "grad_scaler: the saved scale {} is not above 0", saved);

@@ -30,8 +30,8 @@
 #include <ATen/core/Tensor.h>
 
 #include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/training/optim/metadata.h"
 #include "paceline/training/optim/optimizer.h"
-#include "paceline/training/optim/state_words.h"
 
 namespace paceline::optim {
 
@@ -65,11 +65,11 @@ class GradScaler {
   std::int64_t growth_tracker() const { return kept().growth_tracker; }
 
   // The options, the scale and the number of good steps since it last changed.
-  Words state() const;
+  Metadata state() const;
   // Throws Error(kInvalid), which lists the differences, when `state` is from a scaler with other
   // options; the first scale may differ.
-  void require_own(const Words& state) const;
-  void set_state(const Words& state);
+  void require_compatible(const Metadata& state) const;
+  void set_state(const Metadata& state);
 
  private:
   struct Seen {

@@ -1,382 +1,68 @@
 #include "paceline/training/optim/optimizer.h"
 
-#include <algorithm>
-#include <array>
-#include <chrono>
-#include <cmath>
-#include <mutex>
-#include <unordered_map>
+#include <utility>
 
-#include <ATen/ATen.h>
-#include <ATen/Parallel.h>
-#include <torch/csrc/autograd/variable.h>
-
-#include "paceline/engine/core/check.h"
-#include "paceline/engine/core/timing.h"
-#include "paceline/training/tensor/collectives.h"
-#include "paceline/training/tensor/tensor_marks.h"
-#include "paceline/training/tensor/tensor_memory.h"
-#include "paceline/training/tensor/tensor_view.h"
+#include "paceline/training/optim/optimizer_core.h"
 
 namespace paceline::optim {
-namespace {
-
-constexpr const char* kCure =
-    "describe the other ranks with optimizer.set_model_parts({.model = ...}), and pass the "
-    "optimizer instead of its parameters (docs/model_parallelism.md)";
-
-}  // namespace
-
-void require_whole_model(const char* caller, const std::vector<at::Tensor>& parameters) {
-  const auto found = first_model_share(parameters);
-  if (!found) return;
-  fail(ErrorCode::kInvalid,
-       "{}: parameter {} is in {}: the gradients of this rank are not the whole model's, and their "
-       "norm differs from rank to rank; {}",
-       caller, found->parameter, found->share.part, kCure);
-}
-
-void require_whole_parameters(const char* caller, const std::vector<at::Tensor>& parameters) {
-  const auto found = first_model_share(parameters, true);
-  if (!found) return;
-  fail(ErrorCode::kInvalid,
-       "{}: parameter {} is in {}: its norm is not that of the whole parameter; {}", caller,
-       found->parameter, found->share.part, kCure);
-}
-
-namespace {
-
-constexpr const char* kNumSteps = "num_steps";
-
-// The number of elements that one thread updates at a time.
-constexpr std::int64_t kGrain = 32768;
-
-void require_fusable(const at::Tensor& parameter, std::size_t number) {
-  const auto type = parameter.scalar_type();
-  check((type == at::kFloat || is_16_bit(type)) && parameter.device().is_cpu() &&
-            parameter.is_non_overlapping_and_dense(),
-        "parameter {} is not a dense float32, bfloat16 or float16 tensor on the CPU, which the "
-        "fused optimizers need",
-        number);
-}
-
-void require_rate(double learning_rate) {
-  check(std::isfinite(learning_rate) && learning_rate >= 0,
-        "the learning rate {} is not a number of at least 0", learning_rate);
-}
-
-// Returns the checksums of `work(begin, end)` over [first, last), computed in parallel.
-template <class Work>
-GuardedState::Sums sums_over(std::int64_t first, std::int64_t last, std::int64_t grain,
-                             const Work& work) {
-  std::mutex mutex;  // guards `sums`
-  GuardedState::Sums sums{};
-  at::parallel_for(first, last, grain, [&](std::int64_t begin, std::int64_t end) {
-    const GuardedState::Sums own = work(begin, end);
-    const std::lock_guard lock(mutex);
-    GuardedState::merge(sums, own);
-  });
-  return sums;
-}
-
-}  // namespace
 
 Optimizer::Optimizer(const std::vector<GroupTensors>& groups, std::vector<std::string> state_names,
                      Norms norms)
-    : rows_(std::move(state_names)),
-      home_(std::make_unique<ParameterHome>(rows_)),
-      guard_(rows_, num_steps_),
-      norms_(norms == Norms::kNone ? nullptr : std::make_unique<ParameterNorms>(rows_)) {
-  check(!groups.empty(), "an optimizer needs a parameter group");
-  std::vector<at::Tensor> all;
-  for (const auto& group : groups) add_to_group(group, all);
-  rows_.add(all);
-  begin_rows(0);
+    : core_(std::make_unique<OptimizerCore>(*this, std::move(state_names),
+                                            norms == Norms::kPerParameter)) {
+  core_->add_groups(groups);
 }
 
-void Optimizer::add_group(const GroupTensors& group) {
-  check(!home_->group(),
-        "a parameter group must be added before shard() or fully_shard(), which divide the "
-        "parameters among the ranks");
-  const std::size_t num_before = parameters().size();
-  std::vector<at::Tensor> all = parameters();
-  add_to_group(group, all);
-  rows_.add({all.begin() + static_cast<std::ptrdiff_t>(num_before), all.end()});
-  begin_rows(num_before);  // earlier parameters are still compared with the last step
-}
+Optimizer::~Optimizer() = default;
 
-// Appends to `all` each tensor that it does not contain yet: LibTorch's parameters() lists a shared
-// tensor under each of its names. If this function throws, the optimizer has not changed.
-void Optimizer::add_to_group(const GroupTensors& group, std::vector<at::Tensor>& all) {
-  require_rate(group.learning_rate);
-  const std::size_t number = num_groups();
-  std::unordered_map<const void*, std::size_t> known;
-  for (std::size_t i = 0; i < all.size(); ++i)
-    known.emplace(all[i].unsafeGetTensorImpl(), group_of_[i]);
-  for (const at::Tensor& tensor : group.parameters) {
-    const auto [found, is_new] = known.emplace(tensor.unsafeGetTensorImpl(), number);
-    check(found->second == number, "a parameter is in group {} and in group {}", found->second,
-          number);
-    if (!is_new) continue;
-    require_fusable(tensor, all.size());
-    all.push_back(tensor);
-  }
-  group_of_.resize(all.size(), number);
-  learning_rates_.push_back(group.learning_rate);
-}
+void Optimizer::add_group(const GroupTensors& group) { core_->add_groups({group}); }
 
-// Call it after rows were made. Only the first `num_kept` parameters have the values that a step
-// wrote.
-void Optimizer::begin_rows(std::size_t num_kept) {
-  num_steps_.resize(parameters().size());
-  is_copy_.resize(parameters().size());
-  guard_.begin(*home_, num_kept);
-  if (norms_) norms_->lay_out(home_->group());
-}
+bool Optimizer::has_state() const { return !core_->rows().state_names().empty(); }
+
+NormPair Optimizer::measure(const UpdateSlice& /*slice*/) const { return {}; }
 
 void Optimizer::shard(std::shared_ptr<ProcessGroup> group, const ShardOptions& options) {
-  check(!home_->group() && !has_stepped(),
-        "{}: an optimizer can be sharded only once, before its first step", group->self());
-  check(options.names.empty() || options.names.size() == parameters().size(),
-        "{}: {} names were given for {} parameters", group->self(), options.names.size(),
-        parameters().size());
-  const bool divides_gradients = options.unit_bytes > 0;
-  const auto plan = divides_gradients ? plan_units(parameters(), options.unit_bytes, options.units)
-                                      : rows_by_type(parameters());
-  if (group->world_size() == 1) return;
-  check(!options.divide_hosts || (options.one_copy && divides_gradients),
-        "{}: divide_hosts needs one copy a host and units of gradients: set one_copy and "
-        "unit_bytes too",
-        group->self());
-  const at::NoGradGuard no_grad;
-  if (divides_gradients) {
-    gradient_divider_ = std::make_shared<bool>();
-    for (const auto& parameter : parameters()) guard_divided_gradient(parameter, gradient_divider_);
-  }
-  rows_.make(plan, {group->world_size(), group->rank(), divides_gradients});
-  home_ = make_shared_home(rows_, std::move(group), options);
-  begin_rows(0);
-  SymmetricTensors::release_unused();  // frees the memory in which the parameters were before
+  core_->shard(std::move(group), options);
 }
 
 std::shared_ptr<void> Optimizer::writable_parameters() const {
-  return guard_.expect_writes(home_->writable());
+  return core_->writable_parameters();
 }
 
-double Optimizer::take_exposed_seconds() {
-  return std::exchange(exposed_seconds_, 0.0) + home_->take_fetch_seconds();
-}
+std::shared_ptr<void> Optimizer::whole_parameters() const { return core_->whole_parameters(); }
 
-void Optimizer::set_model_parts(const ModelParts& parts) {
-  check(!has_stepped(), "set_model_parts() of an optimizer must be called before its first step");
-  check(parts.layers || parts.divided.empty(),
-        "{} parameters are divided, and no group has the rest of them", parts.divided.size());
-  const auto numbers = numbers_by_tensor(parameters());
-  const auto number_of = [&](const at::Tensor& tensor) {
-    const auto found = numbers.find(tensor.unsafeGetTensorImpl());
-    check(found != numbers.end(), "a part of the model is not one of the optimizer's parameters");
-    return found->second;
-  };
-  parts_ = parts;
-  is_copy_.assign(parameters().size(), false);
-  for (const at::Tensor& tensor : parts.copies) is_copy_[number_of(tensor)] = true;
-  std::vector<std::size_t> divided;
-  for (const at::Tensor& tensor : parts.divided) divided.push_back(number_of(tensor));
-  std::ranges::sort(divided);
-  if (norms_) norms_->divide(std::move(divided), parts.layers);
-}
+void Optimizer::set_model_parts(const ModelParts& parts) { core_->set_model_parts(parts); }
 
-void Optimizer::require_model_parts(const char* caller) const {
-  if (!parts_.model) require_whole_model(caller, parameters());
-}
+void Optimizer::step() { core_->step(); }
+
+void Optimizer::zero_grad() { core_->drop_gradients(); }
+
+const std::vector<double>& Optimizer::learning_rates() const { return core_->learning_rates(); }
 
 void Optimizer::set_learning_rate(double learning_rate) {
-  require_rate(learning_rate);
-  std::ranges::fill(learning_rates_, learning_rate);
+  set_learning_rates(std::vector<double>(num_groups(), learning_rate));
 }
 
 void Optimizer::set_learning_rate(std::size_t group, double learning_rate) {
-  require_rate(learning_rate);
-  learning_rates_.at(group) = learning_rate;
+  std::vector<double> rates = learning_rates();
+  rates.at(group) = learning_rate;
+  set_learning_rates(rates);
 }
 
 void Optimizer::set_learning_rates(const std::vector<double>& learning_rates) {
-  check(learning_rates.size() == num_groups(), "{} learning rates were given for {} groups",
-        learning_rates.size(), num_groups());
-  std::ranges::for_each(learning_rates, require_rate);
-  learning_rates_ = learning_rates;
+  core_->set_learning_rates(learning_rates);
 }
 
-bool Optimizer::has_stepped() const {
-  return std::ranges::any_of(num_steps_, [](auto steps) { return steps > 0; });
-}
+const std::vector<at::Tensor>& Optimizer::parameters() const { return core_->parameters(); }
 
-void Optimizer::step() try {
-  if (before_step_) before_step_();
-  require_parameters();
-  const at::NoGradGuard no_grad;
-  const auto gradients = this->gradients();
-  guard_.verify_unread(gradients);
-  if (norms_) {
-    if (!parts_.layers) require_whole_parameters(name(), parameters());
-    for (const OrderedGradient& gradient : gradients) measure_norms(gradient);
-    expose([&] { norms_->exchange(); });
-  }
-  expose([&] { home_->before_update(); });
-  home_->forget_other_hosts();
-  for (const OrderedGradient& gradient : gradients) {
-    update_parameter(gradient);
-    ++num_steps_[gradient.parameter];
-  }
-  expose([&] { home_->after_update(); });
-  // LibTorch does not detect that the kernels write, so the writes are counted here: autograd then
-  // rejects a backward pass that needs the old values.
-  for (const OrderedGradient& gradient : gradients)
-    torch::autograd::impl::bump_version(parameters()[gradient.parameter]);
-  guard_.remember(gradients);
-} catch (const DamagedState& error) {
-  if (home_->group()) home_->group()->abort(error.what());  // the others would wait for this rank
-  throw;
-}
+std::size_t Optimizer::group_of(std::size_t parameter) const { return core_->group_of(parameter); }
 
-template <class Communicate>
-void Optimizer::expose(const Communicate& communicate) {
-  const auto begin = std::chrono::steady_clock::now();
-  communicate();
-  exposed_seconds_ += seconds_since(begin);
-}
+NamedTensors Optimizer::state() const { return core_->state(); }
 
-// Calls `visit` with slices of a parameter's elements, and with the gradient as float32. Slices of
-// 16-bit tensors are small enough to stay in the cache between the conversions.
-template <class Visit>
-GuardedState::Sums Optimizer::for_slices(const OrderedGradient& gradient, std::int64_t begin,
-                                         std::int64_t end, bool writes, const Visit& visit) const {
-  const std::size_t i = gradient.parameter;
-  const std::size_t num_states = rows_.state_names().size();
-  const bool with_master = rows_.has_master(i);
-  const auto type = to_dtype(rows_.row_of(i).type);
-  const auto gradient_type = to_dtype(gradient.tensor.scalar_type());
-  const bool widens = gradient_type != Dtype::kFloat32;
-  const auto element = [](std::byte* first, std::int64_t at, Dtype dtype) {
-    return first + static_cast<std::size_t>(at) * size_of(dtype);
-  };
-  GuardedState::Sums sums{};
-  std::array<float, kBlock> widened;
-  const std::int64_t longest = with_master || widens ? kBlock : end - begin;
-  for (std::int64_t at = begin; at < end; at += longest) {
-    const std::int64_t count = std::min(longest, end - at);
-    std::array<float*, GuardedState::kMaxStates> state{};
-    for (std::size_t name = 0; name < num_states; ++name)
-      state[name] = rows_.state_begin(i, name) + at;
-    std::byte* const parameter = element(home_->to_write(i), at, type);
-    std::byte* const given = element(static_cast<std::byte*>(gradient.tensor.data_ptr()),
-                                     at - gradient.first, gradient_type);
-    if (widens) widen(gradient_type, given, widened.data(), count);
-    float* const values =
-        with_master ? rows_.state_begin(i, num_states) + at : reinterpret_cast<float*>(parameter);
-    const MasterSums read = with_master ? follow(type, parameter, values, count) : MasterSums();
-    GuardedState::Sums own{};
-    visit(Slice{values, widens ? widened.data() : reinterpret_cast<const float*>(given),
-                state.data(), own.data(), count, num_steps_[i] + 1, group_of_[i]});
-    if (with_master) {
-      const MasterSums written =
-          writes ? narrow(type, values, parameter, count)
-                 : MasterSums{sum_words(Dtype::kFloat32, values, count), read.parameter};
-      own[GuardedState::kValues] = {read.master, written.master, true};
-      own[GuardedState::kRounded] = {read.parameter, written.parameter, true};
-    }
-    GuardedState::merge(sums, own);
-  }
-  return sums;
-}
+void Optimizer::set_state(const NamedTensors& state) { core_->set_state(state); }
 
-// Computes the norms of this rank's elements.
-void Optimizer::measure_norms(const OrderedGradient& gradient) {
-  const auto pieces = norms_->own_pieces(gradient.parameter);
-  const auto count = static_cast<std::int64_t>(pieces.size());
-  const auto measure_some = [&](std::int64_t begin, std::int64_t end) {
-    GuardedState::Sums sums{};
-    for (std::int64_t at = begin; at < end; ++at) {
-      const auto& piece = pieces[static_cast<std::size_t>(at)];
-      const auto more = for_slices(gradient, piece.begin, piece.end, false,
-                                   [&](const Slice& slice) { norms_->set(piece, measure(slice)); });
-      GuardedState::merge(sums, more);
-    }
-    return sums;
-  };
-  guard_.compare(gradient.parameter, sums_over(0, count, kGrain / kBlock, measure_some));
-}
+void Optimizer::verify_state() const { core_->verify_state(); }
 
-void Optimizer::update_parameter(const OrderedGradient& gradient) {
-  const auto [first, last] = rows_.own_elements(gradient.parameter);
-  if (first >= last) return;
-  const NormPair norms = norms_ ? norms_->of(gradient.parameter) : NormPair{};
-  const auto update_some = [&](std::int64_t begin, std::int64_t end) {
-    return for_slices(gradient, begin, end, true,
-                      [&](const Slice& slice) { update(slice, norms); });
-  };
-  guard_.compare(gradient.parameter, sums_over(first, last, kGrain, update_some));
-}
-
-NamedTensors Optimizer::state() const {
-  NamedTensors all;
-  for (std::size_t state = 0; state <= rows_.state_names().size(); ++state) {
-    std::vector<at::Tensor> flats;
-    for (const ParameterRows::Row& row : rows_.rows()) {
-      at::Tensor flat = state < row.state.size() ? row.state[state] : at::Tensor();
-      if (flat.defined() && shard_group()) flat = all_gather_into_tensor(*shard_group(), flat);
-      flats.push_back(flat);
-    }
-    for (std::size_t i = 0; i < parameters().size(); ++i) {
-      const at::Tensor& flat = flats[rows_.row_number(i)];
-      if (flat.defined()) all.emplace_back(rows_.state_name(state, i), rows_.whole_state(i, flat));
-    }
-  }
-  all.push_back(num_steps());
-  return all;
-}
-
-std::pair<std::string, at::Tensor> Optimizer::num_steps() const {
-  return {kNumSteps, at::tensor(num_steps_, at::kLong)};
-}
-
-void Optimizer::set_state(const NamedTensors& state) {
-  const std::vector<StatePart> own = state_parts();
-  check(state.size() == own.size() + 1 && state.back().first == kNumSteps,
-        "{}: {} tensors were given as the state of {} parameters, which has {}", name(),
-        state.size(), parameters().size(), own.size() + 1);
-  const at::Tensor steps = state.back().second.to(at::kLong).contiguous();
-  check(steps.numel() == static_cast<std::int64_t>(num_steps_.size()),
-        "{}: {} step counts were given for {} parameters", name(), steps.numel(),
-        num_steps_.size());
-  for (std::size_t i = 0; i < own.size(); ++i) {
-    check(state[i].first == own[i].name && state[i].second.sizes() == own[i].like.sizes(),
-          "{}: the state has {} of {} elements where {} of {} is wanted", name(), state[i].first,
-          state[i].second.numel(), own[i].name, own[i].like.numel());
-  }
-  const at::NoGradGuard no_grad;
-  for (std::size_t i = 0; i < own.size(); ++i) {
-    if (own[i].elements.numel() == 0) continue;
-    at::Tensor given = at::empty_strided(own[i].like.sizes(), own[i].like.strides(), at::kFloat);
-    given.copy_(state[i].second);
-    own[i].elements.copy_(
-        given.as_strided({given.numel()}, {1}).narrow(0, own[i].first, own[i].elements.numel()));
-  }
-  const std::int64_t* const counts = steps.data_ptr<std::int64_t>();
-  adopt_state({counts, counts + num_steps_.size()});
-}
-
-void Optimizer::adopt_state(const std::vector<std::int64_t>& num_steps) {
-  check(num_steps.size() == num_steps_.size(), "{}: {} step counts were given for {} parameters",
-        name(), num_steps.size(), num_steps_.size());
-  num_steps_ = num_steps;
-  guard_.adopt();
-}
-
-std::size_t Optimizer::num_gradient_bytes() const {
-  std::size_t bytes = 0;
-  for (const OrderedGradient& gradient : gradients()) bytes += gradient.tensor.nbytes();
-  return bytes;
-}
+std::size_t Optimizer::num_state_bytes() const { return core_->rows().num_state_bytes(); }
 
 }  // namespace paceline::optim

@@ -3,7 +3,6 @@
 // Values that describe how a model, an optimizer's state or its gradients are divided among ranks.
 
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,7 +10,6 @@
 #include <ATen/core/Tensor.h>
 
 #include "paceline/engine/collectives/group/process_group.h"
-#include "paceline/training/tensor/tensor_view.h"
 
 namespace paceline::optim {
 
@@ -19,7 +17,7 @@ namespace paceline::optim {
 struct ShardOptions {
   // Keeps one copy of the parameters for all ranks of a host. Error(kUnsupported) if these ranks
   // share no memory, or if hosts have different numbers of ranks.
-  bool one_copy = false;
+  bool node_shared = false;
   // Names of parameters(), for the message about a write outside of a step; empty: their numbers.
   std::vector<std::string> names = {};
   // Above 0: gradients are divided too, in units of about this many bytes of parameters.
@@ -29,23 +27,7 @@ struct ShardOptions {
   std::vector<std::vector<at::Tensor>> units = {};
   // With one copy and units, on several hosts: each host keeps only the parts of its ranks, and a
   // unit is whole on a host only while operations read it (divided_parameters.h).
-  bool divide_hosts = false;
-};
-
-// Parameters whose gradients are reduced together; each rank gets its part.
-struct GradientUnit {
-  std::vector<std::size_t> parameters;  // numbers of the parameters, in the order of `layout`
-  FlatLayout layout;                    // has one part for each rank
-  std::size_t number = 0;               // the number of the unit in the optimizer
-};
-
-// The part of a tensor of Optimizer::state() that one rank keeps: a contiguous range of its
-// elements, in the order of its memory.
-struct StatePart {
-  std::string name;
-  at::Tensor like;         // a parameter with the shape and the strides of the whole tensor
-  at::Tensor elements;     // one float32 row in the optimizer's own memory; may be empty
-  std::int64_t first = 0;  // index of the first element in the whole tensor
+  bool shard_across_hosts = false;
 };
 
 // Describes which parameters are parts of larger ones, if a model is divided among ranks. Norms are
@@ -68,12 +50,5 @@ struct ModelParts {
   // there.
   std::vector<at::Tensor> copies = {};
 };
-
-// require_whole_model() throws Error(kInvalid), which names `caller`, for parameters that are known
-// to be one rank's share of a model (training/tensor/tensor_marks.h), because a norm over them is
-// not the model's norm. require_whole_parameters() throws only for parameters that are themselves
-// parts of larger ones, because their norms are not those of the whole parameters.
-void require_whole_model(const char* caller, const std::vector<at::Tensor>& parameters);
-void require_whole_parameters(const char* caller, const std::vector<at::Tensor>& parameters);
 
 }  // namespace paceline::optim

@@ -268,9 +268,9 @@ class HostPartsHome : public OneCopyHome {
 std::unique_ptr<ParameterHome> make_shared_home(const ParameterRows& rows,
                                                 std::shared_ptr<ProcessGroup> group,
                                                 const ShardOptions& options) {
-  if (!options.one_copy) return std::make_unique<SymmetricHome>(rows, std::move(group));
+  if (!options.node_shared) return std::make_unique<SymmetricHome>(rows, std::move(group));
   HostSplit split = split_by_host(group);
-  if (options.divide_hosts && split.peers)
+  if (options.shard_across_hosts && split.peers)
     return std::make_unique<HostPartsHome>(rows, std::move(group), std::move(split), options.names);
   return std::make_unique<OneCopyHome>(rows, std::move(group), std::move(split), options.names);
 }

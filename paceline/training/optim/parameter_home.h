@@ -43,11 +43,12 @@ class ParameterHome {
   std::uint32_t sum_of_elements(std::size_t parameter, Run elements) const;
   virtual std::uint32_t sum_of_other_parts(std::size_t) const { return 0; }
 
-  // See Optimizer::elements_to_save() and Optimizer::elements_to_load().
+  // See OptimizerCore::elements_to_save() and elements_to_load().
   virtual std::vector<Run> to_save(std::size_t parameter) const { return all_of(parameter); }
   virtual std::vector<Run> to_load(std::size_t parameter) const { return all_of(parameter); }
 
-  // See Optimizer::writable_parameters(), whole_parameters() and require_parameters().
+  // See Optimizer::writable_parameters(), whole_parameters() and
+  // OptimizerCore::require_parameters().
   virtual std::shared_ptr<void> writable() const { return nullptr; }
   virtual std::shared_ptr<void> whole() const { return nullptr; }
   virtual void require() const {}

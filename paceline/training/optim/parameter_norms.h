@@ -7,7 +7,6 @@
 // Thread safety: several threads may call set() at the same time, for different pieces; none for
 // the other functions.
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -18,11 +17,9 @@
 
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/training/optim/parameter_rows.h"
+#include "paceline/training/optim/rules/update_slice.h"
 
 namespace paceline::optim {
-
-// Two norms of a whole parameter, or their sums of squares over some of its elements.
-using NormPair = std::array<double, 2>;
 
 class ParameterNorms {
  public:

@@ -15,11 +15,26 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "paceline/training/optim/optimizer_shards.h"
 #include "paceline/training/optim/rules/tensor_blocks.h"
 #include "paceline/training/tensor/tensor_view.h"
 
 namespace paceline::optim {
+
+// Parameters whose gradients are reduced together; each rank gets its part.
+struct GradientUnit {
+  std::vector<std::size_t> parameters;  // numbers of the parameters, in the order of `layout`
+  FlatLayout layout;                    // has one part for each rank
+  std::size_t number = 0;               // the number of the unit in the optimizer
+};
+
+// The part of a tensor of Optimizer::state() that one rank keeps: a contiguous range of its
+// elements, in the order of its memory.
+struct StatePart {
+  std::string name;
+  at::Tensor like;         // a parameter with the shape and the strides of the whole tensor
+  at::Tensor elements;     // one float32 row in the optimizer's own memory; may be empty
+  std::int64_t first = 0;  // index of the first element in the whole tensor
+};
 
 // Plans one row for each element type, in order. A row is a list of indices into `parameters`.
 std::vector<std::vector<std::size_t>> rows_by_type(const std::vector<at::Tensor>& parameters);
@@ -88,7 +103,7 @@ class ParameterRows {
   at::Tensor whole_state(std::size_t parameter, const at::Tensor& row) const;
   std::size_t num_state_bytes() const;
 
-  // See Optimizer's functions of the same names.
+  // See OptimizerCore's functions of the same names.
   std::vector<OrderedGradient> gradients() const;
   std::vector<at::Tensor> gradient_memory() const;
   std::vector<GradientUnit> gradient_units() const;

@@ -6,12 +6,13 @@ set(SOURCES
   grad_scaler.cpp
   guarded_state.cpp
   rules/kernels.cpp
-  lr_schedules.cpp
+  lr_scheduler.cpp
   optimizer.cpp
+  optimizer_core.cpp
   parameter_home.cpp
   parameter_norms.cpp
   parameter_rows.cpp
-  state_words.cpp
+  metadata.cpp
   rules/tensor_blocks.cpp
   rules/update_rules.cpp)
 set(LIBRARIES fmt::fmt)

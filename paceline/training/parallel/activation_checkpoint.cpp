@@ -111,8 +111,8 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
 
 }  // namespace
 
-TensorList checkpoint(std::function<TensorList(const TensorList& inputs)> part,
-                      const TensorList& inputs) {
+TensorList activation_checkpoint(std::function<TensorList(const TensorList& inputs)> part,
+                                 const TensorList& inputs) {
   if (!at::GradMode::is_enabled()) return part(inputs);
   auto kept = c10::make_intrusive<Part>();
   kept->run = std::move(part);
@@ -120,12 +120,12 @@ TensorList checkpoint(std::function<TensorList(const TensorList& inputs)> part,
   return CheckpointFunction::apply(anchor, at::TensorList(inputs), kept);
 }
 
-at::Tensor checkpoint(std::function<at::Tensor(const at::Tensor& input)> part,
-                      const at::Tensor& input) {
+at::Tensor activation_checkpoint(std::function<at::Tensor(const at::Tensor& input)> part,
+                                 const at::Tensor& input) {
   const auto on_list = [part = std::move(part)](const TensorList& inputs) {
     return TensorList{part(inputs.front())};
   };
-  return checkpoint(on_list, TensorList{input}).front();
+  return activation_checkpoint(on_list, TensorList{input}).front();
 }
 
 bool is_in_checkpoint() { return RunningPart::is_within(); }

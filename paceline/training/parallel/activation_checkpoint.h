@@ -3,7 +3,7 @@
 // Activation checkpointing (Chen et al., 2016) trades time for memory: a part of a model keeps only
 // its inputs in the forward pass, and runs again in the backward pass to compute the activations.
 //
-//   x = paceline::checkpoint([this](const at::Tensor& x) { return block_->forward(x); }, x);
+//   x = activation_checkpoint([this](const at::Tensor& x) { return block_->forward(x); }, x);
 //
 // The part runs with the same random state both times, so dropout drops the same elements. Its
 // backward pass runs within that of the whole model, and there its parameters get their gradients.
@@ -23,12 +23,12 @@ using TensorList = std::vector<at::Tensor>;
 // Runs `part` now, and again in the backward pass. Requires: `part` computes the same values when
 // it is called again, and can be called for as long as the graph lives; of the tensors that require
 // gradients, its outputs depend only on `inputs` and on parameters; and it does not call
-// DistributedDataParallel's forward() (use checkpoint() within the wrapped module instead). Only
-// the CPU's random state is restored. Any thread may call it.
-TensorList checkpoint(std::function<TensorList(const TensorList& inputs)> part,
-                      const TensorList& inputs);
-at::Tensor checkpoint(std::function<at::Tensor(const at::Tensor& input)> part,
-                      const at::Tensor& input);
+// DistributedDataParallel's forward() (use activation_checkpoint() within the wrapped module
+// instead). Only the CPU's random state is restored. Any thread may call it.
+TensorList activation_checkpoint(std::function<TensorList(const TensorList& inputs)> part,
+                                 const TensorList& inputs);
+at::Tensor activation_checkpoint(std::function<at::Tensor(const at::Tensor& input)> part,
+                                 const at::Tensor& input);
 
 // Whether this thread is running a checkpointed part, for the first or the second time.
 bool is_in_checkpoint();

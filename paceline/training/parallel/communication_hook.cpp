@@ -41,7 +41,7 @@ at::Tensor same_place(const at::Tensor& like_flat, const GradientBucket& bucket,
 
 // Adds the residuals of a hook with error feedback: the part of each gradient that it has not sent.
 void add_errors(const at::Tensor& errors, const GradientBucket& bucket,
-                std::vector<KeptTensor>& kept) {
+                std::vector<HookTensor>& kept) {
   for (std::size_t i = 0; i < bucket.gradients.size(); ++i)
     kept.push_back({"error", i, same_place(errors, bucket, bucket.gradients[i]), true});
 }
@@ -86,21 +86,21 @@ WorkPtr CompressHook::start_round(ProcessGroup& group, const GradientBucket& buc
 
 // ---- low rank
 
-PowerSgdHook::PowerSgdHook(const PowerSgdOptions& options) : options_(options) {
-  check(options.rank >= 1, "PowerSgdHook: rank {} is less than 1", options.rank);
+PowerSGDHook::PowerSGDHook(const PowerSGDOptions& options) : options_(options) {
+  check(options.rank >= 1, "PowerSGDHook: rank {} is less than 1", options.rank);
   check(options.min_compression_rate > 0 && options.orthogonalization_epsilon >= 0,
-        "PowerSgdHook: min_compression_rate {} must be above 0, orthogonalization_epsilon {} at "
+        "PowerSGDHook: min_compression_rate {} must be above 0, orthogonalization_epsilon {} at "
         "least 0",
         options.min_compression_rate, options.orthogonalization_epsilon);
 }
 
-std::string PowerSgdHook::name() const {
+std::string PowerSGDHook::name() const {
   return fmt::format("power_sgd (rank {}, start_step {}, rate {}, feedback {}, warm {}, seed {})",
                      options_.rank, options_.start_step, options_.min_compression_rate,
                      options_.use_error_feedback, options_.warm_start, options_.seed);
 }
 
-void PowerSgdHook::prepare(ProcessGroup& group, const std::vector<GradientBucket>& buckets) {
+void PowerSGDHook::prepare(ProcessGroup& group, const std::vector<GradientBucket>& buckets) {
   require_float(buckets, "power_sgd");
   states_.clear();
   for (const auto& bucket : buckets) {
@@ -149,13 +149,13 @@ void PowerSgdHook::prepare(ProcessGroup& group, const std::vector<GradientBucket
 }
 
 // Draws new factors, which are different in each step and the same on all ranks.
-void PowerSgdHook::start_from_random(State& state) const {
+void PowerSGDHook::start_from_random(State& state) const {
   auto generator =
       at::detail::createCPUGenerator(options_.seed + static_cast<std::uint64_t>(num_steps_));
   for (const Matrix& matrix : state.matrices) matrix.q.normal_(0, 1, generator);
 }
 
-WorkPtr PowerSgdHook::start_round(ProcessGroup& group, const GradientBucket& bucket, int round) {
+WorkPtr PowerSGDHook::start_round(ProcessGroup& group, const GradientBucket& bucket, int round) {
   State& state = states_[bucket.index];
   if (round == 0) {
     state.compresses = num_steps_ >= options_.start_step;
@@ -169,7 +169,7 @@ WorkPtr PowerSgdHook::start_round(ProcessGroup& group, const GradientBucket& buc
 }
 
 // Sends the mean of the factors P, not their sum: orthogonalising removes any constant factor.
-WorkPtr PowerSgdHook::send_p(ProcessGroup& group, const GradientBucket& bucket,
+WorkPtr PowerSGDHook::send_p(ProcessGroup& group, const GradientBucket& bucket,
                              State& state) const {
   if (options_.use_error_feedback) {
     bucket.flat.add_(state.error);
@@ -185,7 +185,7 @@ WorkPtr PowerSgdHook::send_p(ProcessGroup& group, const GradientBucket& bucket,
   return all_reduce_async(group, state.whole_and_p, ReduceOp::kMean);
 }
 
-WorkPtr PowerSgdHook::send_q(ProcessGroup& group, const GradientBucket& bucket,
+WorkPtr PowerSGDHook::send_q(ProcessGroup& group, const GradientBucket& bucket,
                              State& state) const {
   for (Matrix& matrix : state.matrices) {
     orthogonalize_columns(matrix.p, options_.orthogonalization_epsilon);
@@ -194,7 +194,7 @@ WorkPtr PowerSgdHook::send_q(ProcessGroup& group, const GradientBucket& bucket,
   return all_reduce_async(group, state.qs, ReduceOp::kMean);
 }
 
-void PowerSgdHook::multiply(const GradientBucket& bucket, State& state) const {
+void PowerSGDHook::multiply(const GradientBucket& bucket, State& state) const {
   for (std::size_t i = 0; i < state.whole.size(); ++i)
     bucket.gradients[state.whole[i]].copy_(state.whole_places[i]);
   for (const Matrix& matrix : state.matrices) {
@@ -207,9 +207,9 @@ void PowerSgdHook::multiply(const GradientBucket& bucket, State& state) const {
   if (options_.use_error_feedback) at::sub_out(state.error, state.input, bucket.flat);
 }
 
-std::vector<KeptTensor> PowerSgdHook::kept(const GradientBucket& bucket) {
+std::vector<HookTensor> PowerSGDHook::kept(const GradientBucket& bucket) {
   const State& state = states_.at(bucket.index);
-  std::vector<KeptTensor> kept;
+  std::vector<HookTensor> kept;
   if (options_.use_error_feedback) add_errors(state.error, bucket, kept);
   if (!options_.warm_start) return kept;
   for (const Matrix& matrix : state.matrices)
@@ -217,9 +217,9 @@ std::vector<KeptTensor> PowerSgdHook::kept(const GradientBucket& bucket) {
   return kept;
 }
 
-optim::Words PowerSgdHook::progress() const { return {{kNumSteps, optim::to_word(num_steps_)}}; }
+optim::Metadata PowerSGDHook::progress() const { return {{kNumSteps, optim::to_word(num_steps_)}}; }
 
-void PowerSgdHook::set_progress(const optim::Words& words) {
+void PowerSGDHook::set_progress(const optim::Metadata& words) {
   num_steps_ = optim::count_in(words, kNumSteps, "power_sgd");
 }
 
@@ -262,8 +262,8 @@ WorkPtr TopKHook::start_round(ProcessGroup& group, const GradientBucket& bucket,
   return nullptr;
 }
 
-std::vector<KeptTensor> TopKHook::kept(const GradientBucket& bucket) {
-  std::vector<KeptTensor> kept;
+std::vector<HookTensor> TopKHook::kept(const GradientBucket& bucket) {
+  std::vector<HookTensor> kept;
   add_errors(states_.at(bucket.index).error, bucket, kept);
   return kept;
 }
@@ -275,18 +275,19 @@ constexpr const char* kAverager = "periodic averager";
 
 }  // namespace
 
-std::shared_ptr<ProcessGroup> host_group(ProcessGroup& group) {
-  return group.split(group.hosts().host_of[static_cast<std::size_t>(group.rank())], group.rank());
+std::shared_ptr<ProcessGroup> host_group(GroupRef group) {
+  return group->split(group->hosts().host_of[static_cast<std::size_t>(group->rank())],
+                      group->rank());
 }
 
-PostLocalSgdHook::PostLocalSgdHook(std::shared_ptr<ProcessGroup> subgroup, std::int64_t start_step)
+PostLocalSGDHook::PostLocalSGDHook(std::shared_ptr<ProcessGroup> subgroup, std::int64_t start_step)
     : subgroup_(std::move(subgroup)), start_step_(start_step) {}
 
-std::string PostLocalSgdHook::name() const {
+std::string PostLocalSGDHook::name() const {
   return fmt::format("post_local_sgd (start_step {})", start_step_);
 }
 
-WorkPtr PostLocalSgdHook::start_round(ProcessGroup& group, const GradientBucket& bucket,
+WorkPtr PostLocalSGDHook::start_round(ProcessGroup& group, const GradientBucket& bucket,
                                       int round) {
   if (round == 0) {
     const bool is_local = num_steps_ >= start_step_;
@@ -296,9 +297,11 @@ WorkPtr PostLocalSgdHook::start_round(ProcessGroup& group, const GradientBucket&
   return nullptr;
 }
 
-optim::Words PostLocalSgdHook::progress() const { return {{kSteps, optim::to_word(num_steps_)}}; }
+optim::Metadata PostLocalSGDHook::progress() const {
+  return {{kSteps, optim::to_word(num_steps_)}};
+}
 
-void PostLocalSgdHook::set_progress(const optim::Words& words) {
+void PostLocalSGDHook::set_progress(const optim::Metadata& words) {
   num_steps_ = optim::count_in(words, kSteps, "post_local_sgd");
 }
 
@@ -321,23 +324,23 @@ void PeriodicAverager::average() {
     all_reduce(*group_, parameter.detach(), ReduceOp::kMean);
 }
 
-optim::Words PeriodicAverager::options() const {
+optim::Metadata PeriodicAverager::options() const {
   return {{"period", optim::to_word(options_.period)},
           {"warmup_steps", optim::to_word(options_.warmup_steps)}};
 }
 
-optim::Words PeriodicAverager::state() const {
-  optim::Words words = options();
+optim::Metadata PeriodicAverager::state() const {
+  optim::Metadata words = options();
   words[kSteps] = optim::to_word(num_steps_);
   return words;
 }
 
-void PeriodicAverager::require_own(const optim::Words& state) const {
+void PeriodicAverager::require_compatible(const optim::Metadata& state) const {
   optim::require_same_words(state, options(), kAverager);
 }
 
-void PeriodicAverager::set_state(const optim::Words& state) {
-  require_own(state);
+void PeriodicAverager::set_state(const optim::Metadata& state) {
+  require_compatible(state);
   num_steps_ = optim::count_in(state, kSteps, kAverager);
 }
 

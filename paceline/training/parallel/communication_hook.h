@@ -2,7 +2,7 @@
 
 // Communication hooks, as in PyTorch's DDP. A hook replaces the plain all-reduce of a gradient
 // bucket: it averages compressed gradients, or averages over only some of the ranks. The hooks are
-// CompressHook, PowerSgdHook, TopKHook and PostLocalSgdHook.
+// CompressHook, PowerSGDHook, TopKHook and PostLocalSGDHook.
 //
 // Thread safety: none; the thread of the backward pass uses a hook.
 
@@ -14,9 +14,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "paceline/engine/collectives/group/group_ref.h"
 #include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/training/optim/metadata.h"
 #include "paceline/training/optim/optimizer.h"
-#include "paceline/training/optim/state_words.h"
 
 namespace paceline {
 
@@ -28,13 +29,13 @@ struct GradientBucket {
 };
 
 // A tensor that a hook keeps between passes for one gradient of a bucket.
-struct KeptTensor {
+struct HookTensor {
   std::string kind;          // "error"; a gradient has at most one tensor of a kind
   std::size_t gradient = 0;  // number of the gradient in the bucket
   at::Tensor tensor;  // float32; a view of the hook's memory, into which restored values are copied
   // True for residuals (error feedback): each rank has its own, the part of its gradients that has
   // not been sent yet. False: the tensor is the same on every rank.
-  bool is_owed = false;
+  bool is_residual = false;
 };
 
 class CommunicationHook {
@@ -52,12 +53,12 @@ class CommunicationHook {
   }
   // For checkpoints, between passes: the tensors that the hook keeps for a bucket of the last
   // prepare(), and the hook's progress, in words that are the same on every rank.
-  virtual std::vector<KeptTensor> kept(const GradientBucket& bucket) {
+  virtual std::vector<HookTensor> kept(const GradientBucket& bucket) {
     (void)bucket;
     return {};
   }
-  virtual optim::Words progress() const { return {}; }
-  virtual void set_progress(const optim::Words& words) { (void)words; }
+  virtual optim::Metadata progress() const { return {}; }
+  virtual void set_progress(const optim::Metadata& words) { (void)words; }
   // Whether all ranks have the same gradients after a pass.
   virtual bool keeps_replicas_equal() const { return true; }
   // Starts a round of communication and returns its Work; null when there are no more rounds and
@@ -79,7 +80,7 @@ class CommunicationHook {
 struct HookState {
   // The hook's name and progress, and the order of the gradients in buckets, so that a resumed run
   // plans the same buckets. The same on every rank; empty without a hook.
-  optim::Words words;
+  optim::Metadata words;
   optim::NamedTensors shared;  // "factor.PARAMETER": the same on every rank
   optim::NamedTensors owed;    // "error.PARAMETER": this rank's residuals
 };
@@ -103,7 +104,7 @@ class CompressHook : public CommunicationHook {
   std::vector<at::Tensor> narrow_;  // [bucket]
 };
 
-struct PowerSgdOptions {
+struct PowerSGDOptions {
   std::int64_t rank = 1;
   // Gradients are sent uncompressed until this many passes have been averaged.
   std::int64_t start_step = 1000;
@@ -120,17 +121,17 @@ struct PowerSgdOptions {
 // defaults are PyTorch's. PyTorch's limits on start_step do not apply, because buckets do not
 // change after the first pass. Gradients are float32 on the CPU. All ranks get the same bits, even
 // if their processors differ (vectorised_loops.h).
-class PowerSgdHook : public CommunicationHook {
+class PowerSGDHook : public CommunicationHook {
  public:
   // Error(kInvalid) unless rank is at least 1, min_compression_rate above 0, and the epsilon at
   // least 0.
-  explicit PowerSgdHook(const PowerSgdOptions& options);
+  explicit PowerSGDHook(const PowerSGDOptions& options);
   std::string name() const override;
   void prepare(ProcessGroup& group, const std::vector<GradientBucket>& buckets) override;
   WorkPtr start_round(ProcessGroup& group, const GradientBucket& bucket, int round) override;
-  std::vector<KeptTensor> kept(const GradientBucket& bucket) override;
-  optim::Words progress() const override;
-  void set_progress(const optim::Words& words) override;
+  std::vector<HookTensor> kept(const GradientBucket& bucket) override;
+  optim::Metadata progress() const override;
+  void set_progress(const optim::Metadata& words) override;
 
  private:
   struct Matrix {
@@ -151,7 +152,7 @@ class PowerSgdHook : public CommunicationHook {
   WorkPtr send_q(ProcessGroup& group, const GradientBucket& bucket, State& state) const;
   void multiply(const GradientBucket& bucket, State& state) const;
 
-  const PowerSgdOptions options_;
+  const PowerSGDOptions options_;
   std::int64_t num_steps_ = 0;
   std::vector<State> states_;  // [bucket]
 };
@@ -166,7 +167,7 @@ class TopKHook : public CommunicationHook {
   std::string name() const override;
   void prepare(ProcessGroup& group, const std::vector<GradientBucket>& buckets) override;
   WorkPtr start_round(ProcessGroup& group, const GradientBucket& bucket, int round) override;
-  std::vector<KeptTensor> kept(const GradientBucket& bucket) override;
+  std::vector<HookTensor> kept(const GradientBucket& bucket) override;
 
  private:
   struct State {
@@ -179,13 +180,13 @@ class TopKHook : public CommunicationHook {
 
 // Returns a group of the ranks of `group` that are on this rank's host, in the same order.
 // Collective.
-std::shared_ptr<ProcessGroup> host_group(ProcessGroup& group);
+std::shared_ptr<ProcessGroup> host_group(GroupRef group);
 
 // Post-local SGD (Lin, Stich, Patel and Jaggi, 2018): at first all ranks average their gradients;
 // later each rank averages them only with the ranks of its host, and all ranks average their
 // parameters periodically.
 //
-//   model.register_comm_hook(std::make_shared<PostLocalSgdHook>(host_group(*group), 1000));
+//   model.register_comm_hook(std::make_shared<PostLocalSGDHook>(host_group(*group), 1000));
 //   PeriodicAverager averager(group, model->parameters(), {.period = 4, .warmup_steps = 1000});
 //   ... optimizer.step(); averager.average();
 //
@@ -193,15 +194,15 @@ std::shared_ptr<ProcessGroup> host_group(ProcessGroup& group);
 // average. A checkpoint has rank 0's values, so save only when averaged() is true. Then all ranks
 // have the same parameters, and a resumed run continues with them. Its results have the bits of an
 // uninterrupted run if the optimizer keeps no momenta. The optimizer must not be sharded.
-class PostLocalSgdHook : public CommunicationHook {
+class PostLocalSGDHook : public CommunicationHook {
  public:
   // `subgroup`: a part of the model's group that contains this rank. After `start_step` passes,
   // gradients are averaged only within it.
-  PostLocalSgdHook(std::shared_ptr<ProcessGroup> subgroup, std::int64_t start_step);
+  PostLocalSGDHook(std::shared_ptr<ProcessGroup> subgroup, std::int64_t start_step);
   std::string name() const override;
   bool keeps_replicas_equal() const override { return false; }
-  optim::Words progress() const override;
-  void set_progress(const optim::Words& words) override;
+  optim::Metadata progress() const override;
+  void set_progress(const optim::Metadata& words) override;
   WorkPtr start_round(ProcessGroup& group, const GradientBucket& bucket, int round) override;
 
  private:
@@ -228,15 +229,15 @@ class PeriodicAverager {
   // Whether the last average() averaged the parameters, so that all replicas are equal.
   bool averaged() const { return averaged_; }
 
-  // For a checkpoint: the averager's options and the number of average() calls. require_own()
-  // throws Error(kInvalid), which lists the differences, when `state` is from an averager with
-  // other options.
-  optim::Words state() const;
-  void require_own(const optim::Words& state) const;
-  void set_state(const optim::Words& state);
+  // For a checkpoint: the averager's options and the number of average() calls.
+  // require_compatible() throws Error(kInvalid), which lists the differences, when `state` is from
+  // an averager with other options.
+  optim::Metadata state() const;
+  void require_compatible(const optim::Metadata& state) const;
+  void set_state(const optim::Metadata& state);
 
  private:
-  optim::Words options() const;
+  optim::Metadata options() const;
 
   const std::shared_ptr<ProcessGroup> group_;  // shared with the user
   const std::vector<at::Tensor> parameters_;

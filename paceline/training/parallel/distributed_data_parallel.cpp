@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/parallel/activation_checkpoint.h"
 #include "paceline/training/parallel/reducer/lockstep.h"
 #include "paceline/training/parallel/sync_batch_norm.h"
@@ -99,8 +100,8 @@ DataParallelState::DataParallelState(std::shared_ptr<torch::nn::Module> module,
   take_model_of(0);
   if (options_.optimizer != nullptr) shard_optimizer(all);
   DistributedDataParallelOptions averaging = options_;
-  averaging.guard_passes = guard_passes();
-  if (options_.optimizer != nullptr && !options_.optimizer->shards_gradients())
+  averaging.check_replicas_every = check_replicas_every();
+  if (options_.optimizer != nullptr && !core_of(*options_.optimizer).shards_gradients())
     averaging.optimizer = nullptr;
   reducer_ = std::make_unique<Reducer>(
       group_, all, averaging,
@@ -135,7 +136,7 @@ void DataParallelState::shard_optimizer(const std::vector<NamedParameter>& param
 
 // Without a sharded optimizer, each rank would take its own step in the same memory.
 void DataParallelState::require_one_copy(const std::vector<NamedParameter>& parameters) const {
-  if (options_.optimizer != nullptr && options_.shard.one_copy) return;
+  if (options_.optimizer != nullptr && options_.shard.node_shared) return;
   for (const auto& parameter : parameters) {
     check(!is_built_once(parameter.tensor),
           "{}: the ranks of this host have one copy of parameter {} (build_once), which needs "
@@ -158,9 +159,10 @@ void DataParallelState::require_shards_apart() const {
 }
 
 // If hosts divide the parameters, there are no replicas to compare.
-std::int64_t DataParallelState::guard_passes() const {
-  const bool has_replicas = options_.optimizer == nullptr || !options_.optimizer->divides_hosts();
-  return has_replicas ? options_.guard_passes : 0;
+std::int64_t DataParallelState::check_replicas_every() const {
+  const bool has_replicas =
+      options_.optimizer == nullptr || !core_of(*options_.optimizer).divides_hosts();
+  return has_replicas ? options_.check_replicas_every : 0;
 }
 
 void DataParallelState::forget_gradients() {
@@ -175,7 +177,7 @@ void DataParallelState::take_model_of(int rank) {
 
 void DataParallelState::broadcast_parameters(int root) {
   if (group_->world_size() == 1) return;
-  if (options_.optimizer != nullptr && options_.optimizer->has_one_copy()) return;
+  if (options_.optimizer != nullptr && core_of(*options_.optimizer).has_one_copy()) return;
   const at::NoGradGuard no_grad;
   for (const auto& parameter : parameters_) {
     if (!is_built_once(parameter)) broadcast(*group_, parameter.detach(), root);
@@ -210,7 +212,7 @@ void DataParallelState::broadcast_buffers(int root) {
 }
 
 void DataParallelState::note_buffers() {
-  if (options_.guard_passes > 0) kept_buffers_.note(named_buffers_);
+  if (options_.check_replicas_every > 0) kept_buffers_.note(named_buffers_);
 }
 
 DataParallelState::Pass::Pass(DataParallelState& state, std::int64_t samples)
@@ -218,8 +220,10 @@ DataParallelState::Pass::Pass(DataParallelState& state, std::int64_t samples)
       is_shard_(state.reducer_->steps().has_shards() && torch::GradMode::is_enabled()) {
   if (is_in_checkpoint()) {
     fail(ErrorCode::kInvalid,
-         "{}: DistributedDataParallel's forward() was called in a part of checkpoint(): its "
-         "beginning communicates, and would do so again in the backward pass; call checkpoint() on "
+         "{}: DistributedDataParallel's forward() was called in a part of activation_checkpoint(): "
+         "its "
+         "beginning communicates, and would do so again in the backward pass; call "
+         "activation_checkpoint() on "
          "parts of the module, within the module's own forward()",
          state.group_->self());
   }
@@ -234,7 +238,7 @@ DataParallelState::Pass::~Pass() {
 }
 
 void DataParallelState::before_forward(std::int64_t samples) {
-  if (options_.optimizer != nullptr) options_.optimizer->require_parameters();
+  if (options_.optimizer != nullptr) core_of(*options_.optimizer).require_parameters();
   reducer_->before_forward(samples);
   const bool trains = torch::GradMode::is_enabled();
   int root = 0;

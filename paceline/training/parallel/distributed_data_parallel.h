@@ -24,7 +24,7 @@ namespace paceline {
 // every shard begins with the buffers from the beginning of the step, and the step ends with the
 // buffers that the rank's first shard has produced. So rank 0 ends with the buffers of shard 0, and
 // all ranks get them, for every number of ranks, even if parts of the model run again in the
-// backward pass (checkpoint()). A step has one forward pass for each shard.
+// backward pass (activation_checkpoint()). A step has one forward pass for each shard.
 //
 // Thread safety: none.
 class ShardBuffers {
@@ -85,7 +85,7 @@ class DataParallelState {
   void before_forward(std::int64_t samples);
   void end_step();
   void require_shards_apart() const;
-  std::int64_t guard_passes() const;
+  std::int64_t check_replicas_every() const;
   void require_one_copy(const std::vector<NamedParameter>& parameters) const;
   void shard_optimizer(const std::vector<NamedParameter>& parameters);
   void broadcast_parameters(int root);
@@ -147,6 +147,9 @@ std::int64_t batch_size_of(const Args&... arguments) {
 // exception: let it end the process. If such a rank continues, it gets an Error at its next
 // forward(), and so do the other ranks (Reducer::before_forward()).
 //
+// The wrapper is a handle, as LibTorch's module holders are: copies refer to the same model, so it
+// can be assigned and returned.
+//
 // Thread safety: none; one thread trains.
 template <class Module>
 class DistributedDataParallel {
@@ -156,7 +159,8 @@ class DistributedDataParallel {
   // backend for their device.
   DistributedDataParallel(std::shared_ptr<Module> module, std::shared_ptr<ProcessGroup> group,
                           const DistributedDataParallelOptions& options = {})
-      : module_(std::move(module)), state_(module_, std::move(group), options) {}
+      : module_(std::move(module)),
+        state_(std::make_shared<DataParallelState>(module_, std::move(group), options)) {}
   // For LibTorch's module holders (TORCH_MODULE).
   DistributedDataParallel(const torch::nn::ModuleHolder<Module>& holder,
                           std::shared_ptr<ProcessGroup> group,
@@ -164,10 +168,10 @@ class DistributedDataParallel {
       : DistributedDataParallel(holder.ptr(), std::move(group), options) {}
 
   // The module's forward(), with any arguments and any result. Error(kInvalid) inside a
-  // checkpoint(), which would run its communication twice.
+  // activation_checkpoint(), which would run its communication twice.
   template <class... Args>
   decltype(auto) forward(Args&&... args) {
-    const DataParallelState::Pass pass(state_, batch_size_of(args...));
+    const DataParallelState::Pass pass(*state_, batch_size_of(args...));
     return module_->forward(std::forward<Args>(args)...);
   }
   template <class... Args>
@@ -187,25 +191,30 @@ class DistributedDataParallel {
   // module's own zero_grad() does not reach these.
   void zero_grad() {
     module_->zero_grad();
-    state_.forget_gradients();
+    state_->forget_gradients();
   }
+
+  // While it is false, backward passes only add to the gradients, without communication; the first
+  // pass after it is true again averages the sum. With batches of a DataLoader, pass
+  // batch.ends_step before each forward pass.
+  void set_requires_gradient_sync(bool required) { state_->reducer().set_synchronize(required); }
 
   // Collective; call it between passes (Reducer::set_hook()).
   void register_comm_hook(std::shared_ptr<CommunicationHook> hook) {
-    state_.reducer().set_hook(std::move(hook));
+    state_->reducer().set_hook(std::move(hook));
   }
-  [[nodiscard]] NoSync no_sync() { return NoSync(state_.reducer()); }
+  [[nodiscard]] NoSync no_sync() { return NoSync(state_->reducer()); }
   Module& module() { return *module_; }
   // For torch::save(model.module_ptr(), path), which writes the same file as torch::save(model,
   // path). It is enough that one rank saves, because all ranks have the same values.
   const std::shared_ptr<Module>& module_ptr() const { return module_; }
   DistributedDataParallel* operator->() { return this; }
-  Reducer& reducer() { return state_.reducer(); }
-  DataParallelState& state() { return state_; }
+  Reducer& reducer() { return state_->reducer(); }
+  DataParallelState& state() { return *state_; }
 
  private:
-  const std::shared_ptr<Module> module_;  // shared with the user
-  DataParallelState state_;
+  std::shared_ptr<Module> module_;  // shared with the user
+  std::shared_ptr<DataParallelState> state_;
 };
 
 // For torch::save(model, path). torch::load() reads such a file into the module itself.

@@ -21,22 +21,23 @@ namespace paceline {
 
 DistributedDataParallelOptions sharded_options(optim::Optimizer& optimizer,
                                                const FullyShardOptions& options) {
-  check(options.stage >= 1 && options.stage <= 3,
-        "fully_shard: unknown stage {}; choose 1 (divides the optimizer's state), 2 (also "
-        "gradients) or 3 (also parameters)",
+  check(options.stage >= 0 && options.stage <= 3,
+        "fully_shard: unknown stage {}; choose 0 (divides nothing), 1 (the optimizer's state), 2 "
+        "(also gradients) or 3 (also parameters)",
         options.stage);
   check(options.unit_bytes > 0, "fully_shard: units of 0 bytes");
   check(options.units.empty() || options.stage >= 2,
         "fully_shard: units divide gradients, which stage {} does not", options.stage);
-  check(!options.divide_hosts || options.stage == 3,
-        "fully_shard: divide_hosts needs stage 3; in stage {} each rank has all parameters",
+  check(!options.shard_across_hosts || options.stage == 3,
+        "fully_shard: shard_across_hosts needs stage 3; in stage {} each rank has all parameters",
         options.stage);
   DistributedDataParallelOptions all = options.data_parallel;
+  if (options.stage == 0) return all;
   all.optimizer = &optimizer;
-  all.shard = {.one_copy = options.stage == 3,
+  all.shard = {.node_shared = options.stage == 3,
                .unit_bytes = options.stage >= 2 ? options.unit_bytes : 0,
                .units = options.units,
-               .divide_hosts = options.divide_hosts};
+               .shard_across_hosts = options.shard_across_hosts};
   return all;
 }
 
@@ -184,9 +185,9 @@ class Builder {
 
 }  // namespace
 
-void build_in_turns(ProcessGroup& group,
+void build_in_turns(GroupRef group,
                     const std::function<std::shared_ptr<torch::nn::Module>()>& build) {
-  if (group.world_size() == 1) {
+  if (group->world_size() == 1) {
     build();
     return;
   }

@@ -11,13 +11,14 @@
 //   optim::clip_grad_norm(optimizer, 1.0);
 //   optimizer.step();
 //
-// Stage 1 divides the optimizer's state and its step. Stage 2 also divides gradients: while the
+// Stage 0 divides nothing, so a program can choose the stage by a flag. Stage 1 divides the
+// optimizer's state and its step. Stage 2 also divides gradients: while the
 // backward pass runs, each rank gets the gradients of the part that it updates, and `.grad` stays
 // undefined; reading it is Error(kInvalid), even in LibTorch's own functions. Stage 3 keeps one
 // copy of the parameters per host, in memory that the host's ranks share: nothing is gathered
 // within a host, and after each step the updates of other hosts are sent once to each host. A write
 // to a parameter outside of a step prints the parameter's name and ends the process. With
-// `divide_hosts` each host keeps only a part of the parameters: before an operation reads a
+// `shard_across_hosts` each host keeps only a part of the parameters: before an operation reads a
 // parameter, the parameter's unit arrives from the other hosts, while the model computes with the
 // previous unit. All stages give the same bits as DistributedDataParallel with the whole step on
 // every rank.
@@ -28,8 +29,8 @@
 //
 // Memory in bytes on each rank, without activations, for P float32 parameters and Adam on W ranks:
 // 16 P undivided; 8 P + 8 P / W in stage 1; 4 P + 12 P / W in stage 2; 12 P / W in stage 3, which
-// also needs 4 P for each host or, with `divide_hosts` on H hosts, 4 P / H and four units for each
-// host. In stages 2 and 3 a backward pass needs four more units.
+// also needs 4 P for each host or, with `shard_across_hosts` on H hosts, 4 P / H and four units for
+// each host. In stages 2 and 3 a backward pass needs four more units.
 
 #include <cstddef>
 #include <functional>
@@ -40,25 +41,26 @@
 
 #include <torch/nn/module.h>
 
+#include "paceline/engine/collectives/group/group_ref.h"
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/training/parallel/distributed_data_parallel.h"
 
 namespace paceline {
 
 struct FullyShardOptions {
-  int stage = 3;                       // 1, 2 or 3
+  int stage = 3;                       // 0, 1, 2 or 3; 0 is DistributedDataParallel
   std::size_t unit_bytes = 4U << 20U;  // parameter bytes per unit; above 0
   // Units that you choose yourself, such as block->parameters() for each block; all other
   // parameters get units by size. For stages 2 and 3.
   std::vector<std::vector<at::Tensor>> units = {};
   // For stage 3 on several hosts: each host keeps a part of the parameters instead of a copy, and a
   // unit is whole only while operations read it (training/optim/divided_parameters.h).
-  bool divide_hosts = false;
+  bool shard_across_hosts = false;
   DistributedDataParallelOptions data_parallel = {};
 };
 
 // Returns `options.data_parallel`, set up for a wrapper of this stage. Error(kInvalid) for an
-// unknown stage, for units of 0 bytes, and for chosen units in stage 1. The wrapper throws
+// unknown stage, for units of 0 bytes, and for chosen units in stages 0 and 1. The wrapper throws
 // Error(kInvalid) for a chosen tensor that is not a parameter of the optimizer or is in two units.
 DistributedDataParallelOptions sharded_options(optim::Optimizer& optimizer,
                                                const FullyShardOptions& options);
@@ -89,7 +91,7 @@ DistributedDataParallel<Module> fully_shard(const torch::nn::ModuleHolder<Module
 // of one rank the parameters stay where they are. If `build` throws on one rank, the group is
 // aborted, and the reason is reported. Error(kInvalid) when ranks build different parameters, or
 // parameters that are not dense tensors on the CPU; errors of OneCopy.
-void build_in_turns(ProcessGroup& group,
+void build_in_turns(GroupRef group,
                     const std::function<std::shared_ptr<torch::nn::Module>()>& build);
 
 template <class Module>

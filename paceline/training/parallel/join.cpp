@@ -2,6 +2,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/log.h"
+#include "paceline/training/optim/optimizer_core.h"
 
 namespace paceline {
 namespace {
@@ -85,7 +86,8 @@ void join(DataParallelState& model, optim::Optimizer* optimizer, const std::func
           const JoinOptions& options) {
   const Stepping stepping{[&] { optimizer->step(); },
                           [&](std::function<void()> before) {
-                            if (optimizer != nullptr) optimizer->set_before_step(std::move(before));
+                            if (optimizer != nullptr)
+                              core_of(*optimizer).set_before_step(std::move(before));
                           }};
   join_with(model, stepping, loop, options);
 }

@@ -146,8 +146,7 @@ class LayerTimer {
 
 }  // namespace
 
-std::vector<LayerTimes> measure_layers(ProcessGroup& group,
-                                       const std::vector<PipelineStage>& layers,
+std::vector<LayerTimes> measure_layers(GroupRef group, const std::vector<PipelineStage>& layers,
                                        const Tensors& inputs, const Pipeline::Loss& loss,
                                        int repeats) {
   check(!layers.empty() && repeats >= 1, "measure_layers: {} layers, {} repeats", layers.size(),
@@ -162,7 +161,7 @@ std::vector<LayerTimes> measure_layers(ProcessGroup& group,
   for (const Seconds& seconds : timer.seconds()) {
     for (const std::vector<double>& of_pass : seconds) all.push_back(median(of_pass));
   }
-  group.all_reduce(std::span(all), ReduceOp::kMean);
+  group->all_reduce(std::span(all), ReduceOp::kMean);
   std::vector<LayerTimes> times;
   for (std::size_t i = 0; i < all.size(); i += kNumPasses) {
     times.push_back({.forward_s = all[i + kForward],
@@ -174,7 +173,7 @@ std::vector<LayerTimes> measure_layers(ProcessGroup& group,
   return times;
 }
 
-std::vector<LayerMemory> measure_layer_memory(ProcessGroup& group,
+std::vector<LayerMemory> measure_layer_memory(GroupRef group,
                                               const std::vector<PipelineStage>& layers,
                                               const Tensors& inputs, const Pipeline::Loss& loss) {
   check(!layers.empty(), "measure_layer_memory: no layers");
@@ -205,7 +204,7 @@ std::vector<LayerMemory> measure_layer_memory(ProcessGroup& group,
   std::vector<double> all;
   for (const LayerMemory& layer : memory)
     all.insert(all.end(), {layer.activation_bytes, layer.deferred_bytes, layer.output_bytes});
-  group.all_reduce(std::span(all), ReduceOp::kMax);
+  group->all_reduce(std::span(all), ReduceOp::kMax);
   for (std::size_t i = 0; i < memory.size(); ++i)
     memory[i] = {all[3 * i], all[3 * i + 1], all[3 * i + 2]};
   return memory;

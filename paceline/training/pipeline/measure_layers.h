@@ -6,13 +6,14 @@
 //   const auto layers = measure_layers(*group, {make_stage(0, first), make_stage(1, block), ...},
 //                                      {tokens}, [&](const auto& outputs, int) { ... });
 //   const auto counts = pipeline::split_by_cost(seconds_of(layers), num_stages);
-//   const auto timed = pipeline::simulate(plan, costs_of_stages(layers, counts));
+//   const auto timed = pipeline::simulate(schedule, costs_of_stages(layers, counts));
 //
 // Thread safety: same as ProcessGroup.
 
 #include <cstddef>
 #include <vector>
 
+#include "paceline/engine/collectives/group/group_ref.h"
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/planning/schedules/simulate.h"
 #include "paceline/training/pipeline/pipeline.h"
@@ -33,8 +34,7 @@ struct LayerTimes {
 // over all ranks. So the times include how much ranks on the same machine slow each other down.
 // `loss` is as in Pipeline::step(). Gradients are left unchanged; random numbers are drawn.
 // Error(kInvalid) if there are no layers or `repeats` is below 1; a layer's own error.
-std::vector<LayerTimes> measure_layers(ProcessGroup& group,
-                                       const std::vector<PipelineStage>& layers,
+std::vector<LayerTimes> measure_layers(GroupRef group, const std::vector<PipelineStage>& layers,
                                        const PipelineStage::Tensors& inputs,
                                        const Pipeline::Loss& loss, int repeats = 3);
 
@@ -49,7 +49,7 @@ struct LayerMemory {
 // the loss in the last layer. Returns the largest values over all ranks, on every rank. Requires:
 // ranks are processes (TensorMemoryMeter). Gradients are left unchanged; random numbers are drawn.
 // Error(kInvalid) if there are no layers; a layer's own error.
-std::vector<LayerMemory> measure_layer_memory(ProcessGroup& group,
+std::vector<LayerMemory> measure_layer_memory(GroupRef group,
                                               const std::vector<PipelineStage>& layers,
                                               const PipelineStage::Tensors& inputs,
                                               const Pipeline::Loss& loss);

@@ -14,7 +14,7 @@
 
 #include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/engine/core/check.h"
-#include "paceline/planning/schedules/plan.h"
+#include "paceline/planning/schedules/pipeline_schedule.h"
 #include "paceline/training/pipeline/backward_pass.h"
 #include "paceline/training/pipeline/stage_links.h"
 #include "paceline/training/tensor/collectives.h"
@@ -78,23 +78,23 @@ struct Pipeline::Run {
     std::map<int, OnItsWay> on_its_way;  // [micro-batch]
   };
 
-  Run(const std::shared_ptr<ProcessGroup>& of, const pipeline::Plan& planned,
+  Run(const std::shared_ptr<ProcessGroup>& of, const PipelineSchedule& planned,
       const std::vector<PipelineStage>& stages)
-      : group(*of), plan(planned), links(of, planned) {
+      : group(*of), schedule(planned), links(of, planned) {
     for (const PipelineStage& stage : stages) own.emplace(stage.index, stage);
   }
 
-  bool is_last(int stage) const { return stage + 1 == plan.num_stages(); }
+  bool is_last(int stage) const { return stage + 1 == schedule.num_stages(); }
 
   void begin(const std::vector<Tensors>& given) {
     if (own.count(0) > 0) {
-      check(given.size() == static_cast<std::size_t>(plan.num_micro_batches),
-            "{}: {} micro-batches for a plan of {}", group.self(), given.size(),
-            plan.num_micro_batches);
+      check(given.size() == static_cast<std::size_t>(schedule.num_micro_batches),
+            "{}: {} micro-batches for a schedule of {}", group.self(), given.size(),
+            schedule.num_micro_batches);
     }
     result = {};
-    if (own.count(plan.num_stages() - 1) > 0)
-      result.losses.resize(static_cast<std::size_t>(plan.num_micro_batches));
+    if (own.count(schedule.num_stages() - 1) > 0)
+      result.losses.resize(static_cast<std::size_t>(schedule.num_micro_batches));
     for (auto& [index, stage] : own) {
       stage.on_its_way.clear();
       stage.gradients.begin_step();
@@ -128,7 +128,7 @@ struct Pipeline::Run {
     }
     item.outputs = run_stage(stage.function, action, item.inputs);
     if (is_last(index))
-      item.outputs = {loss_of(action, item.outputs, loss) / plan.num_micro_batches};
+      item.outputs = {loss_of(action, item.outputs, loss) / schedule.num_micro_batches};
     Tensors roots;
     for (const at::Tensor& output : item.outputs) {
       if (carries_gradient(output)) roots.push_back(output);
@@ -169,7 +169,7 @@ struct Pipeline::Run {
       const Error error = current_error();
       throw error.reworded(fmt::format("{}: {}: stage {} of {} failed on inputs {}: {}",
                                        group.self(), to_string(action), action.stage,
-                                       plan.num_stages(), shapes_of(inputs), error.what()));
+                                       schedule.num_stages(), shapes_of(inputs), error.what()));
     }
   }
 
@@ -177,10 +177,10 @@ struct Pipeline::Run {
   // stages are.
   std::string where() const {
     std::vector<int> ranks;
-    for (const int rank : plan.rank_of_stage)
+    for (const int rank : schedule.rank_of_stage)
       ranks.push_back(group.world_ranks()[static_cast<std::size_t>(rank)]);
     return fmt::format("; this rank was in {} of a pipeline whose stages 0 to {} are on ranks {}",
-                       to_string(under_way), plan.num_stages() - 1, fmt::join(ranks, ", "));
+                       to_string(under_way), schedule.num_stages() - 1, fmt::join(ranks, ", "));
   }
 
   at::Tensor loss_of(const Action& action, const Tensors& outputs, const Loss& loss) {
@@ -248,7 +248,7 @@ struct Pipeline::Run {
   void begin_work() { work_began = now(); }
 
   ProcessGroup& group;
-  const pipeline::Plan& plan;
+  const PipelineSchedule& schedule;
   StageLinks links;
   std::map<int, Stage> own;
   PipelineStep result;
@@ -267,17 +267,17 @@ std::vector<PipelineStage::Tensors> split_micro_batches(const at::Tensor& batch,
   return result;
 }
 
-Pipeline::Pipeline(std::shared_ptr<ProcessGroup> group, pipeline::Plan plan,
+Pipeline::Pipeline(std::shared_ptr<ProcessGroup> group, PipelineSchedule schedule,
                    std::vector<PipelineStage> stages)
     : group_(std::move(group)),
-      plan_(std::move(plan)),
+      schedule_(std::move(schedule)),
       stages_(std::move(stages)),
-      run_(std::make_unique<Run>(group_, plan_, stages_)) {
-  require_same_plan();
-  pipeline::validate(plan_);
-  check(plan_.num_ranks() == group_->world_size(),
-        "{}: the plan {} is for {} ranks; group {} has {}", group_->self(), plan_.name,
-        plan_.num_ranks(), group_->name(), group_->world_size());
+      run_(std::make_unique<Run>(group_, schedule_, stages_)) {
+  require_same_schedule();
+  pipeline::validate(schedule_);
+  check(schedule_.num_ranks() == group_->world_size(),
+        "{}: the schedule {} is for {} ranks; group {} has {}", group_->self(), schedule_.name,
+        schedule_.num_ranks(), group_->name(), group_->world_size());
   require_own_stages();
   if (group_->world_size() == 1) return;
   const ModelShare share{fmt::format("a stage of a pipeline of {} ranks", group_->world_size())};
@@ -286,25 +286,25 @@ Pipeline::Pipeline(std::shared_ptr<ProcessGroup> group, pipeline::Plan plan,
 
 Pipeline::~Pipeline() = default;
 
-void Pipeline::require_same_plan() const {
-  const std::string own = to_csv(plan_);
+void Pipeline::require_same_schedule() const {
+  const std::string own = pipeline::to_csv(schedule_);
   const auto texts = all_gather_object(*group_, own);
   const auto other = std::find_if(texts.begin(), texts.end(),
                                   [&](const std::string& text) { return text != texts[0]; });
-  check(other == texts.end(), "{}: rank {} has another pipeline plan than rank 0", group_->self(),
-        other - texts.begin());
+  check(other == texts.end(), "{}: rank {} has another pipeline schedule than rank 0",
+        group_->self(), other - texts.begin());
 }
 
 void Pipeline::require_own_stages() const {
   std::vector<int> given, wanted;
   for (const PipelineStage& stage : stages_) given.push_back(stage.index);
-  for (int stage = 0; stage < plan_.num_stages(); ++stage) {
-    if (plan_.rank_of_stage[static_cast<std::size_t>(stage)] == group_->rank())
+  for (int stage = 0; stage < schedule_.num_stages(); ++stage) {
+    if (schedule_.rank_of_stage[static_cast<std::size_t>(stage)] == group_->rank())
       wanted.push_back(stage);
   }
   std::sort(given.begin(), given.end());
-  check(given == wanted, "{}: stages [{}] were given; plan {} has [{}] on this rank",
-        group_->self(), fmt::join(given, ", "), plan_.name, fmt::join(wanted, ", "));
+  check(given == wanted, "{}: stages [{}] were given; schedule {} has [{}] on this rank",
+        group_->self(), fmt::join(given, ", "), schedule_.name, fmt::join(wanted, ", "));
 }
 
 // Runs `body`; an error aborts the group with the error's message.
@@ -327,7 +327,7 @@ void Pipeline::guarded(const std::function<void()>& body) {
 }
 
 const std::vector<Action>& Pipeline::own_actions() const {
-  return plan_.ranks[static_cast<std::size_t>(group_->rank())];
+  return schedule_.ranks[static_cast<std::size_t>(group_->rank())];
 }
 
 PipelineStep Pipeline::step(const std::vector<Tensors>& inputs, const Loss& loss) {
@@ -356,7 +356,7 @@ std::vector<at::Tensor> Pipeline::evaluate(const std::vector<Tensors>& inputs, c
   return std::move(run_->result.losses);
 }
 
-pipeline::TimedPlan measured(ProcessGroup& group, const PipelineStep& step) {
+pipeline::TimedSchedule measured(GroupRef group, const PipelineStep& step) {
   constexpr std::int64_t kColumns = 5;  // kind, stage, micro-batch, begin, end
   const auto rows = static_cast<std::int64_t>(step.actions.size());
   const at::Tensor own = at::empty({rows, kColumns}, at::kDouble);
@@ -368,10 +368,10 @@ pipeline::TimedPlan measured(ProcessGroup& group, const PipelineStep& step) {
   }
   const at::Tensor counts = all_gather_into_tensor(group, at::full({1}, rows, at::kLong));
   const std::int64_t* const count = counts.data_ptr<std::int64_t>();
-  const at::Tensor all = all_gather_v(group, own, {count, count + group.world_size()});
+  const at::Tensor all = all_gather_v(group, own, {count, count + group->world_size()});
   const double* value = all.data_ptr<double>();
-  pipeline::TimedPlan result;
-  for (int rank = 0; rank < group.world_size(); ++rank) {
+  pipeline::TimedSchedule result;
+  for (int rank = 0; rank < group->world_size(); ++rank) {
     auto& actions = result.ranks.emplace_back();
     double busy = 0;
     for (std::int64_t i = 0; i < count[rank]; ++i, value += kColumns) {

@@ -1,9 +1,9 @@
 #pragma once
 
-// Trains a model that is cut into stages: carries out a plan (planning/schedules/plan.h) on the
-// ranks of a group.
+// Trains a model that is cut into stages: carries out a schedule
+// (planning/schedules/pipeline_schedule.h) on the ranks of a group.
 //
-//   Pipeline pipeline(group, pipeline::make_plan("1f1b", {group->world_size(), 8}),
+//   Pipeline pipeline(group, pipeline_schedule("1f1b", {group->world_size(), 8}),
 //                     {make_stage(group->rank(), part_of_the_model)});
 //   auto result = pipeline.step(rank == 0 ? micro_batches : none, [&](const auto& outputs, int i) {
 //     return torch::mse_loss(outputs[0], targets[i]);
@@ -11,7 +11,7 @@
 //   optimizer.step();
 //
 // Every micro-batch's loss is divided by the number of micro-batches; gradients are added to .grad
-// in the order of micro-batches. So for every plan the gradients are, bit for bit, those of a
+// in the order of micro-batches. So for every schedule the gradients are, bit for bit, those of a
 // single process that takes the micro-batches one after another through all stages. Autograd's
 // hooks on parameters are not called.
 //
@@ -36,8 +36,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "paceline/engine/collectives/group/group_ref.h"
 #include "paceline/engine/collectives/group/process_group.h"
-#include "paceline/planning/schedules/plan.h"
+#include "paceline/planning/schedules/pipeline_schedule.h"
 #include "paceline/planning/schedules/simulate.h"
 
 namespace paceline {
@@ -89,47 +90,49 @@ class Pipeline {
   // Returns a scalar; called on the rank that has the last stage.
   using Loss = std::function<at::Tensor(const Tensors& outputs, int micro_batch)>;
 
-  // Collective. Error(kInvalid) for a plan that validate() rejects, that differs between ranks or
-  // that is for another number of ranks, and if `stages` are not the plan's stages of this rank.
-  Pipeline(std::shared_ptr<ProcessGroup> group, pipeline::Plan plan,
+  // Collective. Error(kInvalid) for a schedule that validate() rejects, that differs between ranks
+  // or that is for another number of ranks, and if `stages` are not the schedule's stages of this
+  // rank.
+  Pipeline(std::shared_ptr<ProcessGroup> group, PipelineSchedule schedule,
            std::vector<PipelineStage> stages);
   ~Pipeline();
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;
 
-  // Collective: runs a step of the plan. `inputs`: for each micro-batch the inputs of the first
+  // Collective: runs a step of the schedule. `inputs`: for each micro-batch the inputs of the first
   // stage; empty on ranks without that stage. Error(kInvalid) if the number of micro-batches is not
-  // the plan's. If a stage throws, its rank throws that error with the action and the shapes of the
-  // stage's inputs, and the other ranks throw kAborted.
+  // the schedule's. If a stage throws, its rank throws that error with the action and the shapes of
+  // the stage's inputs, and the other ranks throw kAborted.
   PipelineStep step(const std::vector<Tensors>& inputs, const Loss& loss);
 
-  // Collective. Runs the plan's forward passes without gradients. Returns each micro-batch's loss;
-  // empty on ranks without the last stage. Errors: those of step(). The caller must set modules to
-  // eval().
+  // Collective. Runs the schedule's forward passes without gradients. Returns each micro-batch's
+  // loss; empty on ranks without the last stage. Errors: those of step(). The caller must set
+  // modules to eval().
   std::vector<at::Tensor> evaluate(const std::vector<Tensors>& inputs, const Loss& loss);
 
-  const pipeline::Plan& plan() const { return plan_; }
+  const PipelineSchedule& schedule() const { return schedule_; }
   const std::shared_ptr<ProcessGroup>& group() const { return group_; }
-  bool has_first_stage() const { return plan_.rank_of_stage.front() == group_->rank(); }
+  bool has_first_stage() const { return schedule_.rank_of_stage.front() == group_->rank(); }
   // The rank that gets the losses.
-  int last_stage_rank() const { return plan_.rank_of_stage.back(); }
+  int last_stage_rank() const { return schedule_.rank_of_stage.back(); }
 
  private:
   struct Run;
 
   void require_own_stages() const;
-  void require_same_plan() const;
+  void require_same_schedule() const;
   void guarded(const std::function<void()>& body);
   const std::vector<pipeline::Action>& own_actions() const;
 
   const std::shared_ptr<ProcessGroup> group_;
-  const pipeline::Plan plan_;
+  const PipelineSchedule schedule_;
   const std::vector<PipelineStage> stages_;
   const std::unique_ptr<Run> run_;
 };
 
-// Collective: returns the actions of all ranks in a step, on every rank, as one plan that can be
-// drawn (planning/schedules/picture.h). Each rank's times are relative to its own call of step().
-pipeline::TimedPlan measured(ProcessGroup& group, const PipelineStep& step);
+// Collective: returns the actions of all ranks in a step, on every rank, as one schedule that can
+// be drawn (planning/schedules/picture.h). Each rank's times are relative to its own call of
+// step().
+pipeline::TimedSchedule measured(GroupRef group, const PipelineStep& step);
 
 }  // namespace paceline

@@ -172,15 +172,15 @@ Row row_of(const Loans::Loan& loan, const at::Tensor& tensor) {
 
 }  // namespace
 
-StageLinks::StageLinks(std::shared_ptr<ProcessGroup> group, const pipeline::Plan& plan)
-    : group_(std::move(group)), plan_(plan), loans_(group_) {}
+StageLinks::StageLinks(std::shared_ptr<ProcessGroup> group, const PipelineSchedule& schedule)
+    : group_(std::move(group)), schedule_(schedule), loans_(group_) {}
 
 // Each micro-batch has its own tag for each boundary and direction, so that a rank need not receive
 // micro-batches in the order in which they were sent.
 std::uint32_t StageLinks::tag(int from, int micro_batch, Direction direction) const {
   const auto way =
       2u * static_cast<std::uint32_t>(from) + (direction == Direction::kForward ? 0u : 1u);
-  return way * static_cast<std::uint32_t>(plan_.num_micro_batches) +
+  return way * static_cast<std::uint32_t>(schedule_.num_micro_batches) +
          static_cast<std::uint32_t>(micro_batch);
 }
 

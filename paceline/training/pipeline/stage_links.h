@@ -14,7 +14,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "paceline/engine/collectives/group/process_group.h"
-#include "paceline/planning/schedules/plan.h"
+#include "paceline/planning/schedules/pipeline_schedule.h"
 
 namespace paceline {
 
@@ -83,8 +83,8 @@ class StageLinks {
   using Tensors = std::vector<at::Tensor>;
   enum class Direction { kForward, kBackward };
 
-  // Collective. Requires: `plan` outlives this object.
-  StageLinks(std::shared_ptr<ProcessGroup> group, const pipeline::Plan& plan);
+  // Collective. Requires: `schedule` outlives this object.
+  StageLinks(std::shared_ptr<ProcessGroup> group, const PipelineSchedule& schedule);
 
   // Sends from `stage` to the next stage (kForward) or the previous one (kBackward). Undefined
   // gradients arrive as undefined tensors. Error(kInvalid) if the number of tensors is not the same
@@ -98,12 +98,12 @@ class StageLinks {
   void finish();
 
  private:
-  int rank_of(int stage) const { return plan_.rank_of_stage[static_cast<std::size_t>(stage)]; }
+  int rank_of(int stage) const { return schedule_.rank_of_stage[static_cast<std::size_t>(stage)]; }
   std::uint32_t tag(int from, int micro_batch, Direction direction) const;
   void drop_finished_sends();
 
   const std::shared_ptr<ProcessGroup> group_;
-  const pipeline::Plan& plan_;
+  const PipelineSchedule& schedule_;
   Loans loans_;
   std::map<int, std::size_t> counts_;  // [sending stage]: the number of tensors
   std::map<std::tuple<int, int, Direction>, Tensors> own_;

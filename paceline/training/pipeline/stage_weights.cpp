@@ -13,14 +13,14 @@
 
 namespace paceline {
 
-TiedWeights::TiedWeights(ProcessGroup& group, std::vector<at::Tensor> own) : own_(std::move(own)) {
-  holders_ = group.split(own_.empty() ? -1 : 0, group.rank(), {}, "tied");
+TiedWeights::TiedWeights(GroupRef group, std::vector<at::Tensor> own) : own_(std::move(own)) {
+  holders_ = group->split(own_.empty() ? -1 : 0, group->rank(), {}, "tied");
   if (own_.empty()) return;
   const auto count = static_cast<std::int64_t>(own_.size());
   const auto most = all_reduce_value(*holders_, count, ReduceOp::kMax);
   const auto least = all_reduce_value(*holders_, count, ReduceOp::kMin);
   check(most == least, "{}: tied weights: {} here, {} to {} on the ranks that have any",
-        group.self(), count, least, most);
+        group->self(), count, least, most);
   const at::NoGradGuard no_grad;
   for (const at::Tensor& weight : own_) broadcast(*holders_, weight.detach(), 0);
 }
@@ -39,18 +39,18 @@ constexpr ObjectOptions kAnySize{.max_bytes = std::size_t{1} << 40};
 
 }  // namespace
 
-std::map<std::string, at::Tensor> gather_stages(ProcessGroup& group,
+std::map<std::string, at::Tensor> gather_stages(GroupRef group,
                                                 const std::map<std::string, at::Tensor>& own) {
   std::map<std::string, at::Tensor> all;
-  for (int rank = 0; rank < group.world_size(); ++rank) {
+  for (int rank = 0; rank < group->world_size(); ++rank) {
     std::string names;
     for (const auto& [name, tensor] : own) names += name + '\n';
     std::istringstream lines(broadcast_object(group, names, rank));
     for (std::string name; std::getline(lines, name);) {
       std::vector<at::Tensor> sent;
-      if (rank == group.rank()) sent.push_back(own.at(name).detach());
+      if (rank == group->rank()) sent.push_back(own.at(name).detach());
       const auto received = broadcast_object(group, sent, rank, kAnySize);
-      all.emplace(name, rank == group.rank() ? sent.front().clone() : received.at(0));
+      all.emplace(name, rank == group->rank() ? sent.front().clone() : received.at(0));
     }
   }
   return all;

@@ -12,6 +12,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "paceline/engine/collectives/group/group_ref.h"
 #include "paceline/engine/collectives/group/process_group.h"
 
 namespace paceline {
@@ -34,7 +35,7 @@ class TiedWeights {
   // Collective over `group`, the group of the pipeline. `own`: this rank's copies, in the same
   // order on all ranks that have copies; empty: this rank has none. Error(kInvalid) when the
   // numbers of copies differ.
-  TiedWeights(ProcessGroup& group, std::vector<at::Tensor> own);
+  TiedWeights(GroupRef group, std::vector<at::Tensor> own);
 
   // Adds up the gradients of the copies. Collective over the ranks that have copies; does nothing
   // on other ranks. A copy without a gradient counts as zeros, and gets a gradient.
@@ -48,7 +49,7 @@ class TiedWeights {
 // Collective over the pipeline's ranks: returns the weights of all ranks, on every rank. If several
 // ranks have a weight of the same name (a tied weight), the tensor of the first of them is
 // returned. Every rank needs memory for the whole model.
-std::map<std::string, at::Tensor> gather_stages(ProcessGroup& group,
+std::map<std::string, at::Tensor> gather_stages(GroupRef group,
                                                 const std::map<std::string, at::Tensor>& own);
 
 }  // namespace paceline

@@ -29,19 +29,15 @@ OptimizerPointer SGD::make(Parameters parameters) const {
 }
 
 OptimizerPointer Adam::make(Parameters parameters) const {
-  return std::make_unique<optim::Adam>(std::move(parameters), optim::AdamOptions(lr)
-                                                                  .betas({beta1, beta2})
-                                                                  .eps(eps)
-                                                                  .weight_decay(weight_decay)
-                                                                  .amsgrad(amsgrad));
+  return std::make_unique<optim::Adam>(
+      std::move(parameters),
+      optim::AdamOptions(lr).betas(betas).eps(eps).weight_decay(weight_decay).amsgrad(amsgrad));
 }
 
 OptimizerPointer AdamW::make(Parameters parameters) const {
-  return std::make_unique<optim::AdamW>(std::move(parameters), optim::AdamWOptions(lr)
-                                                                   .betas({beta1, beta2})
-                                                                   .eps(eps)
-                                                                   .weight_decay(weight_decay)
-                                                                   .amsgrad(amsgrad));
+  return std::make_unique<optim::AdamW>(
+      std::move(parameters),
+      optim::AdamWOptions(lr).betas(betas).eps(eps).weight_decay(weight_decay).amsgrad(amsgrad));
 }
 
 OptimizerPointer Adagrad::make(Parameters parameters) const {
@@ -49,7 +45,7 @@ OptimizerPointer Adagrad::make(Parameters parameters) const {
                                           optim::AdagradOptions(lr)
                                               .lr_decay(lr_decay)
                                               .weight_decay(weight_decay)
-                                              .initial_accumulator_value(initial_accumulator)
+                                              .initial_accumulator_value(initial_accumulator_value)
                                               .eps(eps));
 }
 

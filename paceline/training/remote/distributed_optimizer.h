@@ -56,29 +56,33 @@ struct SGD {
 
 struct Adam {
   static constexpr std::string_view kName = "adam";
-  double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
+  double lr = 1e-3, eps = 1e-8, weight_decay = 0;
+  std::tuple<double, double> betas = {0.9, 0.999};
   bool amsgrad = false;
   static auto fields(auto& m) {
-    return std::tie(m.lr, m.beta1, m.beta2, m.eps, m.weight_decay, m.amsgrad);
+    return std::tie(m.lr, std::get<0>(m.betas), std::get<1>(m.betas), m.eps, m.weight_decay,
+                    m.amsgrad);
   }
   OptimizerPointer make(std::vector<at::Tensor> parameters) const;
 };
 
 struct AdamW {
   static constexpr std::string_view kName = "adamw";
-  double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 1e-2;
+  double lr = 1e-3, eps = 1e-8, weight_decay = 1e-2;
+  std::tuple<double, double> betas = {0.9, 0.999};
   bool amsgrad = false;
   static auto fields(auto& m) {
-    return std::tie(m.lr, m.beta1, m.beta2, m.eps, m.weight_decay, m.amsgrad);
+    return std::tie(m.lr, std::get<0>(m.betas), std::get<1>(m.betas), m.eps, m.weight_decay,
+                    m.amsgrad);
   }
   OptimizerPointer make(std::vector<at::Tensor> parameters) const;
 };
 
 struct Adagrad {
   static constexpr std::string_view kName = "adagrad";
-  double lr = 1e-2, lr_decay = 0, weight_decay = 0, initial_accumulator = 0, eps = 1e-10;
+  double lr = 1e-2, lr_decay = 0, weight_decay = 0, initial_accumulator_value = 0, eps = 1e-10;
   static auto fields(auto& m) {
-    return std::tie(m.lr, m.lr_decay, m.weight_decay, m.initial_accumulator, m.eps);
+    return std::tie(m.lr, m.lr_decay, m.weight_decay, m.initial_accumulator_value, m.eps);
   }
   OptimizerPointer make(std::vector<at::Tensor> parameters) const;
 };

@@ -3,6 +3,7 @@ set(SOURCES
   c10d_gloo.cpp
   collectives.cpp
   compute_settings.cpp
+  prepared_call.cpp
   tensor_lists.cpp
   random.cpp
   tensor_marks.cpp

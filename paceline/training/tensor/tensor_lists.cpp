@@ -80,20 +80,19 @@ std::vector<at::Tensor> tensors_from_bytes(const std::string& bytes) {
   return tensors;
 }
 
-std::vector<at::Tensor> broadcast_object(ProcessGroup& group,
-                                         const std::vector<at::Tensor>& tensors, int root,
-                                         const ObjectOptions& options) {
-  const std::string mine = group.rank() == root ? to_bytes(tensors) : std::string();
+std::vector<at::Tensor> broadcast_object(GroupRef group, const std::vector<at::Tensor>& tensors,
+                                         int root, const ObjectOptions& options) {
+  const std::string mine = group->rank() == root ? to_bytes(tensors) : std::string();
   return tensors_from_bytes(broadcast_object(group, mine, root, options));
 }
 
-std::vector<std::vector<at::Tensor>> all_gather_object(ProcessGroup& group,
+std::vector<std::vector<at::Tensor>> all_gather_object(GroupRef group,
                                                        const std::vector<at::Tensor>& tensors,
                                                        const ObjectOptions& options) {
   return all_from_bytes(all_gather_object(group, to_bytes(tensors), options));
 }
 
-std::vector<std::vector<at::Tensor>> gather_objects(ProcessGroup& group,
+std::vector<std::vector<at::Tensor>> gather_objects(GroupRef group,
                                                     const std::vector<at::Tensor>& tensors,
                                                     int root, const ObjectOptions& options) {
   return all_from_bytes(gather_objects(group, to_bytes(tensors), root, options));

@@ -11,22 +11,22 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "paceline/engine/collectives/group/group_ref.h"
 #include "paceline/engine/collectives/group/object_collectives.h"
 
 namespace paceline {
 
 // Collective. Returns root's tensors on every rank. `root` is a rank of `group`, here and below.
 // Error(kUnsupported) for element types that the engine does not support (engine/core/dtype.h).
-std::vector<at::Tensor> broadcast_object(ProcessGroup& group,
-                                         const std::vector<at::Tensor>& tensors, int root,
-                                         const ObjectOptions& options = {});
+std::vector<at::Tensor> broadcast_object(GroupRef group, const std::vector<at::Tensor>& tensors,
+                                         int root, const ObjectOptions& options = {});
 // Collective. Returns every rank's tensors, in rank order.
-std::vector<std::vector<at::Tensor>> all_gather_object(ProcessGroup& group,
+std::vector<std::vector<at::Tensor>> all_gather_object(GroupRef group,
                                                        const std::vector<at::Tensor>& tensors,
                                                        const ObjectOptions& options = {});
 // Collective. Returns every rank's tensors at root, as all_gather_object() does, and an empty list
 // on other ranks.
-std::vector<std::vector<at::Tensor>> gather_objects(ProcessGroup& group,
+std::vector<std::vector<at::Tensor>> gather_objects(GroupRef group,
                                                     const std::vector<at::Tensor>& tensors,
                                                     int root, const ObjectOptions& options = {});
 

@@ -97,17 +97,17 @@ std::size_t physical_memory() {
 
 }  // namespace
 
-SymmetricTensors::SymmetricTensors(ProcessGroup& group, std::size_t bytes) {
-  if (group.transport() != "shm") return;
+SymmetricTensors::SymmetricTensors(GroupRef group, std::size_t bytes) {
+  if (group->transport() != "shm") return;
   check(TensorAllocator::instance().arena() == nullptr,
-        "{}: tensors of this process are already allocated in a group", group.self());
+        "{}: tensors of this process are already allocated in a group", group->self());
   try {
-    const auto num_ranks = static_cast<std::size_t>(group.world_size());
+    const auto num_ranks = static_cast<std::size_t>(group->world_size());
     arena_ =
         std::make_shared<SymmetricArena>(group, bytes > 0 ? bytes : physical_memory() / num_ranks);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kSystem) throw;
-    if (group.rank() == 0)
+    if (group->rank() == 0)
       log::warning(std::string(error.what()) + "; gradients will be copied into shared buckets");
     return;
   }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "paceline/engine/collectives/group/group_ref.h"
 #include "paceline/engine/collectives/memory/symmetric_arena.h"
 
 namespace paceline {
@@ -28,7 +29,7 @@ class SymmetricTensors {
   // them does not have enough address space; the second case logs a warning. `bytes`: for each
   // rank; 0: the rank's share of the machine's memory. Tensors that exceed it are allocated as
   // usual.
-  explicit SymmetricTensors(ProcessGroup& group, std::size_t bytes = 0);
+  explicit SymmetricTensors(GroupRef group, std::size_t bytes = 0);
   ~SymmetricTensors();
   SymmetricTensors(const SymmetricTensors&) = delete;
   SymmetricTensors& operator=(const SymmetricTensors&) = delete;

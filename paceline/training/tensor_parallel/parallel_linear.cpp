@@ -52,8 +52,9 @@ void ColumnParallelLinearImpl::reset() {
 
 at::Tensor ColumnParallelLinearImpl::forward(const at::Tensor& input) {
   require_features(kColumn, *group_, input, linear_.in_features());
-  const at::Tensor whole = parallel_.spread_input ? all_gather_own(group_, input, kSpreadDim)
-                                                  : copy_to_region(group_, input);
+  const at::Tensor whole = parallel_.sequence_parallel_input
+                               ? all_gather_autograd(group_, input, kSpreadDim)
+                               : copy_to_region(group_, input);
   const at::Tensor part = models::apply_linear(whole, weight, bias);
   return parallel_.gather_output ? gather_from_region(group_, part, -1) : part;
 }
@@ -89,11 +90,12 @@ at::Tensor RowParallelLinearImpl::forward(const at::Tensor& input) {
                    parallel_.whole_input ? linear_.in_features() : weight.size(1));
   const at::Tensor part = parallel_.whole_input ? scatter_to_region(group_, input, -1) : input;
   const at::Tensor partial = models::apply_linear(part, weight);
-  const at::Tensor sum = parallel_.spread_output ? reduce_scatter_own(group_, partial, kSpreadDim)
-                                                 : reduce_from_region(group_, partial);
+  const at::Tensor sum = parallel_.sequence_parallel_output
+                             ? reduce_scatter_autograd(group_, partial, kSpreadDim)
+                             : reduce_from_region(group_, partial);
   if (!bias.defined()) return sum;
   // If positions are spread, every rank has a part of the bias's gradient.
-  return sum + (parallel_.spread_output ? copy_to_region(group_, bias) : bias);
+  return sum + (parallel_.sequence_parallel_output ? copy_to_region(group_, bias) : bias);
 }
 
 std::optional<models::Division> RowParallelLinearImpl::division_of(

@@ -39,7 +39,7 @@ namespace paceline {
 struct ColumnParallelOptions {
   models::InnerFeatures inner = {};  // the kinds of output features; no counts: one kind
   bool gather_output = false;        // returns the whole output on every rank; for one kind only
-  bool spread_input = false;         // the input has this rank's part of the positions
+  bool sequence_parallel_input = false;  // the input has this rank's part of the positions
 };
 
 class ColumnParallelLinearImpl : public torch::nn::Cloneable<ColumnParallelLinearImpl>,
@@ -50,8 +50,9 @@ class ColumnParallelLinearImpl : public torch::nn::Cloneable<ColumnParallelLinea
   void reset() override;
   void pretty_print(std::ostream& stream) const override;
 
-  // [..., in_features], the same on every rank -> [..., out_features / ranks]. With `spread_input`:
-  // [N, T / ranks, in_features] of this rank's positions -> [N, T, out_features / ranks].
+  // [..., in_features], the same on every rank -> [..., out_features / ranks]. With
+  // `sequence_parallel_input`: [N, T / ranks, in_features] of this rank's positions -> [N, T,
+  // out_features / ranks].
   at::Tensor forward(const at::Tensor& input);
   std::optional<models::Division> division_of(const std::string& parameter) const override;
 
@@ -67,8 +68,8 @@ TORCH_MODULE(ColumnParallelLinear);
 
 struct RowParallelOptions {
   models::InnerFeatures inner = {};  // the input features, of one kind
-  bool whole_input = false;    // the input has all input features; each rank takes its part of them
-  bool spread_output = false;  // the output has this rank's part of the positions
+  bool whole_input = false;  // the input has all input features; each rank takes its part of them
+  bool sequence_parallel_output = false;  // the output has this rank's part of the positions
 };
 
 class RowParallelLinearImpl : public torch::nn::Cloneable<RowParallelLinearImpl>,
@@ -80,8 +81,8 @@ class RowParallelLinearImpl : public torch::nn::Cloneable<RowParallelLinearImpl>
   void pretty_print(std::ostream& stream) const override;
 
   // [..., in_features / ranks] -> [..., out_features], the same on every rank. With
-  // `spread_output`: [N, T, in_features / ranks] -> [N, T / ranks, out_features] of this rank's
-  // positions.
+  // `sequence_parallel_output`: [N, T, in_features / ranks] -> [N, T / ranks, out_features] of this
+  // rank's positions.
   at::Tensor forward(const at::Tensor& input);
   std::optional<models::Division> division_of(const std::string& parameter) const override;
 

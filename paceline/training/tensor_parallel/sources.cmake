@@ -1,5 +1,5 @@
 set(SOURCES
-  dense_weights.cpp
+  full_state_dict.cpp
   parallel_linear.cpp
   require_parts.cpp
   tensor_parallel_layers.cpp

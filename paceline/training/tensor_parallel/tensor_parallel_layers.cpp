@@ -30,8 +30,9 @@ constexpr std::int64_t kPositions = 1;
 at::Tensor parallel_logits(const GroupPtr& group, const TensorParallelOptions& options,
                            const at::Tensor& states, const at::Tensor& weight,
                            const at::Tensor& bias) {
-  const at::Tensor whole = options.sequence_parallel ? all_gather_own(group, states, kPositions)
-                                                     : copy_to_region(group, states);
+  const at::Tensor whole = options.sequence_parallel
+                               ? all_gather_autograd(group, states, kPositions)
+                               : copy_to_region(group, states);
   const at::Tensor part = models::apply_linear(
       whole, weight, bias.defined() ? scatter_to_region(group, bias, 0) : bias);
   return options.gather_logits ? gather_from_region(group, part, -1) : part;
@@ -49,10 +50,10 @@ void require_same(ProcessGroup& group, const std::string& doing) {
 // Sets layers that have whole weights on every rank and compute a part of the positions there.
 void spread_positions(models::Layers& layers, const GroupPtr& group) {
   layers.linear = [group](const LinearOptions& linear) {
-    return AnyModule(SpreadLinear(linear, group));
+    return AnyModule(SequenceParallelLinear(linear, group));
   };
   layers.layer_norm = [group](const torch::nn::LayerNormOptions& norm) {
-    return AnyModule(SpreadLayerNorm(norm, group));
+    return AnyModule(SequenceParallelLayerNorm(norm, group));
   };
   layers.dropout = layers.inner_dropout;
   layers.spread = [group](const at::Tensor& states) {
@@ -65,17 +66,16 @@ void spread_positions(models::Layers& layers, const GroupPtr& group) {
 models::Layers tensor_parallel_layers(const GroupPtr& group, const TensorParallelOptions& options) {
   tensor_parallel::require_group("tensor_parallel_layers", group);
   models::Layers layers;
-  layers.first_of_branch = [group, options](const LinearOptions& linear,
-                                            const InnerFeatures& inner) {
+  layers.column_linear = [group, options](const LinearOptions& linear, const InnerFeatures& inner) {
     return AnyModule(ColumnParallelLinear(
         linear, group,
-        ColumnParallelOptions{.inner = inner, .spread_input = options.sequence_parallel}));
+        ColumnParallelOptions{.inner = inner,
+                              .sequence_parallel_input = options.sequence_parallel}));
   };
-  layers.last_of_branch = [group, options](const LinearOptions& linear,
-                                           const InnerFeatures& inner) {
+  layers.row_linear = [group, options](const LinearOptions& linear, const InnerFeatures& inner) {
     return AnyModule(RowParallelLinear(
         linear, group,
-        RowParallelOptions{.inner = inner, .spread_output = options.sequence_parallel}));
+        RowParallelOptions{.inner = inner, .sequence_parallel_output = options.sequence_parallel}));
   };
   layers.embedding = [group](const torch::nn::EmbeddingOptions& embedding) {
     return AnyModule(VocabParallelEmbedding(embedding, group));
@@ -93,52 +93,55 @@ models::Layers tensor_parallel_layers(const GroupPtr& group, const TensorParalle
   return layers;
 }
 
-SpreadLayerNormImpl::SpreadLayerNormImpl(const torch::nn::LayerNormOptions& options, GroupPtr group)
+SequenceParallelLayerNormImpl::SequenceParallelLayerNormImpl(
+    const torch::nn::LayerNormOptions& options, GroupPtr group)
     : options_(options), group_(std::move(group)) {
-  tensor_parallel::require_group("SpreadLayerNorm", group_);
-  SpreadLayerNormImpl::reset();
+  tensor_parallel::require_group("SequenceParallelLayerNorm", group_);
+  SequenceParallelLayerNormImpl::reset();
 }
 
-void SpreadLayerNormImpl::reset() {
+void SequenceParallelLayerNormImpl::reset() {
   const bool has_weights = options_.elementwise_affine();
   const auto& sizes = options_.normalized_shape();
   weight = register_parameter("weight", has_weights ? at::ones(sizes) : at::Tensor(), has_weights);
   bias = register_parameter("bias", has_weights ? at::zeros(sizes) : at::Tensor(), has_weights);
 }
 
-at::Tensor SpreadLayerNormImpl::forward(const at::Tensor& input) {
+at::Tensor SequenceParallelLayerNormImpl::forward(const at::Tensor& input) {
   const auto& sizes = options_.normalized_shape();
   if (!weight.defined()) return at::layer_norm(input, sizes, {}, {}, options_.eps());
   const at::Tensor both = copy_to_region(group_, at::stack({weight, bias}));
   return at::layer_norm(input, sizes, both[0], both[1], options_.eps());
 }
 
-void SpreadLayerNormImpl::pretty_print(std::ostream& stream) const {
-  stream << "paceline::SpreadLayerNorm(" << options_.normalized_shape()
+void SequenceParallelLayerNormImpl::pretty_print(std::ostream& stream) const {
+  stream << "paceline::SequenceParallelLayerNorm(" << options_.normalized_shape()
          << ", eps=" << options_.eps() << ")";
 }
 
-SpreadLinearImpl::SpreadLinearImpl(const torch::nn::LinearOptions& options, GroupPtr group)
+SequenceParallelLinearImpl::SequenceParallelLinearImpl(const torch::nn::LinearOptions& options,
+                                                       GroupPtr group)
     : options_(options), group_(std::move(group)) {
-  tensor_parallel::require_group("SpreadLinear", group_);
-  SpreadLinearImpl::reset();
+  tensor_parallel::require_group("SequenceParallelLinear", group_);
+  SequenceParallelLinearImpl::reset();
 }
 
-void SpreadLinearImpl::reset() {
+void SequenceParallelLinearImpl::reset() {
   const torch::nn::Linear whole(options_);
   weight = register_parameter("weight", whole->weight.detach());
   const bool has_bias = options_.bias();
   bias = register_parameter("bias", has_bias ? whole->bias.detach() : at::Tensor(), has_bias);
 }
 
-at::Tensor SpreadLinearImpl::forward(const at::Tensor& input) {
-  tensor_parallel::require_features("SpreadLinear", *group_, input, options_.in_features());
+at::Tensor SequenceParallelLinearImpl::forward(const at::Tensor& input) {
+  tensor_parallel::require_features("SequenceParallelLinear", *group_, input,
+                                    options_.in_features());
   return models::apply_linear(input, copy_to_region(group_, weight),
                               bias.defined() ? copy_to_region(group_, bias) : bias);
 }
 
-void SpreadLinearImpl::pretty_print(std::ostream& stream) const {
-  stream << "paceline::SpreadLinear(in_features=" << options_.in_features()
+void SequenceParallelLinearImpl::pretty_print(std::ostream& stream) const {
+  stream << "paceline::SequenceParallelLinear(in_features=" << options_.in_features()
          << ", out_features=" << options_.out_features() << ")";
 }
 

@@ -8,11 +8,11 @@
 //   DistributedDataParallel replicas(model.ptr(), mesh.group("dp"));
 //
 // If LibTorch's generator is seeded equally on every rank, each rank gets its part of the weights
-// of the dense model, bit for bit; dense_weights.h reads and writes whole weights. Logits, loss and
-// gradients equal those of the dense model except for rounding. The gradients of parameters that
-// every rank has whole (norms, positions, the biases of last layers) are the same on every rank, so
-// any optimizer can be used. A norm over all gradients must be summed over the ranks, because each
-// rank has only a part of the gradients.
+// of the dense model, bit for bit; full_state_dict.h reads and writes whole weights. Logits, loss
+// and gradients equal those of the dense model except for rounding. The gradients of parameters
+// that every rank has whole (norms, positions, the biases of last layers) are the same on every
+// rank, so any optimizer can be used. A norm over all gradients must be summed over the ranks,
+// because each rank has only a part of the gradients.
 //
 // Each layer of the model costs two all-reduces of [N, T, width] in the forward pass and two in the
 // backward pass. With `sequence_parallel` each of them becomes an all-gather and a reduce-scatter
@@ -61,9 +61,9 @@ models::Layers tensor_parallel_layers(const GroupPtr& group,
 // gradient.
 
 // torch::nn::LayerNorm, with an all-reduce of 2 x width numbers in each backward pass.
-class SpreadLayerNormImpl : public torch::nn::Cloneable<SpreadLayerNormImpl> {
+class SequenceParallelLayerNormImpl : public torch::nn::Cloneable<SequenceParallelLayerNormImpl> {
  public:
-  SpreadLayerNormImpl(const torch::nn::LayerNormOptions& options, GroupPtr group);
+  SequenceParallelLayerNormImpl(const torch::nn::LayerNormOptions& options, GroupPtr group);
   void reset() override;
   void pretty_print(std::ostream& stream) const override;
 
@@ -75,12 +75,12 @@ class SpreadLayerNormImpl : public torch::nn::Cloneable<SpreadLayerNormImpl> {
   torch::nn::LayerNormOptions options_;
   GroupPtr group_;
 };
-TORCH_MODULE(SpreadLayerNorm);
+TORCH_MODULE(SequenceParallelLayerNorm);
 
 // torch::nn::Linear, with the same initial values for the same random numbers.
-class SpreadLinearImpl : public torch::nn::Cloneable<SpreadLinearImpl> {
+class SequenceParallelLinearImpl : public torch::nn::Cloneable<SequenceParallelLinearImpl> {
  public:
-  SpreadLinearImpl(const torch::nn::LinearOptions& options, GroupPtr group);
+  SequenceParallelLinearImpl(const torch::nn::LinearOptions& options, GroupPtr group);
   void reset() override;
   void pretty_print(std::ostream& stream) const override;
 
@@ -92,7 +92,7 @@ class SpreadLinearImpl : public torch::nn::Cloneable<SpreadLinearImpl> {
   torch::nn::LinearOptions options_;
   GroupPtr group_;
 };
-TORCH_MODULE(SpreadLinear);
+TORCH_MODULE(SequenceParallelLinear);
 
 // Dropout for activations that are divided among ranks, with a different mask on each rank.
 // (paceline::dropout, training/tensor/random.h, uses the same mask on all ranks with the same

@@ -103,7 +103,8 @@ struct StepSeconds {
 
 class DryRun {
  public:
-  DryRun(ProcessGroup& group, const DryRunParts& parts) : group_(group), parts_(parts) {}
+  DryRun(ProcessGroup& group, const DryRunParts& parts)
+      : group_(group), parts_(parts), batches_(parts.loader.epoch(0)) {}
 
   planning::JobProfile run() {
     take_batch();
@@ -121,9 +122,8 @@ class DryRun {
  private:
   // Takes the first batch of an epoch, and counts the samples of all ranks in a step.
   void take_batch() {
-    parts_.loader.begin_epoch(0);
     std::int64_t samples = 0;
-    while (auto batch = parts_.loader.next()) {
+    while (auto batch = batches_.next()) {
       samples += batch->data.size(0);
       const bool is_last = batch->ends_step;
       if (!batch_.data.defined()) batch_ = std::move(*batch);
@@ -160,9 +160,9 @@ class DryRun {
 
   double wait_for_batch() {
     const RunningTimer timer;
-    const bool has_batch = parts_.loader.next().has_value();
+    const bool has_batch = batches_.next().has_value();
     const double seconds = timer.seconds();
-    if (!has_batch) parts_.loader.begin_epoch(++epoch_);
+    if (!has_batch) batches_ = parts_.loader.epoch(++epoch_);
     return has_batch ? seconds : 0;
   }
 
@@ -283,6 +283,7 @@ class DryRun {
 
   ProcessGroup& group_;
   const DryRunParts& parts_;
+  data::Epoch batches_;
   data::Batch batch_;
   int num_passes_ = kFewestPasses;
   std::int64_t epoch_ = 0;

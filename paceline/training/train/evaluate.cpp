@@ -37,24 +37,23 @@ double count_top5(const at::Tensor& logits, const at::Tensor& labels) {
 
 }  // namespace
 
-Evaluation evaluate(ProcessGroup& group, data::DataLoader& loader,
+Evaluation evaluate(GroupRef group, data::DataLoader& loader,
                     const std::function<at::Tensor(const at::Tensor& images)>& forward) {
   const at::NoGradGuard no_grad;
   // Loss, top-1 hits, top-5 hits, samples: exact in float64 for counts far beyond any data set.
   std::array<double, 4> sums{};
-  loader.begin_epoch(0);
-  while (const auto batch = loader.next()) {
-    const at::Tensor logits = forward(batch->data);
-    require_labels(*batch, logits.size(1), loader.name());
-    const double size = static_cast<double>(batch->target.size(0));
-    sums[0] += torch::nn::functional::cross_entropy(logits, batch->target).item<double>() * size;
-    sums[1] += count(logits.argmax(1).eq(batch->target));
-    sums[2] += count_top5(logits, batch->target);
+  for (const data::Batch& batch : loader.epoch(0)) {
+    const at::Tensor logits = forward(batch.data);
+    require_labels(batch, logits.size(1), loader.name());
+    const double size = static_cast<double>(batch.target.size(0));
+    sums[0] += torch::nn::functional::cross_entropy(logits, batch.target).item<double>() * size;
+    sums[1] += count(logits.argmax(1).eq(batch.target));
+    sums[2] += count_top5(logits, batch.target);
     sums[3] += size;
   }
-  group.all_reduce(std::span(sums));
+  group->all_reduce(std::span(sums));
   const auto [loss, first, first_five, samples] = sums;
-  check(samples > 0, "{}: evaluate: there is no sample on any rank", group.self());
+  check(samples > 0, "{}: evaluate: there is no sample on any rank", group->self());
   return {loss / samples, first / samples, first_five / samples,
           static_cast<std::int64_t>(samples)};
 }
@@ -84,17 +83,15 @@ TestResult test_result(const Evaluation& evaluation) {
 
 double TextEvaluation::perplexity() const { return std::exp(loss); }
 
-TextEvaluation evaluate_text(ProcessGroup& group, data::DataLoader& loader,
-                             const CountedLoss& loss) {
+TextEvaluation evaluate_text(GroupRef group, data::DataLoader& loader, const CountedLoss& loss) {
   const at::NoGradGuard no_grad;
   std::array<double, 2> sums{};  // loss, tokens; counts are exact in float64 far beyond any text
-  loader.begin_epoch(0);
-  while (const auto batch = loader.next()) {
-    sums[0] += loss.sum(*batch).item<double>();
-    sums[1] += loss.count(*batch);
+  for (const data::Batch& batch : loader.epoch(0)) {
+    sums[0] += loss.sum(batch).item<double>();
+    sums[1] += loss.count(batch);
   }
-  group.all_reduce(std::span(sums));
-  check(sums[1] > 0, "{}: evaluate_text: no rank has a token that counts", group.self());
+  group->all_reduce(std::span(sums));
+  check(sums[1] > 0, "{}: evaluate_text: no rank has a token that counts", group->self());
   return {sums[0] / sums[1], static_cast<std::int64_t>(sums[1])};
 }
 

@@ -12,6 +12,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "paceline/engine/collectives/group/group_ref.h"
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/training/data/data_loader.h"
 #include "paceline/training/train/loop.h"
@@ -20,7 +21,7 @@ namespace paceline::train {
 
 // The result of an evaluation of any model. A plain value.
 struct TestResult {
-  double loss = 0;      // mean over the samples; used by ReduceLrOnPlateau
+  double loss = 0;      // mean over the samples; used by ReduceLROnPlateau
   std::string summary;  // one line, such as "test accuracy 90.12%, loss 0.2750"
   // For metrics: {"accuracy", 0.9012}.
   std::vector<std::pair<std::string, double>> values;
@@ -44,7 +45,7 @@ struct Evaluation {
 // returns this rank's share of the samples (data::evaluation_indices). No gradients are kept; the
 // caller must set the module to eval() if it has layers that depend on it. Error(kInvalid) when no
 // rank has a sample; errors of require_labels().
-Evaluation evaluate(ProcessGroup& group, data::DataLoader& loader,
+Evaluation evaluate(GroupRef group, data::DataLoader& loader,
                     const std::function<at::Tensor(const at::Tensor& images)>& forward);
 
 // Throws Error(kInvalid), which names the sample of `dataset`, if a label (int64 [B]) is not in [0,
@@ -71,8 +72,7 @@ struct TextEvaluation {
 // Collective: evaluates a language model. Requires: `loader` returns this rank's share of the
 // samples (data::evaluation_indices). No gradients are kept; the caller must set the module to
 // eval(). Error(kInvalid) when no rank has a token that counts.
-TextEvaluation evaluate_text(ProcessGroup& group, data::DataLoader& loader,
-                             const CountedLoss& loss);
+TextEvaluation evaluate_text(GroupRef group, data::DataLoader& loader, const CountedLoss& loss);
 
 // "test perplexity 12.18, loss 2.5000".
 TestResult test_result(const TextEvaluation& evaluation);

@@ -14,6 +14,7 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/log.h"
 #include "paceline/engine/telemetry/step_log.h"
+#include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/tensor/random.h"
 #include "paceline/training/tensor/tensor_view.h"
 
@@ -135,7 +136,7 @@ void step(optim::Optimizer& optimizer, PhaseTimes& times, const LoopHooks& hooks
   const auto begin = PhaseTimes::Clock::now();
   hooks.take_step ? hooks.take_step() : optimizer.step();
   optimizer.zero_grad();
-  times.add_with_waiting(Phase::kOptimizer, begin, optimizer.take_exposed_seconds());
+  times.add_with_waiting(Phase::kOptimizer, begin, core_of(optimizer).take_exposed_seconds());
 }
 
 // One line of the step log, from the beginning of a step to its end.
@@ -158,18 +159,18 @@ class LoggedStep {
   const PhaseTimes::Clock::time_point begin_ = PhaseTimes::Clock::now();
 };
 
-std::optional<data::Batch> next_batch(data::DataLoader& loader, PhaseTimes& times) {
+std::optional<data::Batch> next_batch(data::Epoch& epoch, PhaseTimes& times) {
   const auto timed = times.measure(Phase::kData);
-  return loader.next();
+  return epoch.next();
 }
 
 // Returns the batches that the loop passes to `gradients` together: the next batch of the step, or
 // all batches of the step if their weights depend on each other. Empty at the end of the epoch.
-std::vector<data::Batch> next_batches(data::DataLoader& loader, StepGradients& gradients,
+std::vector<data::Batch> next_batches(data::Epoch& epoch, StepGradients& gradients,
                                       PhaseTimes& times) {
   std::vector<data::Batch> batches;
   do {
-    auto batch = next_batch(loader, times);
+    auto batch = next_batch(epoch, times);
     if (!batch) break;
     batches.push_back(std::move(*batch));
   } while (gradients.weighs_steps() && !batches.back().ends_step);
@@ -181,11 +182,11 @@ std::vector<data::Batch> next_batches(data::DataLoader& loader, StepGradients& g
 
 // Adds the gradients of a step. Returns the number of this rank's samples in it; nullopt at the end
 // of the epoch.
-std::optional<std::int64_t> add_up_step(data::DataLoader& loader, StepGradients& gradients,
+std::optional<std::int64_t> add_up_step(data::Epoch& epoch, StepGradients& gradients,
                                         PhaseTimes& times, const LoopHooks& hooks) {
   std::int64_t samples = 0;
   for (bool has_ended = false; !has_ended;) {
-    const auto batches = next_batches(loader, gradients, times);
+    const auto batches = next_batches(epoch, gradients, times);
     if (batches.empty()) return {};
     for (const data::Batch& batch : batches) {
       if (batches.size() > 1 && batch.shard >= 0) seed_rank(batch.seed);
@@ -231,10 +232,10 @@ LoopEnd run_loop(const LoopOptions& options, TrainingState& state, data::DataLoa
   step_log.begin_at(state.step);
   gradients.begin_at(state.step);
   while (state.epoch < options.epochs && !finished()) {
-    loader.begin_epoch(state.epoch, state.consumed);
+    data::Epoch epoch = loader.epoch(state.epoch, state.consumed);
     while (!finished()) {
       LoggedStep logged(step_log, times);
-      const auto samples = add_up_step(loader, gradients, times, hooks);
+      const auto samples = add_up_step(epoch, gradients, times, hooks);
       if (!samples) break;
       step(optimizer, times, hooks);
       ++state.step;
@@ -246,7 +247,7 @@ LoopEnd run_loop(const LoopOptions& options, TrainingState& state, data::DataLoa
     if (finished() && !loader.exhausted()) break;  // it ends in the middle of an epoch
     ++state.epoch;
     state.consumed = 0;
-    if (hooks.after_epoch) hooks.after_epoch(state);
+    if (hooks.after_epoch && hooks.after_epoch(state) == Next::kStop) break;
   }
   return LoopEnd::kDone;
 }

@@ -22,8 +22,8 @@
 // A loop of your own sets the weights of each step's batches first, and continues as with means
 // over samples:
 //
-//   train::weigh_by_count(std::span(&*batch, 1), loss.count, group.get());
-//   (loss.sum(*batch) * batch->weight).backward();
+//   train::weigh_by_count(std::span(&batch, 1), loss.count, group.get());
+//   batch.weighted(loss.sum(batch)).backward();
 //
 // Thread safety: none.
 
@@ -139,6 +139,9 @@ struct StepReport {
   std::int64_t samples;  // samples of this rank
 };
 
+// Whether a run continues after an epoch.
+enum class Next : std::uint8_t { kContinue, kStop };
+
 struct LoopHooks {
   // Returns the tensor from which backward passes start instead of the loss: GradScaler::scale().
   ScaleLoss scale_loss;
@@ -150,7 +153,9 @@ struct LoopHooks {
   // Called after after_step; true ends the loop here. It must return the same on all ranks
   // (AgreedStop).
   std::function<bool()> stop_requested;
-  std::function<void(const TrainingState& state)> after_epoch;  // state.epoch is the next epoch
+  // Called after each epoch; state.epoch is the next one. It must return the same on all ranks;
+  // kStop ends the loop with kDone.
+  std::function<Next(const TrainingState& state)> after_epoch;
 };
 
 enum class LoopEnd {

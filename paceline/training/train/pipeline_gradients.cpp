@@ -13,6 +13,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/log.h"
+#include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/tensor/tensor_view.h"
 
@@ -83,7 +84,7 @@ void PipelineGradients::weigh(std::span<data::Batch> step) {
 }
 
 void PipelineGradients::add(const data::Batch& batch, const ScaleLoss& scale, PhaseTimes& times) {
-  const int count = pipeline_.plan().num_micro_batches;
+  const int count = pipeline_.schedule().num_micro_batches;
   const MicroBatches all(batch, count);
   std::vector<at::Tensor> losses(static_cast<std::size_t>(count));
   const auto begin = PhaseTimes::Clock::now();
@@ -97,7 +98,7 @@ void PipelineGradients::add(const data::Batch& batch, const ScaleLoss& scale, Ph
     return scale ? scale(weighted) : weighted;
   });
   add_times(last_step_, begin, times);
-  optimizer_.take_exposed_seconds();  // the passes' times include this time
+  core_of(optimizer_).take_exposed_seconds();  // the passes' times include this time
   const auto timed = times.measure(Phase::kCommunication);
   note_losses(all, losses, batch.weight);
   if (!batch.ends_step) return;
@@ -111,7 +112,7 @@ void PipelineGradients::add(const data::Batch& batch, const ScaleLoss& scale, Ph
 }
 
 at::Tensor PipelineGradients::evaluate(const data::Batch& batch) {
-  const MicroBatches all(batch, pipeline_.plan().num_micro_batches);
+  const MicroBatches all(batch, pipeline_.schedule().num_micro_batches);
   const auto losses =
       pipeline_.evaluate(inputs_of(all), [&](const Pipeline::Tensors& outputs, int i) {
         return loss_(outputs, all.parts[static_cast<std::size_t>(i)]);
@@ -183,7 +184,7 @@ void PipelineGradients::average() {
     if (!gradient.defined()) gradient = at::zeros_like(parameters[i]);
     gradients.push_back(gradient);
   }
-  optimizer_.shards_gradients() ? average_parts(used) : average_whole(gradients);
+  core_of(optimizer_).shards_gradients() ? average_parts(used) : average_whole(gradients);
 }
 
 // Returns for each of the optimizer's parameters whether any replica has a gradient for it.
@@ -211,7 +212,7 @@ void PipelineGradients::average_whole(const std::vector<at::Tensor>& gradients) 
 // Averages the gradients so that each rank gets the means of the part that it updates.
 void PipelineGradients::average_parts(const std::vector<bool>& used) {
   const auto& parameters = optimizer_.parameters();
-  for (const optim::GradientUnit& unit : optimizer_.gradient_units()) {
+  for (const optim::GradientUnit& unit : core_of(optimizer_).gradient_units()) {
     const at::Tensor flat = at::zeros({unit.layout.count()}, unit.layout.type());
     bool adds = false;
     for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
@@ -220,14 +221,14 @@ void PipelineGradients::average_parts(const std::vector<bool>& used) {
       at::Tensor& gradient = parameters[number].mutable_grad();
       unit.layout.place(flat, i, parameters[number]).copy_(gradient);
       gradient = at::Tensor();
-      adds = adds || optimizer_.has_gradient(number);
+      adds = adds || core_of(optimizer_).has_gradient(number);
     }
     const at::Tensor own = reduce_scatter(*options_.replicas, flat, ReduceOp::kMean);
-    at::Tensor part = optimizer_.gradient_part(unit.number);
+    at::Tensor part = core_of(optimizer_).gradient_part(unit.number);
     adds ? part.add_(own) : part.copy_(own);
   }
   for (std::size_t i = 0; i < used.size(); ++i) {
-    if (used[i]) optimizer_.set_has_gradient(i);
+    if (used[i]) core_of(optimizer_).set_has_gradient(i);
   }
 }
 

@@ -20,6 +20,7 @@
 #include "paceline/engine/core/system/io.h"
 #include "paceline/planning/forecast/best_ways.h"
 #include "paceline/training/models/linear.h"
+#include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/tensor/tensor_view.h"
 #include "paceline/training/train/evaluate.h"
 
@@ -61,10 +62,10 @@ namespace {
 // Returns the bytes of the parameters; if several ranks share a copy, this rank's share of it.
 double parameter_bytes(const optim::Optimizer& optimizer) {
   auto bytes = static_cast<double>(total_bytes(optimizer.parameters()));
-  if (!optimizer.has_one_copy()) return bytes;
-  const ProcessGroup& group = *optimizer.shard_group();
+  if (!core_of(optimizer).has_one_copy()) return bytes;
+  const ProcessGroup& group = *core_of(optimizer).shard_group();
   const Hosts& hosts = group.hosts();
-  if (optimizer.divides_hosts()) bytes /= static_cast<double>(hosts.size());
+  if (core_of(optimizer).divides_hosts()) bytes /= static_cast<double>(hosts.size());
   return bytes / static_cast<double>(hosts.neighbours(group.rank()).size());
 }
 
@@ -74,7 +75,7 @@ double state_bytes(const optim::Optimizer& optimizer) {
 
 // Whether the state takes memory, which is the case once a step was taken or a state was loaded.
 bool has_state(const optim::Optimizer& optimizer) {
-  return optimizer.num_steps().second.sum().item<std::int64_t>() > 0;
+  return core_of(optimizer).num_steps().second.sum().item<std::int64_t>() > 0;
 }
 
 std::string beside(double planned, double peak) {
@@ -99,7 +100,7 @@ void RunMemory::begin(const optim::Optimizer& optimizer) {
 
 void RunMemory::count_gradients(const optim::Optimizer& optimizer) {
   if (meter_ && !gradient_bytes_)
-    gradient_bytes_ = static_cast<double>(optimizer.num_gradient_bytes());
+    gradient_bytes_ = static_cast<double>(core_of(optimizer).num_gradient_bytes());
 }
 
 void RunMemory::plan(const optim::Optimizer& optimizer, double checkpoint_bytes) {
@@ -178,11 +179,11 @@ constexpr std::chrono::duration<double> kLongEnough{0.2};
 
 }  // namespace
 
-double measure_matrix_speed(ProcessGroup& group) {
+double measure_matrix_speed(GroupRef group) {
   const at::NoGradGuard no_grad;
   const at::Tensor a = at::full({kSize, kSize}, 0.5), b = at::full({kSize, kSize}, 0.25);
   models::apply_linear(a, b);  // to warm up: loads code and memory
-  group.barrier();
+  group->barrier();
   using Clock = std::chrono::steady_clock;
   const auto begin = Clock::now();
   auto fastest = std::chrono::duration<double>::max();
@@ -217,7 +218,8 @@ std::string clock_text(std::int64_t seconds) {
   return fmt::format("{}:{:02}", minutes, seconds % 60);
 }
 
-Progress::Progress(std::int64_t total_steps, int replicas, bool silent, const SampleUnit& unit)
+ProgressBar::ProgressBar(std::int64_t total_steps, int replicas, bool silent,
+                         const SampleUnit& unit)
     : total_steps_(total_steps),
       replicas_(replicas),
       silent_(silent),
@@ -225,7 +227,7 @@ Progress::Progress(std::int64_t total_steps, int replicas, bool silent, const Sa
       terminal_(draws()),
       last_written_(std::chrono::steady_clock::now()) {}
 
-void Progress::after_step(const StepReport& report) {
+void ProgressBar::after_step(const StepReport& report) {
   samples_since_ += report.samples * replicas_;
   if (first_step_ < 0) {  // the first step allocates memory and is slow
     first_step_ = report.state.step;
@@ -238,7 +240,7 @@ void Progress::after_step(const StepReport& report) {
 }
 
 // Returns ", 1:02:03 left"; empty after the first step and at the end.
-std::string Progress::time_left(std::int64_t step) const {
+std::string ProgressBar::time_left(std::int64_t step) const {
   const std::int64_t taken = step - first_step_, left = total_steps_ - step;
   if (taken <= 0 || left <= 0) return {};
   const std::chrono::duration<double> so_far = std::chrono::steady_clock::now() - first_step_end_;
@@ -247,7 +249,7 @@ std::string Progress::time_left(std::int64_t step) const {
   return fmt::format(", {} left", clock_text(seconds));
 }
 
-void Progress::write(const StepReport& report) {
+void ProgressBar::write(const StepReport& report) {
   const auto now = std::chrono::steady_clock::now();
   const double seconds = std::chrono::duration<double>(now - last_written_).count();
   const double rate = static_cast<double>(samples_since_ * unit_.per_sample) / seconds;
@@ -262,7 +264,7 @@ void Progress::write(const StepReport& report) {
   samples_since_ = 0;
 }
 
-void Progress::note(const std::string& line) {
+void ProgressBar::note(const std::string& line) {
   if (silent_) return;
   fmt::print("{}{}\n", in_line_ ? "\n" : "", line);
   std::fflush(stdout);
@@ -280,14 +282,14 @@ std::string_view label(Phase phase) {
 
 }  // namespace
 
-RunReport make_report(ProcessGroup& group, const PhaseTimes& times, double seconds,
-                      std::int64_t steps, std::int64_t samples, const SampleUnit& unit) {
+RunReport make_report(GroupRef group, const PhaseTimes& times, double seconds, std::int64_t steps,
+                      std::int64_t samples, const SampleUnit& unit) {
   std::vector<double> mine;
   for (std::size_t phase = 0; phase < kNumPhases; ++phase)
     mine.push_back(times.seconds(static_cast<Phase>(phase)));
-  const auto world = static_cast<std::size_t>(group.world_size());
+  const auto world = static_cast<std::size_t>(group->world_size());
   std::vector<double> all(kNumPhases * world);
-  group.all_gather(std::span(mine), std::span(all));
+  group->all_gather(std::span(mine), std::span(all));
 
   RunReport report;
   report.seconds = seconds;

@@ -28,6 +28,7 @@
 #include <optional>
 #include <string>
 
+#include "paceline/engine/collectives/group/group_ref.h"
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/engine/telemetry/phase_times.h"
 #include "paceline/planning/forecast/memory_plan.h"
@@ -104,18 +105,18 @@ struct SampleUnit {
 // ranks together while all of them multiply, each with its own number of threads. Uses the fastest
 // product of each rank, because other programs may slow down single products. Takes about a quarter
 // of a second. Returns the same on every rank.
-double measure_matrix_speed(ProcessGroup& group);
+double measure_matrix_speed(GroupRef group);
 
 // Formats a number of seconds as "2:03" or "1:02:03".
 std::string clock_text(std::int64_t seconds);
 
 // A line that is updated during the training on a terminal, or plain lines elsewhere. It shows rank
 // 0's view, with the remaining time at the pace so far, including evaluations and checkpoints.
-class Progress {
+class ProgressBar {
  public:
   // Writes to stdout, or writes nothing if `silent`. `replicas`: the number of ranks with different
   // batches; this rank's samples are multiplied by it to get those of the job.
-  Progress(std::int64_t total_steps, int replicas, bool silent, const SampleUnit& unit = {});
+  ProgressBar(std::int64_t total_steps, int replicas, bool silent, const SampleUnit& unit = {});
 
   void after_step(const StepReport& report);
   // Ends the current line and writes `line` below it.
@@ -163,7 +164,7 @@ struct RunReport {
 
 // Collective: makes the report of a finished run. `samples`: the samples of all ranks, the same
 // number on every rank. Measures the speed of matrix products if `unit` has a number of operations.
-RunReport make_report(ProcessGroup& group, const PhaseTimes& times, double seconds,
-                      std::int64_t steps, std::int64_t samples, const SampleUnit& unit = {});
+RunReport make_report(GroupRef group, const PhaseTimes& times, double seconds, std::int64_t steps,
+                      std::int64_t samples, const SampleUnit& unit = {});
 
 }  // namespace paceline::train

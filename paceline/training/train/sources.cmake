@@ -1,8 +1,12 @@
 set(SOURCES
+  checkpoints/attached_state.cpp
   checkpoints/checkpointer.cpp
+  checkpoints/checkpointer_attach.cpp
   checkpoints/checkpointer_begin.cpp
   checkpoints/checkpointer_restore.cpp
+  checkpoints/read_checkpoint.cpp
   dry_run.cpp
+  epoch_report.cpp
   evaluate.cpp
   loop.cpp
   pipeline_gradients.cpp

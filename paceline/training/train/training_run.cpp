@@ -15,6 +15,7 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/core/option_text.h"
+#include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/tensor/tensor_marks.h"
 #include "paceline/training/tensor/tensor_view.h"
 #include "paceline/training/train/dry_run.h"
@@ -66,7 +67,7 @@ const Training& possible(const Training& training, const TrainingRunOptions& opt
            what, instead);
     }
   };
-  if (training.optimizer.model_group() != nullptr) return training;
+  if (core_of(training.optimizer).model_group() != nullptr) return training;
   constexpr const char* kTell = "call Optimizer::set_model_parts()";
   refuse(options.step.clip_norm > 0, "--clip-norm: the norm of all gradients is", kTell);
   refuse(options.step.scales_loss, "loss scaling is", kTell);
@@ -115,6 +116,8 @@ std::int64_t TrainingRun::num_steps() const {
 void TrainingRun::begin_or_resume() {
   RunParts parts = step_.parts();
   parts.reducer = training_.gradients->reducer();  // its hook may keep tensors
+  parts.states = training_.states;
+  if (training_.after_epoch) parts.states.push_back(state_of("best values", best_));
   const std::uint64_t given = state_.seed;
   if (const auto restored = checkpoints_.begin(parts, given)) {
     take_state(restored->state);
@@ -150,7 +153,7 @@ void TrainingRun::take_seed(std::uint64_t given) {
 }
 
 int TrainingRun::write_profile(const std::filesystem::path& file) {
-  check(!is_divided() && training_.optimizer.shard_group() == nullptr,
+  check(!is_divided() && core_of(training_.optimizer).shard_group() == nullptr,
         "PACELINE_PROFILE: a profile is measured of a whole model on every rank; start the program "
         "without --mesh and --shard");
   const auto profile = dry_run(*group_, {.module = training_.module,
@@ -177,7 +180,7 @@ int TrainingRun::train() {
                             },
                         .after_step = [&](const StepReport& report) { after_step(report); },
                         .stop_requested = [&] { return checkpoints_.stop_requested(); },
-                        .after_epoch = [&](const TrainingState&) { after_epoch(); }};
+                        .after_epoch = [&](const TrainingState&) { return after_epoch(); }};
   const LoopEnd end = run_loop({.epochs = options_.epochs, .max_steps = options_.max_steps}, state_,
                                *loader_, *training_.gradients, training_.optimizer, times_, hooks);
   if (end == LoopEnd::kStopped) return stop();
@@ -223,7 +226,9 @@ int TrainingRun::stop() {
 double TrainingRun::checkpoint_bytes() const {
   if (!checkpoints_.are_made()) return 0;
   const optim::Optimizer& optimizer = training_.optimizer;
-  const int parts = optimizer.shard_group() != nullptr ? optimizer.shard_group()->world_size() : 1;
+  const int parts = core_of(optimizer).shard_group() != nullptr
+                        ? core_of(optimizer).shard_group()->world_size()
+                        : 1;
   const double bytes = static_cast<double>(optimizer.num_state_bytes()) * parts +
                        static_cast<double>(total_bytes(optimizer.parameters()));
   return bytes / replicas().world_size();
@@ -242,7 +247,7 @@ void TrainingRun::after_step(const StepReport& report) {
   checkpoints_.after_step(state_);
 }
 
-void TrainingRun::after_epoch() {
+Next TrainingRun::after_epoch() {
   evaluate();
   step_.end_epoch(result_.loss);
   progress_.note(fmt::format("epoch {}: {}", state_.epoch, result_.summary));
@@ -254,7 +259,17 @@ void TrainingRun::after_epoch() {
   fields.emplace_back("test_loss", result_.loss);
   scalars_.scalar("test/loss", state_.step, result_.loss);
   metrics_.write("epoch", fields);
+  std::int32_t stops = 0;
+  if (training_.after_epoch) {
+    const EpochReport report(*group_, state_, result_, best_,
+                             [&](const std::string& file) { write_weights_to(file); });
+    stops = training_.after_epoch(report) == Next::kStop ? 1 : 0;
+    group_->broadcast(std::span(&stops, 1), 0);
+  }
   checkpoints_.after_epoch(state_);
+  if (stops == 0) return Next::kContinue;
+  progress_.note(fmt::format("the program ends the run after epoch {}", state_.epoch));
+  return Next::kStop;
 }
 
 void TrainingRun::evaluate() {
@@ -295,7 +310,7 @@ void TrainingRun::print_table() {
     table += memory->table();
   }
   metrics_.write("end", fields);
-  if (const auto room = checkpoints_.room_on_disk()) {
+  if (const auto room = checkpoints_.checkpoints_that_fit()) {
     table +=
         table_row("checkpoints",
                   fmt::format("the disk has room for {}; the oldest goes before each save", *room));
@@ -303,13 +318,16 @@ void TrainingRun::print_table() {
   progress_.note("\n" + table + fmt::format("  {:<24}{}", "next", next_command()));
 }
 
-void TrainingRun::write_final_weights() {
-  if (options_.weights.empty()) return;
+void TrainingRun::write_weights_to(const std::string& file) {
   const auto whole = training_.optimizer.whole_parameters();
   const auto averaged = step_.averaged_weights();
-  const TensorsByName weights =
-      training_.weights ? training_.weights() : weights_of(training_.module);
-  on_rank(0, *group_, [&] { write_weights(options_.weights, weights); });
+  const StateDict weights = training_.weights ? training_.weights() : weights_of(training_.module);
+  on_rank(0, *group_, [&] { write_weights(file, weights); });
+}
+
+void TrainingRun::write_final_weights() {
+  if (options_.weights.empty()) return;
+  write_weights_to(options_.weights);
   progress_.note(fmt::format("the weights are in {}", options_.weights));
 }
 

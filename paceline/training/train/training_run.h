@@ -5,7 +5,7 @@
 //
 //   train::TrainingProcess process({.threads = 1});
 //   DistributedDataParallel model(std::make_shared<Net>(), process.group());
-//   optim::Adam optimizer(model->parameters(), {});
+//   optim::Adam optimizer(model->parameters());
 //   train::TrainingRun run(process.group(),
 //       {.module = model.module(), .optimizer = optimizer,
 //        .gradients = train::backward_passes(loss, model.reducer()),
@@ -30,12 +30,15 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "paceline/engine/telemetry/metrics_log.h"
 #include "paceline/planning/forecast/job_profile.h"
 #include "paceline/training/data/data_loader.h"
+#include "paceline/training/train/checkpoints/attached_state.h"
 #include "paceline/training/train/checkpoints/checkpointer.h"
 #include "paceline/training/train/checkpoints/weights_file.h"
+#include "paceline/training/train/epoch_report.h"
 #include "paceline/training/train/evaluate.h"
 #include "paceline/training/train/loop.h"
 #include "paceline/training/train/run_report.h"
@@ -54,8 +57,14 @@ struct Training {
   // Collective: evaluates. The module is in eval() mode during the call, with averaged weights if
   // there are any.
   std::function<TestResult()> test;
+  // Collective: called after each epoch, once it has been evaluated and before its checkpoint. The
+  // run ends regularly if it returns Next::kStop on rank 0. Null: the run continues. A run that was
+  // begun with this function can only continue with it, and the other way round.
+  std::function<Next(const EpochReport& report)> after_epoch = nullptr;
+  // Values of the program's own that checkpoints keep, made by state_of().
+  std::vector<AttachedState> states = {};
   // Collective: returns the tensors for the weights file, on rank 0; null: weights_of(module).
-  std::function<TensorsByName()> weights = nullptr;
+  std::function<StateDict()> weights = nullptr;
   // The ranks with different batches, if a model is divided among the other ranks
   // (DeviceMesh::group("dp")); null: all ranks.
   std::shared_ptr<ProcessGroup> replicas = nullptr;
@@ -116,10 +125,11 @@ class TrainingRun {
   double checkpoint_bytes() const;
   void take_step();
   void after_step(const StepReport& report);
-  void after_epoch();
+  Next after_epoch();
   void evaluate();
   int stop();
   void print_table();
+  void write_weights_to(const std::string& file);
   void write_final_weights();
   std::string options_of_longer_run() const;
   std::string next_command() const;
@@ -133,10 +143,11 @@ class TrainingRun {
   PhaseTimes times_;
   RunCheckpoints checkpoints_;
   RunMemory memory_;
-  Progress progress_;
+  ProgressBar progress_;
   MetricsLog metrics_;
   TensorBoardLog scalars_;
   TestResult result_;
+  BestValues best_;
   std::int64_t evaluated_step_ = -1;
   std::int64_t first_step_ = 0;
   std::int64_t samples_ = 0;  // samples of this rank

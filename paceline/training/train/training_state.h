@@ -5,12 +5,14 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "paceline/training/optim/exponential_moving_average.h"
 #include "paceline/training/optim/grad_scaler.h"
-#include "paceline/training/optim/lr_schedules.h"
+#include "paceline/training/optim/lr_scheduler.h"
 #include "paceline/training/parallel/communication_hook.h"
 #include "paceline/training/parallel/reducer/reducer.h"
+#include "paceline/training/train/checkpoints/attached_state.h"
 
 namespace paceline::train {
 
@@ -32,11 +34,12 @@ struct TrainingState {
 //
 // Ownership: the program owns the parts; they must outlive the Checkpointer.
 struct RunParts {
-  optim::Schedule* schedule = nullptr;
+  optim::LRScheduler* schedule = nullptr;
   optim::GradScaler* scaler = nullptr;
   optim::ExponentialMovingAverage* average = nullptr;
   Reducer* reducer = nullptr;  // its communication hook, if any, may keep tensors between passes
   PeriodicAverager* averager = nullptr;
+  std::vector<AttachedState> states = {};  // other parts, in the order in which they are restored
 };
 
 }  // namespace paceline::train

@@ -6,7 +6,8 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/training/models/layers.h"
 #include "paceline/training/optim/clip_gradients.h"
-#include "paceline/training/optim/lr_schedules.h"
+#include "paceline/training/optim/lr_scheduler.h"
+#include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/communication_hook.h"
 
@@ -17,14 +18,14 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const OptimizerChoice& choice,
   using namespace optim;
   const double lr = choice.lr, momentum = choice.momentum, decay = choice.weight_decay.value_or(0);
   if (choice.name == "sgd") {
-    const SgdOptions sgd{.lr = lr, .momentum = momentum, .weight_decay = decay};
-    return std::make_unique<Sgd>(parameters, sgd);
+    const SGDOptions sgd{.lr = lr, .momentum = momentum, .weight_decay = decay};
+    return std::make_unique<SGD>(parameters, sgd);
   }
   if (choice.name == "lamb")
-    return std::make_unique<Lamb>(parameters, LambOptions{.lr = lr, .weight_decay = decay});
+    return std::make_unique<LAMB>(parameters, LAMBOptions{.lr = lr, .weight_decay = decay});
   if (choice.name == "lars") {
-    const LarsOptions lars{.lr = lr, .momentum = momentum, .weight_decay = decay};
-    return std::make_unique<Lars>(parameters, lars);
+    const LARSOptions lars{.lr = lr, .momentum = momentum, .weight_decay = decay};
+    return std::make_unique<LARS>(parameters, lars);
   }
   if (choice.name == "adamw") {
     AdamWOptions adamw{.lr = lr};
@@ -44,8 +45,8 @@ std::shared_ptr<CommunicationHook> make_hook(const HookChoice& choice) {
   check(choice.name == "powersgd",
         "unknown communication hook '{}'; choose one of none, bf16, fp16, powersgd, topk",
         choice.name);
-  return std::make_shared<PowerSgdHook>(
-      PowerSgdOptions{.rank = choice.powersgd_rank, .start_step = choice.powersgd_start});
+  return std::make_shared<PowerSGDHook>(
+      PowerSGDOptions{.rank = choice.powersgd_rank, .start_step = choice.powersgd_start});
 }
 
 Precision precision_of(const std::string& name) {
@@ -78,9 +79,9 @@ std::int64_t steps_of(const StepOptions& options, std::int64_t num_steps) {
   return options.schedule_steps > 0 ? options.schedule_steps : num_steps;
 }
 
-std::unique_ptr<optim::Schedule> make_schedule(const StepOptions& options,
-                                               optim::Optimizer& optimizer,
-                                               std::int64_t num_steps) {
+std::unique_ptr<optim::LRScheduler> make_schedule(const StepOptions& options,
+                                                  optim::Optimizer& optimizer,
+                                                  std::int64_t num_steps) {
   const std::int64_t steps = steps_of(options, num_steps);
   check(options.warmup_steps < steps,
         "--warmup {}: the schedule has {} steps; see --lr-schedule-steps", options.warmup_steps,
@@ -88,24 +89,24 @@ std::unique_ptr<optim::Schedule> make_schedule(const StepOptions& options,
   if (options.schedule == "step") {
     const std::int64_t every =
         options.rate_every > 0 ? options.rate_every : std::max<std::int64_t>(steps / 3, 1);
-    return std::make_unique<optim::StepLr>(optimizer, optim::StepLrOptions{.step_size = every});
+    return std::make_unique<optim::StepLR>(optimizer, optim::StepLROptions{.step_size = every});
   }
   if (options.schedule == "cosine") {
-    return std::make_unique<optim::CosineAnnealingLr>(
-        optimizer, optim::CosineAnnealingLrOptions{.t_max = steps - options.warmup_steps,
+    return std::make_unique<optim::CosineAnnealingLR>(
+        optimizer, optim::CosineAnnealingLROptions{.T_max = steps - options.warmup_steps,
                                                    .warmup_steps = options.warmup_steps});
   }
   if (options.schedule == "one-cycle") {
-    optim::OneCycleLrOptions cycle{.max_lr = optimizer.learning_rates(),
+    optim::OneCycleLROptions cycle{.max_lr = optimizer.learning_rates(),
                                    .total_steps = steps,
                                    .cycle_momentum = optimizer.momentum(0) > 0};
     if (options.warmup_steps > 0)
       cycle.pct_start = static_cast<double>(options.warmup_steps) / static_cast<double>(steps);
-    return std::make_unique<optim::OneCycleLr>(optimizer, cycle);
+    return std::make_unique<optim::OneCycleLR>(optimizer, cycle);
   }
   if (options.schedule == "plateau") {
-    return std::make_unique<optim::ReduceLrOnPlateau>(
-        optimizer, optim::ReduceLrOnPlateauOptions{.patience = 2});
+    return std::make_unique<optim::ReduceLROnPlateau>(
+        optimizer, optim::ReduceLROnPlateauOptions{.patience = 2});
   }
   check(options.schedule == "constant",
         "unknown schedule '{}'; choose one of constant, step, cosine, one-cycle, plateau",
@@ -124,7 +125,7 @@ TrainingStep::TrainingStep(const StepOptions& options, optim::Optimizer& optimiz
       learning_rate_(optimizer.learning_rate()) {
   if (options.scales_loss) scaler_.emplace();
   if (options.ema > 0) {
-    if (optimizer.has_one_copy()) {
+    if (core_of(optimizer).has_one_copy()) {
       fail(ErrorCode::kUnsupported,
            "--ema: an average of the weights cannot take the place of weights that all ranks of a "
            "host share; use stage 2 of fully_shard()");
@@ -151,12 +152,13 @@ void TrainingStep::take() {
   } else {
     optimizer_.step();
   }
-  if (auto* const by_steps = dynamic_cast<optim::LrSchedule*>(schedule_.get())) by_steps->step();
+  if (auto* const by_steps = dynamic_cast<optim::StepCountScheduler*>(schedule_.get()))
+    by_steps->step();
   if (average_) average_->update();
 }
 
 void TrainingStep::end_epoch(double loss) {
-  auto* const by_loss = dynamic_cast<optim::ReduceLrOnPlateau*>(schedule_.get());
+  auto* const by_loss = dynamic_cast<optim::ReduceLROnPlateau*>(schedule_.get());
   if (by_loss != nullptr) by_loss->step(loss);
 }
 

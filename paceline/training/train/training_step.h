@@ -16,7 +16,7 @@
 
 #include "paceline/training/optim/exponential_moving_average.h"
 #include "paceline/training/optim/grad_scaler.h"
-#include "paceline/training/optim/lr_schedules.h"
+#include "paceline/training/optim/lr_scheduler.h"
 #include "paceline/training/optim/optimizer.h"
 #include "paceline/training/parallel/communication_hook.h"
 #include "paceline/training/train/training_state.h"
@@ -108,9 +108,9 @@ class TrainingStep {
  private:
   const StepOptions options_;
   optim::Optimizer& optimizer_;
-  const std::int64_t num_steps_;               // steps of the whole run
-  std::unique_ptr<optim::Schedule> schedule_;  // null: the rate is constant
-  std::optional<optim::GradScaler> scaler_;    // for float16 gradients
+  const std::int64_t num_steps_;                  // steps of the whole run
+  std::unique_ptr<optim::LRScheduler> schedule_;  // null: the rate is constant
+  std::optional<optim::GradScaler> scaler_;       // for float16 gradients
   std::optional<optim::ExponentialMovingAverage> average_;
   double learning_rate_;
 };

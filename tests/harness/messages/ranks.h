@@ -155,7 +155,7 @@ inline constexpr Message kRankMessages[] = {
      "an exception ended the last backward pass on this rank, and the ranks could not continue "
      "together; it must occur on every rank, or end this process: {}"},
     {"module.in_checkpointed_part",
-     "DistributedDataParallel's forward() was called in a part of checkpoint(): "},
+     "DistributedDataParallel's forward() was called in a part of activation_checkpoint(): "},
     {"module.fewer_batches",
      "; where ranks have different numbers of batches, train inside paceline::join(), or take "
      "batches from a data::DataLoader, which gives every rank the same number"},

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "paceline/planning/schedules/plan.h"
+#include "paceline/planning/schedules/pipeline_schedule.h"
 
 #include "tests/harness/says.h"
 #include "tests/planning/forecast/small_job.h"

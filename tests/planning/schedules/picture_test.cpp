@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "paceline/planning/schedules/named_plans.h"
+#include "paceline/planning/schedules/named_schedules.h"
 
 #include "tests/harness/expect_error.h"
 
@@ -19,8 +19,8 @@ int occurrences(const std::string& text, const std::string& word) {
 }
 
 TEST(PictureTest, has_a_box_for_each_action_planned_and_measured) {
-  const auto plan = zero_bubble({3, 4});
-  const auto timed = simulate(plan, equal_costs(3));
+  const auto schedule = zero_bubble({3, 4});
+  const auto timed = simulate(schedule, equal_costs(3));
   auto measured = timed;
   measured.seconds *= 1.5;
   const auto svg = to_svg({.title = "a < b & c", .planned = timed, .measured = measured});

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "paceline/planning/schedules/named_plans.h"
+#include "paceline/planning/schedules/named_schedules.h"
 
 #include "tests/harness/expect_error.h"
 
@@ -15,7 +15,9 @@ namespace {
 
 // A forward pass, an input gradient and a weight gradient take 1 s each; an activation takes 1 byte
 // until the weight gradient has been computed.
-TimedPlan timed(const Plan& plan) { return simulate(plan, equal_costs(plan.num_stages())); }
+TimedSchedule timed(const PipelineSchedule& schedule) {
+  return simulate(schedule, equal_costs(schedule.num_stages()));
+}
 
 TEST(Simulate, time_and_memory_of_gpipe_and_1f1b) {
   for (int stages = 1; stages <= 16; ++stages) {
@@ -89,7 +91,7 @@ TEST(Simulate, actions_of_a_rank_do_not_overlap_and_follow_what_they_need) {
 
 TEST(Simulate, refuses_bad_plans_and_costs) {
   expect_error(ErrorCode::kInvalid, {"deadlock", "rank 0: 0B0"}, [] {
-    simulate(plan_from_csv("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n"), equal_costs(2));
+    simulate(schedule_from_csv("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n"), equal_costs(2));
   });
   expect_error(ErrorCode::kInvalid, {"costs of 3 stages for a pipeline of 2"}, [] {
     simulate(gpipe({2, 2}), equal_costs(3));

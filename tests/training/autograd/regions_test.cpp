@@ -36,12 +36,12 @@ const std::vector<RegionCase>& all_cases() {
       {"gather_from_region", false, true,
        [](const auto& group, const auto& x) { return gather_from_region(group, x, -1); }},
       {"all_reduce_sum", false, false, all_reduce_sum},
-      {"all_gather_own", false, false,
-       [](const auto& group, const auto& x) { return all_gather_own(group, x, 1); }},
-      {"reduce_scatter_own", false, false,
-       [](const auto& group, const auto& x) { return reduce_scatter_own(group, x, -2); }},
-      {"all_to_all_own", false, false,
-       [](const auto& group, const auto& x) { return all_to_all_own(group, x, 1, 2); }},
+      {"all_gather_autograd", false, false,
+       [](const auto& group, const auto& x) { return all_gather_autograd(group, x, 1); }},
+      {"reduce_scatter_autograd", false, false,
+       [](const auto& group, const auto& x) { return reduce_scatter_autograd(group, x, -2); }},
+      {"all_to_all_autograd", false, false,
+       [](const auto& group, const auto& x) { return all_to_all_autograd(group, x, 1, 2); }},
   };
   return cases;
 }
@@ -166,8 +166,8 @@ TEST(Regions, values_forward) {
     EXPECT_TRUE(at::equal(scatter_to_region(group, mine, 1), mine.narrow(1, rank, 1)));
     const auto gathered = gather_from_region(group, mine, 1);
     EXPECT_TRUE(at::equal(gathered.narrow(1, 3 * rank, 3), mine));
-    EXPECT_TRUE(at::equal(reduce_scatter_own(group, mine, 1), sum.narrow(1, rank, 1)));
-    const auto exchanged = all_to_all_own(group, mine, 1, 0);
+    EXPECT_TRUE(at::equal(reduce_scatter_autograd(group, mine, 1), sum.narrow(1, rank, 1)));
+    const auto exchanged = all_to_all_autograd(group, mine, 1, 0);
     EXPECT_EQ(exchanged.sizes(), (std::vector<std::int64_t>{6, 1}));
     EXPECT_EQ(exchanged[2][0].item<double>(), 10 + rank) << "from rank 1";
   });
@@ -209,10 +209,10 @@ TEST(Regions, what_does_not_divide_is_named_with_rank_and_shape) {
     expect_error(ErrorCode::kInvalid,
                  {rank, "scatter_to_region", "dimension 1 of a tensor of [4, 3]", "2 ranks"},
                  [&] { scatter_to_region(group, odd, 1); });
-    expect_error(ErrorCode::kInvalid, {rank, "reduce_scatter_own", "[4, 3]"},
-                 [&] { reduce_scatter_own(group, odd, -1); });
-    expect_error(ErrorCode::kInvalid, {rank, "all_to_all_own", "[4, 3]"},
-                 [&] { all_to_all_own(group, odd, 1, 0); });
+    expect_error(ErrorCode::kInvalid, {rank, "reduce_scatter_autograd", "[4, 3]"},
+                 [&] { reduce_scatter_autograd(group, odd, -1); });
+    expect_error(ErrorCode::kInvalid, {rank, "all_to_all_autograd", "[4, 3]"},
+                 [&] { all_to_all_autograd(group, odd, 1, 0); });
     expect_error(ErrorCode::kInvalid, {rank, "gather_from_region", "no dimension 2", "[4, 3]"},
                  [&] { gather_from_region(group, odd, 2); });
     expect_error(ErrorCode::kInvalid, {rank, "copy_to_region", "undefined"},

@@ -57,8 +57,7 @@ class Sentences : public Dataset {
 
 std::vector<Batch> epoch_of(DataLoader& loader, std::int64_t epoch, std::int64_t consumed = 0) {
   std::vector<Batch> batches;
-  loader.begin_epoch(epoch, consumed);
-  while (auto batch = loader.next()) batches.push_back(std::move(*batch));
+  for (Batch& batch : loader.epoch(epoch, consumed)) batches.push_back(std::move(batch));
   return batches;
 }
 
@@ -95,20 +94,45 @@ TEST(DataLoader, reads_tensors_in_any_memory_order) {
   expect_equal(epoch_of(loader, 0), epoch_of(wanted, 0));
 }
 
-TEST(DataLoader, next_outside_of_an_epoch_is_an_error_that_names_the_missing_call) {
+TEST(DataLoader, an_epoch_ends_when_another_one_begins) {
   DataLoader loader(sample_dataset(8), DistributedSampler(8, 2, 1), {.batch_size = 2});
-  expect_error(ErrorCode::kInvalid,
-               {"rank 1: data loader: next() was called before begin_epoch(): call "
-                "begin_epoch(epoch) before the first batch of every epoch"},
-               [&] { loader.next(); });
-  for (std::int64_t epoch = 0; epoch < 2; ++epoch) {
-    EXPECT_EQ(epoch_of(loader, epoch).size(), 2U);
-    expect_error(ErrorCode::kInvalid,
-                 {fmt::format("rank 1: data loader: next() was called after the end of epoch {}: "
-                              "call begin_epoch({})",
-                              epoch, epoch + 1)},
-                 [&] { loader.next(); });
+  Epoch first = loader.epoch(0);
+  EXPECT_TRUE(running.next());
+  Epoch second = loader.epoch(1);
+  expect_error(
+      ErrorCode::kInvalid,
+      {"rank 1: data loader: a loop takes a batch of an epoch that ended when epoch(1) was "
+       "called",
+       "make a loader for each loop"},
+      [&] { running.next(); });
+  EXPECT_TRUE(second.next());
+  EXPECT_TRUE(second.next());
+  EXPECT_TRUE(loader.exhausted());
+  EXPECT_FALSE(second.next());
+  EXPECT_FALSE(second.next()) << "an epoch stays at its end";
+}
+
+TEST(DataLoader, a_loop_may_leave_an_epoch_and_go_on_with_it) {
+  DataLoader loader(sample_dataset(8), DistributedSampler(8, 1, 0, {.shuffle = false}),
+                    {.batch_size = 2});
+  Epoch epoch = loader.epoch(0);
+  for (const Batch& batch : epoch) {
+    EXPECT_THAT(batch.indices, ElementsAre(0, 1));
+    break;
   }
+  EXPECT_EQ(loader.consumed(), 2);
+  std::int64_t next = 2;
+  for (const Batch& batch : epoch) {
+    EXPECT_THAT(batch.indices, ElementsAre(next, next + 1));
+    next += 2;
+  }
+  EXPECT_EQ(next, 8);
+}
+
+TEST(Batch, a_weighted_loss_is_the_loss_times_the_weight) {
+  const at::Tensor loss = torch::tensor(3.0F);
+  EXPECT_TRUE(Batch().weighted(loss).is_same(loss)) << "nothing to compute with a weight of 1";
+  EXPECT_EQ(Batch{.weight = 0.5}.weighted(loss).item<float>(), 1.5F);
 }
 
 TEST(DataLoader, warns_once_of_a_shuffled_epoch_that_is_repeated) {
@@ -120,7 +144,7 @@ TEST(DataLoader, warns_once_of_a_shuffled_epoch_that_is_repeated) {
     return testing::internal::GetCapturedStderr();
   };
   const std::string text = warnings(true, {{0, 0}, {0, 0}, {0, 0}});
-  EXPECT_THAT(text, HasSubstr("begin_epoch(0) was called for a second pass"));
+  EXPECT_THAT(text, HasSubstr("epoch(0) was called for a second pass"));
   EXPECT_EQ(text.find("second pass"), text.rfind("second pass"));
   EXPECT_EQ(warnings(true, {{0, 0}, {1, 0}, {1, 4}}), "");  // the last call resumes in the middle
   EXPECT_EQ(warnings(false, {{0, 0}, {0, 0}}), "");
@@ -212,10 +236,10 @@ TEST(DataLoader, resumes_after_any_batch_with_the_batch_that_follows) {
   const DataLoaderOptions options{.batch_size = 4};
   const DistributedSampler sampler(50, 2, 1);
   DataLoader loader(dataset, sampler, options);
-  loader.begin_epoch(3);
+  auto running = loader.epoch(3);
   std::vector<std::int64_t> positions;
   std::vector<Batch> whole;
-  while (auto batch = loader.next()) {
+  while (auto batch = running.next()) {
     whole.push_back(std::move(*batch));
     positions.push_back(loader.consumed());
   }
@@ -242,8 +266,8 @@ TEST(DataLoader, drop_last_leaves_out_what_is_not_full) {
 TEST(DataLoader, an_epoch_of_which_nothing_is_left_is_an_error) {
   const auto begin = [](const SamplerOptions& sampling, const DataLoaderOptions& options) {
     DataLoader loader(sample_dataset(3), DistributedSampler(3, 4, 1, sampling), options);
-    loader.begin_epoch(0);
-    return loader.next()->indices.size();
+    auto running = loader.epoch(0);
+    return running.next()->indices.size();
   };
   expect_error(
       ErrorCode::kInvalid,
@@ -272,11 +296,11 @@ TEST(DataLoader, a_global_batch_is_taken_up_where_another_number_of_ranks_left_i
   }
   EXPECT_EQ(whole->consumed(), 50);
   const auto first = loader_of(2, 1);
-  first->begin_epoch(1);
-  auto batch = first->next();  // half of this rank's 6 samples
+  auto running = first->epoch(1);
+  auto batch = running.next();  // half of this rank's 6 samples
   EXPECT_FALSE(batch->ends_step);
   EXPECT_EQ(first->consumed(), 0) << "the middle of a step is no position";
-  EXPECT_TRUE(first->next()->ends_step);
+  EXPECT_TRUE(running.next()->ends_step);
   EXPECT_EQ(first->consumed(), 12);
   const auto next = epoch_of(*loader_of(3, 2), 1, first->consumed());
   EXPECT_THAT(next.front().indices, ElementsAre(order[14], order[17], order[20], order[23]));
@@ -297,8 +321,8 @@ TEST(DataLoader, an_epoch_given_up_in_the_middle_ends_cleanly) {
   DataLoader loader(sample_dataset(100), DistributedSampler(100, 1, 0),
                     {.batch_size = 2, .num_threads = 3, .prefetch = 4});
   for (int round = 0; round < 50; ++round) {
-    loader.begin_epoch(round);
-    for (int taken = 0; taken < round % 5; ++taken) EXPECT_EQ(loader.next()->data.size(0), 2);
+    auto running = loader.epoch(round);
+    for (int taken = 0; taken < round % 5; ++taken) EXPECT_EQ(running.next()->data.size(0), 2);
   }
 }
 
@@ -306,10 +330,10 @@ TEST(DataLoader, a_batch_stays_as_it_was_after_the_loader_is_gone) {
   torch::Tensor kept, copy;
   {
     DataLoader loader(sample_dataset(100), DistributedSampler(100, 1, 0), {.batch_size = 10});
-    loader.begin_epoch(0);
-    kept = loader.next()->data;
+    auto running = loader.epoch(0);
+    kept = running.next()->data;
     copy = kept.clone();
-    while (loader.next()) {
+    while (running.next()) {
     }
   }
   EXPECT_TRUE(kept.equal(copy));
@@ -341,9 +365,9 @@ TEST(DataLoader, an_error_of_the_dataset_is_thrown_by_next) {
   for (const int threads : {0, 1, 3}) {
     DataLoader loader(std::make_shared<Sentences>(), std::vector<std::int64_t>{1, 2},
                       {.batch_size = 1, .num_threads = threads});
-    loader.begin_epoch(0);
+    auto running = loader.epoch(0);
     try {
-      while (loader.next()) {
+      while (running.next()) {
       }
       ADD_FAILURE() << "nothing was thrown";
     } catch (const std::runtime_error& error) {
@@ -361,9 +385,9 @@ TEST(DataLoader, a_batch_of_another_number_of_samples_is_refused) {
   };
   DataLoader loader(std::make_shared<Short>(), std::vector<std::int64_t>{0, 1, 3},
                     {.batch_size = 3, .num_threads = 0});
-  loader.begin_epoch(0);
+  auto running = loader.epoch(0);
   expect_error(ErrorCode::kInvalid, {"sentences gave a batch of 3 samples"},
-               [&] { loader.next(); });
+               [&] { running.next(); });
 }
 
 TEST(TensorDataset, gives_rows_of_all_its_tensors) {

@@ -45,9 +45,9 @@ std::vector<Indices> batches_of(int ranks, int rank, std::int64_t consumed,
   options.num_threads = 0;
   DataLoader loader(std::make_shared<OwnIndices>(size),
                     DistributedSampler(size, ranks, rank, {.seed = 3}), options);
-  loader.begin_epoch(2, consumed);
+  auto running = loader.epoch(2, consumed);
   std::vector<Indices> batches;
-  while (auto batch = loader.next()) batches.push_back(batch->indices);
+  while (auto batch = running.next()) batches.push_back(batch->indices);
   if (consumed == 0 && options.global_batch_size == 0) {
     EXPECT_EQ(std::ssize(batches), loader.num_batches());
   }

@@ -76,8 +76,8 @@ TEST_F(ImageFolderTest, a_loader_gives_the_same_batches_by_any_number_of_threads
                       {.batch_size = 5, .num_threads = threads});
     auto& run = runs.emplace_back();
     for (std::int64_t epoch = 0; epoch < 2; ++epoch) {
-      loader.begin_epoch(epoch);
-      while (auto batch = loader.next()) run.push_back(batch->data);
+      auto running = loader.epoch(epoch);
+      while (auto batch = running.next()) run.push_back(batch->data);
     }
   }
   for (std::size_t i = 0; i < runs[0].size(); ++i) {
@@ -90,16 +90,16 @@ TEST_F(ImageFolderTest, an_epoch_resumed_in_the_middle_by_more_ranks_has_the_sam
   const auto dataset = std::make_shared<ImageFolder>(folder_.path(), random_options());
   std::map<std::int64_t, at::Tensor> whole;
   DataLoader loader(dataset, DistributedSampler(12, 1, 0), {.global_batch_size = 4});
-  loader.begin_epoch(1);
-  while (auto batch = loader.next()) {
+  auto running = loader.epoch(1);
+  while (auto batch = running.next()) {
     for (std::size_t i = 0; i < batch->indices.size(); ++i)
       whole[batch->indices[i]] = batch->data[static_cast<std::int64_t>(i)];
   }
   std::size_t seen = 0;
   for (const int rank : {0, 1}) {
     DataLoader resumed(dataset, DistributedSampler(12, 2, rank), {.global_batch_size = 4});
-    resumed.begin_epoch(1, 4);
-    while (auto batch = resumed.next()) {
+    auto running = resumed.epoch(1, 4);
+    while (auto batch = running.next()) {
       for (std::size_t i = 0; i < batch->indices.size(); ++i, ++seen) {
         EXPECT_TRUE(whole.at(batch->indices[i]).equal(batch->data[static_cast<std::int64_t>(i)]));
       }
@@ -120,8 +120,8 @@ TEST_F(ImageFolderTest, a_bad_file_ends_the_loaders_next_with_its_name) {
   expect_error(ErrorCode::kSystem, {folder_.file(path(5)), "Input/output error"}, [&] { take(5); });
   DataLoader loader(std::make_shared<ImageFolder>(folder_.path(), options()),
                     std::vector<std::int64_t>{4}, {.num_threads = 2});
-  loader.begin_epoch(0);
-  expect_error(ErrorCode::kSystem, {folder_.file(path(5))}, [&] { loader.next(); });
+  auto running = loader.epoch(0);
+  expect_error(ErrorCode::kSystem, {folder_.file(path(5))}, [&] { running.next(); });
 }
 
 TEST_F(ImageFolderTest, a_bad_file_is_skipped_and_counted_when_asked) {
@@ -154,13 +154,13 @@ TEST_F(ImageFolderTest, a_folder_of_bad_files_is_an_error_even_when_they_are_ski
 TEST_F(ImageFolderTest, a_file_replaced_in_the_middle_of_an_epoch_is_taken_as_it_is_then) {
   DataLoader loader(std::make_shared<ImageFolder>(folder_.path(), options()),
                     std::vector<std::int64_t>{0, 1}, {.batch_size = 1, .num_threads = 0});
-  loader.begin_epoch(0);
-  ASSERT_TRUE(loader.next());
+  auto running = loader.epoch(0);
+  ASSERT_TRUE(running.next());
   images::Image other({300, 200});
   std::ranges::fill(other.bytes(), std::uint8_t{250});
   folder_.write("new", images::png_of(other));
   std::filesystem::rename(folder_.file("new"), folder_.file(path(1)));
-  EXPECT_NEAR(loader.next()->data[0][0][0][0].item<double>(), 250 / 255.0, 1e-6);
+  EXPECT_NEAR(running.next()->data[0][0][0][0].item<double>(), 250 / 255.0, 1e-6);
 }
 
 TEST_F(ImageFolderTest, types_that_are_not_decoded_are_warned_of) {

@@ -76,13 +76,13 @@ struct Taken {
 Taken take(const std::shared_ptr<LineFiles>& stream, int ranks, int rank,
            const DataLoaderOptions& options, std::int64_t consumed = 0, std::int64_t epoch = 1) {
   DataLoader loader(stream, {.num_ranks = ranks, .rank = rank}, options);
-  loader.begin_epoch(epoch, consumed);
+  auto running = loader.epoch(epoch, consumed);
   const auto list = [](const at::Tensor& tensor) {
     return Values(tensor.data_ptr<std::int64_t>(),
                   tensor.data_ptr<std::int64_t>() + tensor.numel());
   };
   Taken taken;
-  while (auto batch = loader.next()) {
+  while (auto batch = running.next()) {
     taken.numbers.push_back(batch->weight > 0 ? batch->indices : Values{});
     taken.values.push_back(batch->weight > 0 ? list(batch->data) : Values{});
     taken.randoms.push_back(batch->weight > 0 ? list(batch->target) : Values{});
@@ -270,11 +270,11 @@ TEST_F(LineFilesTest, errors_name_the_file_and_the_line) {
 TEST_F(LineFilesTest, a_file_that_vanishes_in_mid_epoch_ends_next_with_its_name) {
   const auto lines = stream(0);
   DataLoader loader(lines, {}, {.batch_size = 10, .num_threads = 1, .prefetch = 1});
-  loader.begin_epoch(0);
-  ASSERT_TRUE(loader.next());
+  auto running = loader.epoch(0);
+  ASSERT_TRUE(running.next());
   std::filesystem::remove(paths_[2]);
   expect_error(ErrorCode::kSystem, {paths_[2]}, [&] {
-    while (loader.next()) {
+    while (running.next()) {
     }
   });
 }

@@ -21,11 +21,11 @@ TEST(SampleDataset, a_loader_pads_each_batch_to_its_longest_sample) {
     const auto dataset = std::make_shared<SampleDataset>("ramps", 5, load, padded({-1}));
     DataLoader loader(dataset, std::vector<std::int64_t>{2, 0, 4},
                       {.batch_size = 2, .num_threads = threads});
-    loader.begin_epoch(7);
-    const auto first = loader.next();
+    auto running = loader.epoch(7);
+    const auto first = running.next();
     EXPECT_TRUE(first->data.equal(torch::tensor({{2, 3, 4}, {0, -1, -1}}, torch::kLong)));
     EXPECT_TRUE(first->target.equal(torch::tensor({7, 7}, torch::kLong)));
-    EXPECT_TRUE(loader.next()->data.equal(torch::tensor({{4, 5, 6, 7, 8}}, torch::kLong)));
+    EXPECT_TRUE(running.next()->data.equal(torch::tensor({{4, 5, 6, 7, 8}}, torch::kLong)));
   }
 }
 

@@ -74,8 +74,8 @@ TEST(TokenDataset, a_loader_makes_batches_of_it) {
   const auto dataset = std::make_shared<TokenDataset>("text", torch::arange(101, torch::kInt), 10);
   DataLoader loader(dataset, DistributedSampler(dataset->size(), 2, 1, {.shuffle = false}),
                     {.batch_size = 3});
-  loader.begin_epoch(0);
-  const auto batch = loader.next();
+  auto running = loader.epoch(0);
+  const auto batch = running.next();
   ASSERT_TRUE(batch.has_value());
   EXPECT_EQ(batch->data.sizes(), torch::IntArrayRef({3, 10}));
   EXPECT_TRUE(torch::equal(batch->data[0], torch::arange(10, 20)));

@@ -334,7 +334,7 @@ TEST_F(TransformerTest, wrong_sizes_are_refused) {
 
 TEST_F(TransformerTest, weights_go_to_hugging_faces_names_and_back) {
   Gpt model(small_gpt());
-  const TensorsByName weights = to_hugging_face(model);
+  const StateDict weights = to_hugging_face(model);
   EXPECT_EQ(weights.at("transformer.h.1.mlp.c_fc.weight").sizes(), torch::IntArrayRef({24, 96}));
   EXPECT_EQ(weights.at("transformer.h.0.attn.c_attn.bias").sizes(), torch::IntArrayRef({72}));
   EXPECT_EQ(weights.size(), 4U + 2 * 12);
@@ -344,7 +344,7 @@ TEST_F(TransformerTest, weights_go_to_hugging_faces_names_and_back) {
   EXPECT_TRUE(torch::equal(other->forward(text), model->forward(text)));
 
   Bert bert(small_bert());
-  const TensorsByName bert_weights = to_hugging_face(bert);
+  const StateDict bert_weights = to_hugging_face(bert);
   EXPECT_EQ(bert_weights.at("bert.encoder.layer.1.attention.self.key.weight").sizes(),
             torch::IntArrayRef({24, 24}));
   Bert other_bert(small_bert());
@@ -354,7 +354,7 @@ TEST_F(TransformerTest, weights_go_to_hugging_faces_names_and_back) {
 
 TEST_F(TransformerTest, what_files_have_besides_is_no_trouble) {
   Gpt model(small_gpt());
-  TensorsByName weights;
+  StateDict weights;
   for (const auto& [name, tensor] : to_hugging_face(model))
     weights.emplace(name.substr(std::string("transformer.").size()), tensor);
   weights.emplace("h.0.attn.bias", torch::ones({1, 1, 16, 16}).tril());
@@ -373,7 +373,7 @@ TEST_F(TransformerTest, another_models_weights_are_refused_and_nothing_is_loaded
   options.layers = 3;
   options.vocabulary = 24;
   Gpt larger(options);
-  TensorsByName weights = to_hugging_face(larger);
+  StateDict weights = to_hugging_face(larger);
   weights.erase("transformer.ln_f.bias");
   expect_error(ErrorCode::kInvalid,
                {"missing: transformer.ln_f.bias", "transformer.wte.weight is [24, 24]",

@@ -17,7 +17,8 @@ namespace {
 
 std::unique_ptr<Adam> divided_adam(ProcessGroup& group) {
   auto adam = std::make_unique<Adam>(make_odd_parameters(), AdamOptions{});
-  adam->shard(borrowed(group), {.one_copy = true, .unit_bytes = 1024, .divide_hosts = true});
+  adam->shard(borrowed(group),
+              {.node_shared = true, .unit_bytes = 1024, .shard_across_hosts = true});
   return adam;
 }
 

@@ -17,7 +17,7 @@ namespace {
 TEST(ExponentialMovingAverage, is_the_formula) {
   for (const bool warm_up : {false, true}) {
     const auto parameters = make_odd_parameters();
-    Sgd sgd(parameters, {.lr = 0.1});
+    SGD sgd(parameters, {.lr = 0.1});
     ExponentialMovingAverage average(parameters, {.decay = 0.9, .warm_up = warm_up});
     at::Tensor expected;
     for (int step = 0; step < 12; ++step) {
@@ -35,7 +35,7 @@ TEST(ExponentialMovingAverage, is_the_formula) {
 TEST(ExponentialMovingAverage, swapped_in_it_is_what_the_model_computes_with) {
   for (const auto type : {at::kFloat, at::kBFloat16, at::kHalf}) {
     const auto parameters = make_odd_parameters({type, at::kFloat, type});
-    Sgd sgd(parameters, {.lr = 0.1});
+    SGD sgd(parameters, {.lr = 0.1});
     ExponentialMovingAverage average(parameters, {.decay = 0.5});
     EXPECT_THROW((void)average.swap_in(), Error);
     for (int step = 0; step < 3; ++step) {
@@ -70,8 +70,8 @@ TEST(ExponentialMovingAverage, resumed_it_continues_bit_for_bit) {
   for (std::size_t i = 0; i < 3; ++i)
     EXPECT_TRUE(at::equal(resumed.state()[i].second, straight.state()[i].second));
   ExponentialMovingAverage other(parameters, {.decay = 0.5});
-  EXPECT_THROW(other.require_own(straight.options()), Error);
-  resumed.require_own(straight.options());
+  EXPECT_THROW(other.require_compatible(straight.options()), Error);
+  resumed.require_compatible(straight.options());
   ExponentialMovingAverage smaller({parameters[0]}, {});
   EXPECT_THROW(smaller.set_state(straight.state()), Error);
 }

@@ -28,7 +28,7 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 // A parameter, its optimizer, and a pass that gives it the gradient 1, scaled.
 struct ScaledRun {
   std::vector<at::Tensor> parameters = {at::zeros({4}).set_requires_grad(true)};
-  Sgd sgd{parameters, {.lr = 1}};
+  SGD sgd{parameters, {.lr = 1}};
 
   void backward(const GradScaler& scaler) {
     sgd.zero_grad();
@@ -90,7 +90,7 @@ TEST(GradScaler, unscaled_gradients_can_be_clipped) {
 
 TEST(GradScaler, small_float16_gradients_are_not_lost) {
   std::vector<at::Tensor> parameters = {at::zeros({4}, at::kHalf).set_requires_grad(true)};
-  Sgd sgd(parameters, {.lr = 1});
+  SGD sgd(parameters, {.lr = 1});
   GradScaler scaler;
   parameters[0].mutable_grad() = at::full({4}, 0x1p-14, at::kHalf);
   scaler.step(sgd);
@@ -167,7 +167,7 @@ TEST(GradScaler, an_overflow_on_one_rank_skips_the_step_of_all) {
 // rank.
 TEST(GradScaler, a_sharded_step_is_skipped_by_all_ranks) {
   harness::run_ranks_ok(3, [](ProcessGroup& group) {
-    Sgd sgd(make_odd_parameters(), {.lr = 0.1, .momentum = 0.9});
+    SGD sgd(make_odd_parameters(), {.lr = 0.1, .momentum = 0.9});
     sgd.shard(borrowed(group));
     GradScaler scaler({}, borrowed(group));
     const auto before = copies(sgd.parameters());

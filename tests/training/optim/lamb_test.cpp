@@ -33,27 +33,29 @@ void expect_formula(Optimizer& optimizer, const StepOf& step_of) {
   }
 }
 
-TEST(Lamb, is_the_papers_formula) {
+TEST(LAMB, is_the_papers_formula) {
   for (const bool adapt : {true, false}) {
-    const LambOptions o{.lr = 1e-2, .weight_decay = 0.05, .adapt = adapt};
-    Lamb lamb(make_odd_parameters(), o);
+    const LAMBOptions o{.lr = 1e-2, .weight_decay = 0.05, .adapt = adapt};
+    const auto [first, second] = o.betas;
+    const double beta1 = first, beta2 = second;  // lambdas capture them
+    LAMB lamb(make_odd_parameters(), o);
     std::vector<at::Tensor> m(3, at::zeros({}, at::kDouble)), v(3, at::zeros({}, at::kDouble));
     expect_formula(lamb, [&](std::size_t i, int t, at::Tensor& w, const at::Tensor& g) {
-      m[i] = o.beta1 * m[i] + (1 - o.beta1) * g;
-      v[i] = o.beta2 * v[i] + (1 - o.beta2) * g * g;
+      m[i] = beta1 * m[i] + (1 - beta1) * g;
+      v[i] = beta2 * v[i] + (1 - beta2) * g * g;
       const auto u =
-          m[i] / (1 - std::pow(o.beta1, t)) / ((v[i] / (1 - std::pow(o.beta2, t))).sqrt() + o.eps) +
+          m[i] / (1 - std::pow(beta1, t)) / ((v[i] / (1 - std::pow(beta2, t))).sqrt() + o.eps) +
           o.weight_decay * w;
       w -= adapt ? o.lr * w.norm() / u.norm() * u : o.lr * u;
     });
   }
 }
 
-TEST(Lars, is_the_papers_formula) {
+TEST(LARS, is_the_papers_formula) {
   for (const bool adapt : {true, false}) {
-    const LarsOptions o{
+    const LARSOptions o{
         .lr = adapt ? 5.0 : 0.01, .weight_decay = 1e-2, .trust_coefficient = 0.01, .adapt = adapt};
-    Lars lars(make_odd_parameters(), o);
+    LARS lars(make_odd_parameters(), o);
     std::vector<at::Tensor> v(3, at::zeros({}, at::kDouble));
     expect_formula(lars, [&](std::size_t i, int, at::Tensor& w, const at::Tensor& g) {
       const auto local =
@@ -65,9 +67,9 @@ TEST(Lars, is_the_papers_formula) {
   }
 }
 
-TEST(Lamb, a_parameter_of_zeros_takes_a_step_without_the_ratio) {
+TEST(LAMB, a_parameter_of_zeros_takes_a_step_without_the_ratio) {
   std::vector<at::Tensor> parameters = {at::zeros({5}).set_requires_grad(true)};
-  Lamb lamb(parameters, {.lr = 0.1});
+  LAMB lamb(parameters, {.lr = 0.1});
   parameters[0].mutable_grad() = at::ones({5});
   lamb.step();
   EXPECT_TRUE(at::allclose(parameters[0], at::full({5}, -0.1), 1e-4));
@@ -77,11 +79,11 @@ TEST(Lamb, a_parameter_of_zeros_takes_a_step_without_the_ratio) {
   EXPECT_TRUE(at::equal(parameters[0], before));
 }
 
-TEST(Lamb, its_bits_do_not_depend_on_threads) {
+TEST(LAMB, its_bits_do_not_depend_on_threads) {
   const auto run = [](int threads) {
     at::set_num_threads(threads);
     std::vector<at::Tensor> parameters = {random({300, 401}, 1).set_requires_grad(true)};
-    Lamb lamb(parameters, {.lr = 0.1, .weight_decay = 0.1});
+    LAMB lamb(parameters, {.lr = 0.1, .weight_decay = 0.1});
     take_steps(lamb, 0, 3);
     return parameters;
   };
@@ -91,11 +93,11 @@ TEST(Lamb, its_bits_do_not_depend_on_threads) {
   at::set_num_threads(1);
 }
 
-TEST(Lamb, bad_options_are_refused) {
-  EXPECT_THROW(Lamb(make_odd_parameters(), {.beta2 = 1}), Error);
-  EXPECT_THROW(Lamb(make_odd_parameters(), {.weight_decay = -1}), Error);
-  EXPECT_THROW(Lars(make_odd_parameters(), {.momentum = 1}), Error);
-  EXPECT_THROW(Lars(make_odd_parameters(), {.trust_coefficient = 0}), Error);
+TEST(LAMB, bad_options_are_refused) {
+  EXPECT_THROW(LAMB(make_odd_parameters(), {.betas = {0.9, 1.0}}), Error);
+  EXPECT_THROW(LAMB(make_odd_parameters(), {.weight_decay = -1}), Error);
+  EXPECT_THROW(LARS(make_odd_parameters(), {.momentum = 1}), Error);
+  EXPECT_THROW(LARS(make_odd_parameters(), {.trust_coefficient = 0}), Error);
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ TEST(MasterWeights, a_16_bit_parameter_is_the_rounded_float32_one) {
 
 TEST(MasterWeights, steps_too_small_for_16_bits_add_up) {
   std::vector<at::Tensor> parameters = {at::ones({8}, at::kBFloat16).set_requires_grad(true)};
-  Sgd sgd(parameters, {.lr = 1e-4});
+  SGD sgd(parameters, {.lr = 1e-4});
   for (int step = 0; step < 100; ++step) {
     parameters[0].mutable_grad() = at::ones({8}, at::kBFloat16);
     sgd.step();
@@ -76,7 +76,7 @@ TEST(MasterWeights, are_part_of_the_state_and_resume_bit_for_bit) {
 
 TEST(MasterWeights, follow_a_parameter_that_was_loaded_or_averaged) {
   const auto parameters = make_odd_parameters({at::kBFloat16, at::kBFloat16, at::kBFloat16});
-  Sgd sgd(parameters, {.lr = 1e-3});
+  SGD sgd(parameters, {.lr = 1e-3});
   take_steps(sgd, 0, 2);
   const at::Tensor loaded = random({371, 53}, 50).to(at::kBFloat16);
   assign({parameters[0]}, {loaded});
@@ -92,7 +92,7 @@ TEST(MasterWeights, gradients_may_have_any_of_the_three_types) {
                                           at::zeros({2000}, at::kHalf).set_requires_grad(true)};
     const at::Tensor gradient = random({2000}, 3).to(gradient_type);
     for (auto& parameter : parameters) parameter.mutable_grad() = gradient;
-    Sgd sgd(parameters, {.lr = 0.5});
+    SGD sgd(parameters, {.lr = 0.5});
     sgd.step();
     const at::Tensor expected = gradient.to(at::kFloat) * -0.5;
     EXPECT_TRUE(at::equal(parameters[0], expected));
@@ -100,7 +100,7 @@ TEST(MasterWeights, gradients_may_have_any_of_the_three_types) {
   }
   std::vector<at::Tensor> parameters = {at::zeros({3}).set_requires_grad(true)};
   parameters[0].mutable_grad() = at::zeros({3}, at::kDouble);
-  Sgd sgd(parameters, {});
+  SGD sgd(parameters);
   EXPECT_THROW(sgd.step(), Error);
 }
 

@@ -93,7 +93,7 @@ TEST(ModelParts, norms_are_those_of_the_whole_model) {
   run_ranks_ok(4, [&](ProcessGroup& world) {
     const Part part(world);
     part.set_gradients(gradients);
-    Adam optimizer(part.parameters, {});
+    Adam optimizer(part.parameters);
     optimizer.set_model_parts(part.parts());
     for (const auto& [power, norm] : wanted)
       EXPECT_NEAR(grad_norm(optimizer, power), norm, 1e-12 * norm) << power;
@@ -132,17 +132,17 @@ void expect_steps_of_the_whole(const MakeOptimizer& make) {
 
 TEST(ModelParts, lamb_and_lars_take_the_steps_of_the_whole_model) {
   expect_steps_of_the_whole([](const Tensors& parameters) {
-    return std::make_unique<Lamb>(parameters, LambOptions{.lr = 0.1, .weight_decay = 0.01});
+    return std::make_unique<LAMB>(parameters, LAMBOptions{.lr = 0.1, .weight_decay = 0.01});
   });
   expect_steps_of_the_whole([](const Tensors& parameters) {
-    return std::make_unique<Lars>(parameters, LarsOptions{.lr = 0.1, .weight_decay = 0.01});
+    return std::make_unique<LARS>(parameters, LARSOptions{.lr = 0.1, .weight_decay = 0.01});
   });
 }
 
 TEST(ModelParts, an_overflow_in_one_part_skips_the_step_of_all) {
   run_ranks_ok(4, [&](ProcessGroup& world) {
     const Part part(world);
-    Adam optimizer(part.parameters, {});
+    Adam optimizer(part.parameters);
     optimizer.set_model_parts(part.parts());
     GradScaler scaler({.init_scale = 8});
     for (const bool overflows : {true, false}) {
@@ -158,7 +158,7 @@ TEST(ModelParts, what_is_not_the_optimizers_is_refused) {
   run_ranks_ok(1, [](ProcessGroup& world) {
     const Tensors parameters{trainable(at::ones({2}))};
     const std::shared_ptr<ProcessGroup> group(&world, [](auto*) {});
-    Adam optimizer(parameters, {});
+    Adam optimizer(parameters);
     expect_error(ErrorCode::kInvalid, {"not one of the optimizer's parameters"},
                  [&] { optimizer.set_model_parts({.layers = group, .divided = {at::ones({2})}}); });
     expect_error(ErrorCode::kInvalid, {"no group has the rest"},

@@ -9,6 +9,7 @@
 #include <torch/torch.h>
 
 #include "paceline/training/optim/rules/update_rules.h"
+#include "paceline/training/optim/rules/update_slice.h"
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/process_ranks.h"
@@ -27,7 +28,7 @@ using namespace std::chrono_literals;
 
 std::unique_ptr<Adam> make_shared_adam(ProcessGroup& group) {
   auto optimizer = std::make_unique<Adam>(make_odd_parameters(), AdamOptions{.lr = 1e-2});
-  optimizer->shard(borrowed(group), {.one_copy = true, .names = {"weight", "bias", "kernel"}});
+  optimizer->shard(borrowed(group), {.node_shared = true, .names = {"weight", "bias", "kernel"}});
   return optimizer;
 }
 
@@ -102,7 +103,7 @@ class KilledDescent : public Optimizer {
   void set_momentum(std::size_t, double) override {}
 
  private:
-  void update(const Slice& slice, const NormPair&) const override {
+  void update(const UpdateSlice& slice, const NormPair&) const override {
     for (std::int64_t i = 0; i < slice.count; ++i) {
       if (is_victim_ && slice.step == 3 && i == slice.count / 2) raise(SIGKILL);
       slice.parameter[i] -= 0.1F * slice.gradient[i];
@@ -118,7 +119,7 @@ TEST(OneCopyStep, a_rank_that_dies_in_a_step_lets_no_other_finish_it) {
   const auto results = run_process_ranks(3, [&](ProcessGroup& group) {
     at::set_num_threads(1);
     KilledDescent optimizer(make_odd_parameters(), group.rank() == 1);
-    optimizer.shard(borrowed(group), {.one_copy = true});
+    optimizer.shard(borrowed(group), {.node_shared = true});
     for (int step = 0; step < 5; ++step) {
       take_steps(optimizer, step, step + 1);
       finished.add();
@@ -154,7 +155,7 @@ TEST(OneCopyStep, is_refused_where_ranks_share_no_memory) {
                         [](ProcessGroup& group) {
                           Adam optimizer(make_odd_parameters(), AdamOptions{});
                           expect_error(ErrorCode::kUnsupported, {"share no memory"}, [&] {
-                            optimizer.shard(borrowed(group), {.one_copy = true});
+                            optimizer.shard(borrowed(group), {.node_shared = true});
                           });
                         },
                         {.transport = TransportKind::kTcp});
@@ -164,7 +165,7 @@ TEST(OneCopyStep, names_are_of_all_parameters_or_of_none) {
   harness::run_ranks_ok(2, [](ProcessGroup& group) {
     Adam optimizer(make_odd_parameters(), AdamOptions{});
     expect_error(ErrorCode::kInvalid, {"2 names", "3 parameters"}, [&] {
-      optimizer.shard(borrowed(group), {.one_copy = true, .names = {"a", "b"}});
+      optimizer.shard(borrowed(group), {.node_shared = true, .names = {"a", "b"}});
     });
   });
 }

@@ -28,24 +28,25 @@ std::unique_ptr<Optimizer> make(const std::string& name) {
   if (name == "adamw")
     return std::make_unique<AdamW>(make_odd_parameters(), AdamWOptions{.lr = 1e-2});
   if (name == "lamb")
-    return std::make_unique<Lamb>(make_odd_parameters(),
-                                  LambOptions{.lr = 1e-2, .weight_decay = 1e-2});
+    return std::make_unique<LAMB>(make_odd_parameters(),
+                                  LAMBOptions{.lr = 1e-2, .weight_decay = 1e-2});
   if (name == "bf16")
     return std::make_unique<Adam>(
         make_odd_parameters({at::kBFloat16, at::kBFloat16, at::kBFloat16}),
         AdamOptions{.lr = 1e-2});
   if (name == "mixed lamb")
-    return std::make_unique<Lamb>(make_odd_parameters({at::kHalf, at::kFloat, at::kBFloat16}),
-                                  LambOptions{.lr = 1e-2});
+    return std::make_unique<LAMB>(make_odd_parameters({at::kHalf, at::kFloat, at::kBFloat16}),
+                                  LAMBOptions{.lr = 1e-2});
   const auto all = make_odd_parameters();
   const std::vector<at::Tensor> matrices = {all[0], all[2]};
   if (name == "adam groups")
-    return std::make_unique<Adam>(std::vector<ParameterGroup<AdamOptions>>{
-        {matrices, {.lr = 1e-2, .weight_decay = 1e-2}}, {{all[1]}, {.lr = 1e-1, .beta1 = 0.5}}});
+    return std::make_unique<Adam>(
+        std::vector<ParameterGroup<AdamOptions>>{{matrices, {.lr = 1e-2, .weight_decay = 1e-2}},
+                                                 {{all[1]}, {.lr = 1e-1, .betas = {0.5, 0.999}}}});
   if (name == "lars groups")
-    return std::make_unique<Lars>(std::vector<ParameterGroup<LarsOptions>>{
+    return std::make_unique<LARS>(std::vector<ParameterGroup<LARSOptions>>{
         {matrices, {.lr = 10, .weight_decay = 1e-4}}, {{all[1]}, {.lr = 0.1, .adapt = false}}});
-  return std::make_unique<Sgd>(make_odd_parameters(), SgdOptions{.lr = 0.05, .momentum = 0.9});
+  return std::make_unique<SGD>(make_odd_parameters(), SGDOptions{.lr = 0.05, .momentum = 0.9});
 }
 
 TEST(ShardedOptimizer, takes_the_steps_of_a_single_one_bit_for_bit) {
@@ -55,9 +56,9 @@ TEST(ShardedOptimizer, takes_the_steps_of_a_single_one_bit_for_bit) {
     take_steps(*single, 0, 6);
     for (const int world : {1, 2, 3, 4, 8}) {
       run_ranks_ok(world, [&](ProcessGroup& group) {
-        for (const bool one_copy : {false, true}) {
+        for (const bool node_shared : {false, true}) {
           const auto sharded = make(name);
-          sharded->shard(borrowed(group), {.one_copy = one_copy});
+          sharded->shard(borrowed(group), {.node_shared = node_shared});
           take_steps(*sharded, 0, 6);
           expect_same_bits(sharded->parameters(), single->parameters());
         }
@@ -71,15 +72,15 @@ TEST(ShardedOptimizer, norms_of_large_parameters_have_the_same_bits_too) {
   const auto large = [] {
     std::vector<at::Tensor> parameters = {random({77}, 1), random({700, 131}, 2), random({5}, 3)};
     for (auto& parameter : parameters) parameter.set_requires_grad(true);
-    return std::make_unique<Lamb>(parameters, LambOptions{.lr = 1e-2, .weight_decay = 0.1});
+    return std::make_unique<LAMB>(parameters, LAMBOptions{.lr = 1e-2, .weight_decay = 0.1});
   };
   const auto single = large();
   take_steps(*single, 0, 3);
   for (const int world : {2, 3, 4}) {
     run_ranks_ok(world, [&](ProcessGroup& group) {
-      for (const bool one_copy : {false, true}) {
+      for (const bool node_shared : {false, true}) {
         const auto sharded = large();
-        sharded->shard(borrowed(group), {.one_copy = one_copy});
+        sharded->shard(borrowed(group), {.node_shared = node_shared});
         take_steps(*sharded, 0, 3);
         expect_same_bits(sharded->parameters(), single->parameters());
       }
@@ -116,9 +117,9 @@ TEST(ShardedOptimizer, its_state_moves_between_any_numbers_of_ranks) {
     take_steps(*straight, 3, 6);
     for (const int world : {1, 2, 4}) {
       run_ranks_ok(world, [&](ProcessGroup& group) {
-        for (const bool one_copy : {false, true}) {
+        for (const bool node_shared : {false, true}) {
           const auto resumed = make(name);
-          resumed->shard(borrowed(group), {.one_copy = one_copy});
+          resumed->shard(borrowed(group), {.node_shared = node_shared});
           {
             const auto writing = resumed->writable_parameters();
             assign(resumed->parameters(), parameters);

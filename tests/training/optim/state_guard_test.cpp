@@ -9,6 +9,7 @@
 #include <torch/torch.h>
 
 #include "paceline/engine/core/error.h"
+#include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/optim/rules/update_rules.h"
 
 #include "tests/harness/thread_ranks.h"
@@ -49,13 +50,13 @@ std::vector<std::pair<std::string, Make>> all_states() {
       {"exp_avg_sq.0",
        [] { return std::make_unique<AdamW>(make_odd_parameters(), AdamWOptions{}); }},
       {"momentum_buffer.1",
-       [] { return std::make_unique<Sgd>(make_odd_parameters(), SgdOptions{.momentum = 0.9}); }},
-      {"exp_avg.0", [] { return std::make_unique<Lamb>(make_odd_parameters(), LambOptions{}); }},
+       [] { return std::make_unique<SGD>(make_odd_parameters(), SGDOptions{.momentum = 0.9}); }},
+      {"exp_avg.0", [] { return std::make_unique<LAMB>(make_odd_parameters(), LAMBOptions{}); }},
       {"momentum_buffer.0",
-       [] { return std::make_unique<Lars>(make_odd_parameters(), LarsOptions{}); }},
+       [] { return std::make_unique<LARS>(make_odd_parameters(), LARSOptions{}); }},
       {"master.0", [bf16] { return std::make_unique<Adam>(bf16(), AdamOptions{}); }},
-      {"master.2", [bf16] { return std::make_unique<Lamb>(bf16(), LambOptions{}); }},
-      {"master.2", [bf16] { return std::make_unique<Sgd>(bf16(), SgdOptions{}); }},
+      {"master.2", [bf16] { return std::make_unique<LAMB>(bf16(), LAMBOptions{}); }},
+      {"master.2", [bf16] { return std::make_unique<SGD>(bf16(), SGDOptions{}); }},
   };
 }
 
@@ -70,7 +71,7 @@ TEST(StateGuard, a_flipped_bit_is_found_at_the_next_step_and_by_a_look) {
       const auto optimizer = make();
       take_steps(*optimizer, 0, 3);
       optimizer->verify_state();
-      flip(part_named(optimizer->state_parts(), state).elements, 2, bit);
+      flip(part_named(core_of(*optimizer).state_parts(), state).elements, 2, bit);
       for (const std::string& text : {corruption([&] { optimizer->verify_state(); }),
                                       corruption([&] { take_steps(*optimizer, 3, 4); })}) {
         EXPECT_NE(text.find(described(state)), std::string::npos) << optimizer->name() << text;
@@ -84,7 +85,7 @@ TEST(StateGuard, a_flip_back_is_none_and_steps_without_faults_report_nothing) {
   for (const auto& [state, make] : all_states()) {
     const auto optimizer = make();
     take_steps(*optimizer, 0, 2);
-    const auto elements = part_named(optimizer->state_parts(), state).elements;
+    const auto elements = part_named(core_of(*optimizer).state_parts(), state).elements;
     flip(elements, 1, 5);
     flip(elements, 1, 5);
     take_steps(*optimizer, 2, 5);
@@ -93,14 +94,14 @@ TEST(StateGuard, a_flip_back_is_none_and_steps_without_faults_report_nothing) {
 }
 
 TEST(StateGuard, a_new_state_is_guarded_from_then_on) {
-  Adam adam(make_odd_parameters(), {});
+  Adam adam(make_odd_parameters());
   take_steps(adam, 0, 2);
   const auto saved = copies(adam.state());
-  flip(part_named(adam.state_parts(), "exp_avg.0").elements, 2, 3);
+  flip(part_named(core_of(adam).state_parts(), "exp_avg.0").elements, 2, 3);
   adam.set_state(saved);
   adam.verify_state();
   take_steps(adam, 2, 3);
-  flip(part_named(adam.state_parts(), "exp_avg.0").elements, 2, 3);
+  flip(part_named(core_of(adam).state_parts(), "exp_avg.0").elements, 2, 3);
   EXPECT_NE(corruption([&] { adam.verify_state(); }), "");
 }
 
@@ -111,7 +112,8 @@ TEST(StateGuard, in_a_sharded_state_the_rank_is_named_and_the_others_hear_of_it)
       const auto optimizer = make();
       optimizer->shard(borrowed(group));
       take_steps(*optimizer, 0, 2);
-      if (group.rank() == 1) flip(part_named(optimizer->state_parts(), state).elements, 7, 9);
+      if (group.rank() == 1)
+        flip(part_named(core_of(*optimizer).state_parts(), state).elements, 7, 9);
       group.barrier();
       take_steps(*optimizer, 2, 3);
     });

@@ -30,7 +30,8 @@ struct Blocks : torch::nn::Module {
   }
   at::Tensor part(const torch::nn::Linear& block, const at::Tensor& input) {
     if (keeps_all) return run(block, input);
-    return checkpoint([this, block](const at::Tensor& x) { return run(block, x); }, input);
+    return activation_checkpoint([this, block](const at::Tensor& x) { return run(block, x); },
+                                 input);
   }
   at::Tensor forward(const at::Tensor& input) { return last(part(second, part(first, input))); }
   const bool keeps_all;
@@ -82,12 +83,13 @@ TEST(Checkpoint, leaves_the_random_state_of_the_backward_pass_alone) {
 TEST(Checkpoint, may_lie_within_another) {
   Blocks kept(true), again(true);
   const auto part = [&](const at::Tensor& x) {
-    return again.run(again.second,
-                     checkpoint([&](const at::Tensor& y) { return again.run(again.first, y); }, x));
+    return again.run(
+        again.second,
+        activation_checkpoint([&](const at::Tensor& y) { return again.run(again.first, y); }, x));
   };
   const at::Tensor input = blocks_input(0).requires_grad_();
   kept.forward(input).sum().backward();
-  again.last(checkpoint(part, input)).sum().backward();
+  again.last(activation_checkpoint(part, input)).sum().backward();
   expect_same_gradients(kept, again);
 }
 
@@ -100,7 +102,7 @@ TEST(Checkpoint, keeps_nothing_where_no_gradients_are_wanted) {
 TEST(Checkpoint, takes_and_gives_several_tensors) {
   const at::Tensor a = at::full({3}, 2.0F).requires_grad_();
   const at::Tensor b = at::full({3}, 3.0F).requires_grad_();
-  const auto outputs = checkpoint(
+  const auto outputs = activation_checkpoint(
       [](const TensorList& inputs) {
         return TensorList{inputs[0] * inputs[1], inputs[0] + inputs[1], inputs[1].square()};
       },
@@ -117,11 +119,11 @@ TEST(Checkpoint, that_throws_in_the_backward_pass_leaves_the_next_one_alone) {
     if (fails) throw std::runtime_error("broken");
     return x * weight;
   };
-  const at::Tensor loss = checkpoint(part, at::ones({2})).sum();
+  const at::Tensor loss = activation_checkpoint(part, at::ones({2})).sum();
   fails = true;
   EXPECT_THROW(loss.backward(), std::runtime_error);
   fails = false;
-  checkpoint(part, at::ones({2})).sum().backward();
+  activation_checkpoint(part, at::ones({2})).sum().backward();
   EXPECT_TRUE(at::equal(weight.grad(), at::ones({2})));
 }
 
@@ -129,7 +131,8 @@ TEST(Checkpoint, refuses_a_wrapper_s_forward_in_its_part) {
   for (const auto& result : harness::run_ranks(2, [](ProcessGroup& group) {
          DistributedDataParallel model(std::make_shared<torch::nn::LinearImpl>(3, 3),
                                        std::shared_ptr<ProcessGroup>(&group, [](auto*) {}));
-         checkpoint([&](const at::Tensor& x) { return model.forward(x); }, at::ones({2, 3}));
+         activation_checkpoint([&](const at::Tensor& x) { return model.forward(x); },
+                               at::ones({2, 3}));
        })) {
     ASSERT_TRUE(result.error);
     EXPECT_EQ(result.error->code(), ErrorCode::kInvalid);

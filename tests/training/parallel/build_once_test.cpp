@@ -6,6 +6,7 @@
 
 #include <torch/torch.h>
 
+#include "paceline/engine/collectives/memory/one_copy.h"
 #include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/fully_shard.h"
 

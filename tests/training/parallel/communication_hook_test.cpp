@@ -89,10 +89,10 @@ TEST(CompressHook, averages_in_16_bits_and_gives_all_ranks_the_same) {
   }
 }
 
-TEST(PowerSgdHook, sends_gradients_whole_before_its_start_and_those_that_gain_nothing) {
+TEST(PowerSGDHook, sends_gradients_whole_before_its_start_and_those_that_gain_nothing) {
   run_ranks_ok(2, [](ProcessGroup& group) {
     DistributedDataParallel model(std::make_shared<Weights>(), borrowed(group));
-    model.register_comm_hook(std::make_shared<PowerSgdHook>(PowerSgdOptions{.start_step = 2}));
+    model.register_comm_hook(std::make_shared<PowerSGDHook>(PowerSGDOptions{.start_step = 2}));
     for (int step = 0; step < 4; ++step) {
       const auto got = step_with(model, given_by(group.rank(), step));
       const auto wanted = mean_of(2, [&](int rank) { return given_by(rank, step).matrix; });
@@ -106,12 +106,12 @@ TEST(PowerSgdHook, sends_gradients_whole_before_its_start_and_those_that_gain_no
 }
 
 // The gradient and its mean have rank 3, so factors of rank 4 hold all of it.
-TEST(PowerSgdHook, loses_nothing_of_a_gradient_of_low_rank) {
+TEST(PowerSGDHook, loses_nothing_of_a_gradient_of_low_rank) {
   for (const bool warm : {true, false}) {
     run_ranks_ok(2, [&](ProcessGroup& group) {
       DistributedDataParallel model(std::make_shared<Weights>(), borrowed(group));
-      model.register_comm_hook(std::make_shared<PowerSgdHook>(
-          PowerSgdOptions{.rank = 4, .start_step = 0, .warm_start = warm}));
+      model.register_comm_hook(std::make_shared<PowerSGDHook>(
+          PowerSGDOptions{.rank = 4, .start_step = 0, .warm_start = warm}));
       const at::Tensor basis = random(9, 9, {3, 16});
       const auto matrix = [&](int rank, int step) { return random(rank, step, {24, 3}).mm(basis); };
       for (int step = 0; step < 3; ++step) {
@@ -140,9 +140,9 @@ void expect_feedback(const std::function<std::shared_ptr<Hook>()>& make) {
   });
 }
 
-TEST(PowerSgdHook, brings_later_what_it_left_out) {
-  expect_feedback<PowerSgdHook>(
-      [] { return std::make_shared<PowerSgdHook>(PowerSgdOptions{.rank = 1, .start_step = 0}); });
+TEST(PowerSGDHook, brings_later_what_it_left_out) {
+  expect_feedback<PowerSGDHook>(
+      [] { return std::make_shared<PowerSGDHook>(PowerSGDOptions{.rank = 1, .start_step = 0}); });
 }
 
 TEST(TopKHook, brings_later_what_it_left_out) {
@@ -176,11 +176,11 @@ TEST(TopKHook, of_all_elements_is_the_mean) {
 }
 
 // Ranks 0 and 1 are on one host, ranks 2 and 3 on the other.
-TEST(PostLocalSgd, averages_within_hosts_and_parameters_across_them_at_times) {
+TEST(PostLocalSGD, averages_within_hosts_and_parameters_across_them_at_times) {
   run_ranks_ok(4, [](ProcessGroup& group) {
     DistributedDataParallel model(std::make_shared<Weights>(), borrowed(group));
     const auto pair = group.split(group.rank() / 2, group.rank());
-    model.register_comm_hook(std::make_shared<PostLocalSgdHook>(pair, 2));
+    model.register_comm_hook(std::make_shared<PostLocalSGDHook>(pair, 2));
     PeriodicAverager averager(borrowed(group), model->parameters(),
                               {.period = 3, .warmup_steps = 2});
     for (int step = 0; step < 8; ++step) {
@@ -231,7 +231,7 @@ TEST(CommunicationHook, that_differs_between_ranks_is_an_error_that_shows_all) {
   const auto results = run_ranks(2, [](ProcessGroup& group) {
     DistributedDataParallel model(std::make_shared<Weights>(), borrowed(group));
     std::shared_ptr<CommunicationHook> hook;
-    if (group.rank() == 1) hook = std::make_shared<PowerSgdHook>(PowerSgdOptions{.rank = 2});
+    if (group.rank() == 1) hook = std::make_shared<PowerSGDHook>(PowerSGDOptions{.rank = 2});
     model.register_comm_hook(hook);
   });
   for (const auto& result : results) {

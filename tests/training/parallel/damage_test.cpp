@@ -13,6 +13,7 @@
 #include <torch/torch.h>
 
 #include "paceline/training/optim/exponential_moving_average.h"
+#include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/activation_checkpoint.h"
 #include "paceline/training/parallel/communication_hook.h"
@@ -70,13 +71,13 @@ const std::vector<std::pair<std::string, MakeOptimizer>>& optimizers() {
   static const std::vector<std::pair<std::string, MakeOptimizer>> all = {
       {"adam", [](const Parameters& p) { return std::make_unique<Adam>(p, AdamOptions{}); }},
       {"adamw", [](const Parameters& p) { return std::make_unique<AdamW>(p, AdamWOptions{}); }},
-      {"sgd", [](const Parameters& p) { return std::make_unique<Sgd>(p, SgdOptions{.lr = 0.1}); }},
+      {"sgd", [](const Parameters& p) { return std::make_unique<SGD>(p, SGDOptions{.lr = 0.1}); }},
       {"momentum",
        [](const Parameters& p) {
-         return std::make_unique<Sgd>(p, SgdOptions{.lr = 0.1, .momentum = 0.9});
+         return std::make_unique<SGD>(p, SGDOptions{.lr = 0.1, .momentum = 0.9});
        }},
-      {"lamb", [](const Parameters& p) { return std::make_unique<Lamb>(p, LambOptions{}); }},
-      {"lars", [](const Parameters& p) { return std::make_unique<Lars>(p, LarsOptions{}); }}};
+      {"lamb", [](const Parameters& p) { return std::make_unique<LAMB>(p, LAMBOptions{}); }},
+      {"lars", [](const Parameters& p) { return std::make_unique<LARS>(p, LARSOptions{}); }}};
   return all;
 }
 
@@ -84,14 +85,14 @@ const std::vector<std::pair<std::string, MakeOptimizer>>& optimizers() {
 // damage.
 struct Trainee {
   Trainee(ProcessGroup& group, int stage, const MakeOptimizer& make,
-          at::ScalarType type = at::kFloat, std::int64_t guard_passes = 0)
+          at::ScalarType type = at::kFloat, std::int64_t check_replicas_every = 0)
       : net(make_net(type)),
         optimizer(make(net->parameters())),
-        model(net, borrowed(group), options_for(stage, guard_passes)) {}
+        model(net, borrowed(group), options_for(stage, check_replicas_every)) {}
 
-  DistributedDataParallelOptions options_for(int stage, std::int64_t guard_passes) {
+  DistributedDataParallelOptions options_for(int stage, std::int64_t check_replicas_every) {
     DistributedDataParallelOptions options;
-    options.guard_passes = guard_passes;
+    options.check_replicas_every = check_replicas_every;
     if (stage == 0) return options;
     return sharded_options(*optimizer, {.stage = stage, .data_parallel = options});
   }
@@ -121,13 +122,14 @@ void flip(void* element, std::size_t size, int bit) {
 
 // Flips a bit like a memory fault: behind LibTorch's back, and despite the protection of one copy.
 void flip_parameter(const optim::Optimizer& optimizer, std::size_t number, int bit) {
-  flip(optimizer.parameter_to_write(number), optimizer.parameters()[number].element_size(), bit);
+  flip(core_of(optimizer).parameter_to_write(number), optimizer.parameters()[number].element_size(),
+       bit);
 }
 
 // Flips a bit in one element of the first part of this kind that this rank keeps; returns false if
 // it keeps none.
 bool flip_state(const optim::Optimizer& optimizer, const std::string& kind, int bit) {
-  for (const auto& part : optimizer.state_parts()) {
+  for (const auto& part : core_of(optimizer).state_parts()) {
     if (!part.name.starts_with(kind + ".") || part.elements.numel() == 0) continue;
     flip(part.elements.data_ptr(), 4, bit);
     return true;
@@ -411,7 +413,7 @@ TEST(Damage, of_what_a_hook_keeps_is_noticed) {
   using MakeHook = std::function<std::shared_ptr<CommunicationHook>()>;
   const std::vector<std::pair<std::string, MakeHook>> hooks = {
       {"error.", [] { return std::make_shared<TopKHook>(0.1); }},
-      {"error.", [] { return std::make_shared<PowerSgdHook>(PowerSgdOptions{.start_step = 0}); }}};
+      {"error.", [] { return std::make_shared<PowerSGDHook>(PowerSGDOptions{.start_step = 0}); }}};
   for (const auto& [kind, make_hook] : hooks) {
     for (const int bit : {kLowestMantissaBit, kHighestExponentBit}) {
       const auto results = run_ranks(2, [&, &kind = kind, &make_hook = make_hook](auto& group) {

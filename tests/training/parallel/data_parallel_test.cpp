@@ -294,7 +294,7 @@ TEST(DataParallel, checkpointed_parts_get_their_gradients) {
     Checkpointed() { reset(); }
     void reset() override { part = register_module("part", torch::nn::Linear(6, 2)); }
     at::Tensor forward(const at::Tensor& input) {
-      return checkpoint([this](const at::Tensor& x) { return part(x).tanh(); }, input);
+      return activation_checkpoint([this](const at::Tensor& x) { return part(x).tanh(); }, input);
     }
     torch::nn::Linear part{nullptr};
   };

@@ -16,6 +16,7 @@
 
 #include "paceline/training/optim/clip_gradients.h"
 #include "paceline/training/optim/grad_scaler.h"
+#include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/communication_hook.h"
 #include "paceline/training/parallel/join.h"
@@ -102,11 +103,10 @@ struct Trainee {
       : net(std::move(tower)),
         optimizer(make(net->parameters())),
         model(net, borrowed(group),
-              stage == 0 ? options
-                         : sharded_options(*optimizer, {.stage = std::min(stage, 3),
-                                                        .unit_bytes = kSmallUnits,
-                                                        .divide_hosts = stage == kDividedHosts,
-                                                        .data_parallel = std::move(options)})) {}
+              sharded_options(*optimizer, {.stage = std::min(stage, 3),
+                                           .unit_bytes = kSmallUnits,
+                                           .shard_across_hosts = stage == kDividedHosts,
+                                           .data_parallel = std::move(options)})) {}
   Trainee(ProcessGroup& group, std::shared_ptr<Tower> tower,
           const std::function<FullyShardOptions(Tower&)>& options)
       : net(std::move(tower)),
@@ -190,7 +190,7 @@ TEST(FullyShard, chosen_units_change_no_bits) {
             };
             return {.unit_bytes = kSmallUnits,
                     .units = {both(tower.tied, tower.narrow), both(tower.wide, tower.a)},
-                    .divide_hosts = divides};
+                    .shard_across_hosts = divides};
           });
           train_plainly(divided, group.rank());
           expect_same(divided, whole, fmt::format("rank {}", group.rank()));
@@ -201,7 +201,7 @@ TEST(FullyShard, chosen_units_change_no_bits) {
 
 TEST(FullyShard, norms_over_whole_parameters_are_the_same) {
   const MakeOptimizer make_lamb = [](const auto& parameters) {
-    return std::make_unique<optim::Lamb>(parameters, optim::LambOptions{.lr = 0.01});
+    return std::make_unique<optim::LAMB>(parameters, optim::LAMBOptions{.lr = 0.01});
   };
   for (const int ranks : {2, 3}) expect_bits_of_ddp(ranks, train_plainly, make_lamb);
 }
@@ -224,7 +224,7 @@ TEST(FullyShard, gradients_of_two_passes_are_added) {
   for (const int stage : {2, 3}) {
     run_ranks_ok(2, [stage](ProcessGroup& group) {
       const MakeOptimizer make_sgd = [](const auto& parameters) {
-        return std::make_unique<optim::Sgd>(parameters, optim::SgdOptions{.lr = 1});
+        return std::make_unique<optim::SGD>(parameters, optim::SGDOptions{.lr = 1});
       };
       Trainee whole(group, 0, make_tower(), make_sgd);
       Trainee divided(group, stage, make_tower(), make_sgd);
@@ -400,7 +400,8 @@ TEST(FullyShard, a_rank_keeps_its_part_of_gradients_and_state) {
       EXPECT_FALSE(parameter.mutable_grad().defined());
       elements += parameter.numel();
     }
-    const auto own = static_cast<std::int64_t>(trainee.optimizer->num_gradient_bytes() / 4);
+    const auto own =
+        static_cast<std::int64_t>(core_of(*trainee.optimizer).num_gradient_bytes() / 4);
     EXPECT_EQ(all_reduce_value(group, own, ReduceOp::kSum), elements);
     // Units are divided in blocks of 1,024 elements.
     EXPECT_LE(trainee.optimizer->num_state_bytes(), 8 * (elements / kRanks + 24 * 1024));
@@ -415,8 +416,8 @@ TEST(FullyShard, all_ranks_skip_a_step_whose_gradients_overflow_in_one_part) {
     auto loss = scaler.scale(tower_loss(trainee.model->forward(tower_input(0, group.rank()))));
     loss.backward();
     // Elements that only one rank has.
-    if (group.rank() == 1) trainee.optimizer->gradient_memory().front().fill_(INFINITY);
-    const auto own = trainee.optimizer->gradients().front().tensor.numel();
+    if (group.rank() == 1) core_of(*trainee.optimizer).gradient_memory().front().fill_(INFINITY);
+    const auto own = core_of(*trainee.optimizer).gradients().front().tensor.numel();
     EXPECT_GT(all_reduce_value(group, own, ReduceOp::kMax), 0);
     EXPECT_FALSE(scaler.step(*trainee.optimizer));
     EXPECT_TRUE(at::equal(trainee.net->narrow->bias, before));
@@ -434,10 +435,32 @@ TEST(FullyShard, goes_on_after_an_exception_in_every_ranks_backward_pass) {
   });
 }
 
+// One variable, whose stage is a flag of the program.
+TEST(FullyShard, a_wrapper_is_a_handle_that_can_be_assigned) {
+  run_ranks_ok(2, [](ProcessGroup& group) {
+    const auto tower = make_tower();
+    DistributedDataParallel model(tower, borrowed(group));
+    for (const int stage : {0, 1, 2}) {
+      const auto next = make_tower();
+      optim::Adam adam(next->parameters());
+      model = fully_shard(next, borrowed(group), adam, {.stage = stage});
+      auto same = model;
+      EXPECT_EQ(&same.module(), next.get());
+      same.set_requires_gradient_sync(false);
+      EXPECT_FALSE(model.reducer().synchronizes());
+      model.set_requires_gradient_sync(true);
+      tower_loss(same(tower_input(0, group.rank()))).backward();
+      adam.step();
+      model = DistributedDataParallel(tower, borrowed(group));  // before `adam` ends
+    }
+    tower_loss(model(tower_input(1, group.rank()))).backward();
+  });
+}
+
 TEST(FullyShard, what_does_not_fit_is_an_error_on_every_rank) {
   run_ranks_ok(2, [](ProcessGroup& group) {
     const auto tower = make_tower();
-    optim::Adam adam(tower->parameters(), {});
+    optim::Adam adam(tower->parameters());
     expect_error(ErrorCode::kInvalid, {"stage 4"},
                  [&] { fully_shard(tower, borrowed(group), adam, {.stage = 4}); });
     expect_error(ErrorCode::kInvalid, {"units of 0 bytes"},
@@ -450,13 +473,13 @@ TEST(FullyShard, what_does_not_fit_is_an_error_on_every_rank) {
     });
     expect_error(ErrorCode::kInvalid, {"unit 0 has a tensor that is not one of the parameters"},
                  [&] { fully_shard(tower, borrowed(group), adam, {.units = {{at::zeros({3})}}}); });
-    optim::Adam some(wide, {});
+    optim::Adam some(wide);
     expect_error(ErrorCode::kInvalid,
                  {"parameter tied.weight requires a gradient and is not one of the optimizer's"},
                  [&] { fully_shard(tower, borrowed(group), some); });
     auto more = tower->parameters();
     more.push_back(at::zeros({3}).set_requires_grad(true));
-    optim::Adam foreign(more, {});
+    optim::Adam foreign(more);
     expect_error(ErrorCode::kInvalid, {"parameter 16 of the optimizer is not one of the module's"},
                  [&] { fully_shard(tower, borrowed(group), foreign); });
     auto model = fully_shard(tower, borrowed(group), adam, {.stage = 2});
@@ -470,7 +493,7 @@ TEST(FullyShard, one_copy_a_host_needs_as_many_ranks_on_each) {
       3,
       [](ProcessGroup& group) {
         const auto tower = make_tower();
-        optim::Adam adam(tower->parameters(), {});
+        optim::Adam adam(tower->parameters());
         expect_error(ErrorCode::kUnsupported, {"the same number of ranks on each: there are"},
                      [&] { fully_shard(tower, borrowed(group), adam); });
       },
@@ -496,7 +519,7 @@ TEST(FullyShard, whole_parameters_may_be_held_several_times_and_long) {
         auto net = wide_layers();
         auto adam = std::make_unique<optim::Adam>(net->parameters(), optim::AdamOptions{});
         auto model = std::make_unique<DistributedDataParallel<torch::nn::SequentialImpl>>(
-            net, borrowed(group), sharded_options(*adam, {.divide_hosts = true}));
+            net, borrowed(group), sharded_options(*adam, {.shard_across_hosts = true}));
         // The operation fetches the values from rank 0's host if necessary.
         const at::Tensor first = net->parameters()[0].detach().clone();
         auto outer = adam->whole_parameters();
@@ -526,8 +549,8 @@ TEST(FullyShardProcesses, a_divided_parameter_that_is_read_through_a_pointer_is_
       [](ProcessGroup& group) {
         at::set_num_threads(1);
         auto net = wide_layers();
-        optim::Adam adam(net->parameters(), {});
-        auto model = fully_shard(net, borrowed(group), adam, {.divide_hosts = true});
+        optim::Adam adam(net->parameters());
+        auto model = fully_shard(net, borrowed(group), adam, {.shard_across_hosts = true});
         if (group.rank() == 1) {
           const volatile auto* const values =
               static_cast<const float*>(net->parameters()[5].data_ptr());
@@ -551,8 +574,8 @@ TEST(FullyShard, ranks_that_use_divided_parameters_in_different_orders_are_told)
         4,
         [](ProcessGroup& group) {
           auto net = wide_layers();
-          optim::Adam adam(net->parameters(), {});
-          auto model = fully_shard(net, borrowed(group), adam, {.divide_hosts = true});
+          optim::Adam adam(net->parameters());
+          auto model = fully_shard(net, borrowed(group), adam, {.shard_across_hosts = true});
           const at::NoGradGuard no_grad;
           for (std::size_t i = 0; i < 8; ++i) {
             const auto at = group.rank() == 1 ? 7 - i : i;

@@ -79,14 +79,14 @@ struct HookedReplica {
 };
 
 const std::vector<MakeHook> kHooks = {
-    [] { return std::make_shared<PowerSgdHook>(PowerSgdOptions{.rank = 2, .start_step = 2}); },
+    [] { return std::make_shared<PowerSGDHook>(PowerSGDOptions{.rank = 2, .start_step = 2}); },
     [] {
-      return std::make_shared<PowerSgdHook>(
-          PowerSgdOptions{.rank = 1, .start_step = 0, .warm_start = false});
+      return std::make_shared<PowerSGDHook>(
+          PowerSGDOptions{.rank = 1, .start_step = 0, .warm_start = false});
     },
     [] {
-      return std::make_shared<PowerSgdHook>(
-          PowerSgdOptions{.rank = 3, .start_step = 1, .use_error_feedback = false});
+      return std::make_shared<PowerSGDHook>(
+          PowerSGDOptions{.rank = 3, .start_step = 1, .use_error_feedback = false});
     },
     [] { return std::make_shared<TopKHook>(0.05); },
     [] { return std::make_shared<CompressHook>(at::kBFloat16); }};
@@ -184,7 +184,7 @@ TEST(HookState, of_another_hook_is_an_error_that_shows_both) {
 TEST(HookState, counts_the_steps_of_post_local_sgd) {
   run_ranks_ok(4, [](ProcessGroup& group) {
     const std::shared_ptr<ProcessGroup> pair = group.split(group.rank() / 2, group.rank());
-    const MakeHook make = [&] { return std::make_shared<PostLocalSgdHook>(pair, 3); };
+    const MakeHook make = [&] { return std::make_shared<PostLocalSGDHook>(pair, 3); };
     HookedReplica straight(group, make);
     for (int step = 0; step < 2; ++step) straight.pass(step);
     HookedReplica resumed(group, make);

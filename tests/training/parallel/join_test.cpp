@@ -9,7 +9,7 @@
 
 #include "paceline/training/optim/clip_gradients.h"
 #include "paceline/training/optim/exponential_moving_average.h"
-#include "paceline/training/optim/lr_schedules.h"
+#include "paceline/training/optim/lr_scheduler.h"
 #include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/tensor/collectives.h"
 
@@ -86,7 +86,7 @@ TEST(Join, ranks_without_inputs_count_as_zero_and_end_with_the_same_model) {
       const int world = static_cast<int>(num_inputs.size());
       harness::run_ranks_ok(world, [&](ProcessGroup& group) {
         DistributedDataParallel model(std::make_shared<Line>(), borrowed(group));
-        optim::Sgd optimizer(model->parameters(), {.lr = kRate});
+        optim::SGD optimizer(model->parameters(), {.lr = kRate});
         if (sharded) optimizer.shard(borrowed(group));
         join(model, &optimizer, [&] {
           train_with_inputs(model, num_inputs[static_cast<std::size_t>(group.rank())], group.rank(),
@@ -115,7 +115,7 @@ TEST(Join, may_divide_by_the_number_of_ranks_with_inputs) {
     const auto [weight, rare] = expected(num_inputs, false);
     harness::run_ranks_ok(static_cast<int>(num_inputs.size()), [&](ProcessGroup& group) {
       DistributedDataParallel model(std::make_shared<Line>(), borrowed(group));
-      optim::Sgd optimizer(model->parameters(), {.lr = kRate});
+      optim::SGD optimizer(model->parameters(), {.lr = kRate});
       join(model, &optimizer,
            [&] {
              train_with_inputs(model, num_inputs[static_cast<std::size_t>(group.rank())],
@@ -209,8 +209,8 @@ TEST(Join, a_step_of_the_loop_s_own_is_taken_by_ranks_without_inputs_too) {
   constexpr double kMaxNorm = 0.3;
   // The result of one process.
   Line line;
-  optim::Sgd alone(line.parameters(), {.lr = kRate});
-  optim::StepLr alone_schedule(alone, {.step_size = 2});
+  optim::SGD alone(line.parameters(), {.lr = kRate});
+  optim::StepLR alone_schedule(alone, {.step_size = 2});
   for (int step = 0; step < 5; ++step) {
     for (auto& parameter : line.parameters()) parameter.mutable_grad() = at::zeros({4});
     for (int rank = 0; rank < 3; ++rank) {
@@ -224,9 +224,9 @@ TEST(Join, a_step_of_the_loop_s_own_is_taken_by_ranks_without_inputs_too) {
   for (const bool sharded : {false, true}) {
     harness::run_ranks_ok(3, [&](ProcessGroup& group) {
       DistributedDataParallel model(std::make_shared<Line>(), borrowed(group));
-      optim::Sgd optimizer(model->parameters(), {.lr = kRate});
+      optim::SGD optimizer(model->parameters(), {.lr = kRate});
       if (sharded) optimizer.shard(borrowed(group));
-      optim::StepLr schedule(optimizer, {.step_size = 2});
+      optim::StepLR schedule(optimizer, {.step_size = 2});
       optim::ExponentialMovingAverage average(optimizer.parameters(), {.decay = 0.5});
       int num_steps = 0;
       JoinedStep step([&] {
@@ -263,7 +263,7 @@ TEST(Join, a_step_of_the_loop_s_own_is_taken_by_ranks_without_inputs_too) {
 TEST(Join, passes_that_only_accumulate_ask_nothing_of_the_others) {
   harness::run_ranks_ok(2, [&](ProcessGroup& group) {
     DistributedDataParallel model(std::make_shared<Line>(), borrowed(group));
-    optim::Sgd optimizer(model->parameters(), {.lr = kRate});
+    optim::SGD optimizer(model->parameters(), {.lr = kRate});
     join(model, &optimizer, [&] {
       for (int step = 0; step < 2 + 2 * group.rank(); ++step) {
         {
@@ -308,7 +308,7 @@ TEST(Join, ranks_that_do_different_things_with_their_inputs_are_told_which) {
       2,
       [](ProcessGroup& group) {
         DistributedDataParallel model(std::make_shared<Line>(), borrowed(group));
-        optim::Sgd optimizer(model->parameters(), {.lr = kRate});
+        optim::SGD optimizer(model->parameters(), {.lr = kRate});
         join(model, &optimizer, [&] {
           train_with_inputs(model, 2, group.rank(), [&] {
             if (group.rank() == 0) optimizer.step();
@@ -334,7 +334,7 @@ TEST(Join, does_not_go_with_logical_shards) {
 TEST(JoinProcesses, a_rank_that_dies_is_named_by_all_others) {
   const auto results = harness::run_process_ranks(3, [](ProcessGroup& group) -> std::string {
     DistributedDataParallel model(std::make_shared<Line>(), borrowed(group));
-    optim::Sgd optimizer(model->parameters(), {.lr = kRate});
+    optim::SGD optimizer(model->parameters(), {.lr = kRate});
     join(model, &optimizer, [&] {
       for (int step = 0; step < 3 * group.rank(); ++step) {
         if (group.rank() == 2 && step == 4) ::kill(::getpid(), SIGKILL);

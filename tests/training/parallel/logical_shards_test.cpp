@@ -30,7 +30,7 @@ constexpr std::int64_t kSteps = 5;
 constexpr std::int64_t kSamples = 3;  // samples of a shard
 
 // Convolution, BatchNorm and dropout; a layer that some shards do not use; a layer that two parts
-// under checkpoint() share.
+// under activation_checkpoint() share.
 struct Everything : torch::nn::Module {
   Everything() {
     torch::manual_seed(5);
@@ -47,7 +47,7 @@ struct Everything : torch::nn::Module {
     const auto part = [this](const at::Tensor& y) {
       return paceline::dropout(at::tanh(shared(y)), 0.1, is_training());
     };
-    x = checkpoint(part, checkpoint(part, x));
+    x = activation_checkpoint(part, activation_checkpoint(part, x));
     if (uses_all) x = x + sometimes(x);
     return head(x);
   }
@@ -109,7 +109,7 @@ std::string train_on(int world, harness::RanksOptions harness, bool sharded_opti
           for (std::int64_t shard = first; shard < first + count; ++shard) {
             seed_rank(seed_of_shard(7, 0, step, shard));
             const auto [images, labels] = shard_of(step, shard);
-            model.reducer().set_synchronize(shard + 1 == first + count);
+            model.set_requires_gradient_sync(shard + 1 == first + count);
             const at::Tensor logits = model.forward(images, (step + shard) % 3 == 0);
             torch::nn::functional::cross_entropy(logits, labels).backward();
           }
@@ -157,13 +157,13 @@ std::string train_resnet_on(int world) {
         DistributedDataParallelOptions options;
         options.logical_shards = 8;
         DistributedDataParallel model(make(), borrowed(group), options);
-        optim::Sgd optimizer(model->parameters(), {.lr = 0.01, .momentum = 0.9});
+        optim::SGD optimizer(model->parameters(), {.lr = 0.01, .momentum = 0.9});
         const auto [first, count] = shards_of(8, world, group.rank());
         for (std::int64_t step = 0; step < 2; ++step) {
           for (std::int64_t shard = first; shard < first + count; ++shard) {
             auto generator =
                 at::detail::createCPUGenerator(static_cast<std::uint64_t>(100 * step + shard));
-            model.reducer().set_synchronize(shard + 1 == first + count);
+            model.set_requires_gradient_sync(shard + 1 == first + count);
             const at::Tensor logits = model.forward(at::randn({2, 3, 8, 8}, generator));
             const at::Tensor labels = at::randint(0, 3, {2}, generator, at::kLong);
             torch::nn::functional::cross_entropy(logits, labels).backward();
@@ -199,7 +199,7 @@ TEST(LogicalShards, average_the_gradients_of_all_shards) {
       const auto [first, count] = shards_of(kShards, 2, group.rank());
       for (std::int64_t shard = first; shard < first + count; ++shard) {
         const auto [images, labels] = shard_of(0, shard);
-        model.reducer().set_synchronize(shard + 1 == first + count);
+        model.set_requires_gradient_sync(shard + 1 == first + count);
         torch::nn::functional::cross_entropy(model.forward(images, true), labels).backward();
       }
       for (std::size_t i = 0; i < whole.parameters().size(); ++i) {
@@ -220,7 +220,7 @@ TEST(LogicalShards, say_nothing_of_the_step_before) {
     const auto [begin, count] = shards_of(kShards, 2, group.rank());
     for (int step = 0; step < 3; ++step) {
       for (std::int64_t shard = begin; shard < begin + count; ++shard) {
-        model.reducer().set_synchronize(shard + 1 == begin + count);
+        model.set_requires_gradient_sync(shard + 1 == begin + count);
         model.forward(shard_of(step, shard).images, step == 0).square().sum().backward();
       }
       EXPECT_EQ(model.module().sometimes->weight.grad().defined(), step == 0) << step;
@@ -242,7 +242,7 @@ TEST(LogicalShards, round_16_bit_gradients_once) {
       const auto [first, count] = shards_of(kShards, world, group.rank());
       for (std::int64_t shard = first; shard < first + count; ++shard) {
         auto generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(shard));
-        model.reducer().set_synchronize(shard + 1 == first + count);
+        model.set_requires_gradient_sync(shard + 1 == first + count);
         model.forward(at::randn({500}, generator).to(at::kBFloat16)).backward();
       }
       const at::Tensor& gradient = model.module().scale.grad();
@@ -316,7 +316,7 @@ TEST(LogicalShards, of_a_step_that_failed_are_forgotten) {
     model->eval();
     const auto pass = [&](std::int64_t shard, bool is_last) {
       const auto [images, labels] = shard_of(0, shard);
-      model.reducer().set_synchronize(is_last);
+      model.set_requires_gradient_sync(is_last);
       torch::nn::functional::cross_entropy(model.forward(images, true), labels).backward();
     };
     const auto [first, count] = shards_of(4, 2, group.rank());

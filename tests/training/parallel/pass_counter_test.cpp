@@ -92,7 +92,7 @@ std::vector<LoopKind> loop_kinds(int iterations) {
        [](Group group) {
          const auto model = std::make_shared<Wrapped>(std::make_shared<Linear>(2, 2), group);
          const auto optimizer =
-             std::make_shared<optim::Sgd>(model->parameters(), optim::SgdOptions{.lr = 0.01});
+             std::make_shared<optim::SGD>(model->parameters(), optim::SGDOptions{.lr = 0.01});
          return [=] {
            (*model)(at::ones({3, 2})).sum().backward();
            optimizer->step();

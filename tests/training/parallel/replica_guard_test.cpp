@@ -48,10 +48,10 @@ struct Guarded : torch::nn::Module {
 
 // Trains for `steps`, or until the guard reports an error. `damage` is called after step
 // `damaged_step`.
-void train(ProcessGroup& group, std::int64_t guard_passes, int steps, int damaged_step,
+void train(ProcessGroup& group, std::int64_t check_replicas_every, int steps, int damaged_step,
            const std::function<void(Guarded&)>& damage) {
   DistributedDataParallelOptions options;
-  options.guard_passes = guard_passes;
+  options.check_replicas_every = check_replicas_every;
   DistributedDataParallel model(std::make_shared<Guarded>(), borrowed(group), options);
   // Paceline's optimizers would notice the damage by themselves.
   torch::optim::SGD optimizer(model->parameters(), 0.01);
@@ -69,12 +69,13 @@ void flip_bit(const at::Tensor& tensor, std::int64_t element, int bit) {
 }
 
 // The errors of `world` ranks when rank 1 damages its replica after step 5.
-std::vector<std::string> told_after(int world, std::int64_t guard_passes,
+std::vector<std::string> told_after(int world, std::int64_t check_replicas_every,
                                     const std::function<void(Guarded&)>& damage) {
   const auto results = harness::run_ranks(world, [&](ProcessGroup& group) {
-    train(group, guard_passes, 5 + static_cast<int>(guard_passes), 5, [&](Guarded& module) {
-      if (group.rank() == 1) damage(module);
-    });
+    train(group, check_replicas_every, 5 + static_cast<int>(check_replicas_every), 5,
+          [&](Guarded& module) {
+            if (group.rank() == 1) damage(module);
+          });
   });
   std::vector<std::string> texts;
   for (const auto& result : results) {
@@ -174,7 +175,7 @@ TEST(ReplicaGuardProcesses, finds_a_bit_that_another_process_flipped) {
   ASSERT_NE(shared, MAP_FAILED);
   const auto body = [shared](ProcessGroup& group) -> std::string {
     DistributedDataParallelOptions options;
-    options.guard_passes = 5;
+    options.check_replicas_every = 5;
     DistributedDataParallel model(std::make_shared<Guarded>(), borrowed(group), options);
     if (group.rank() == 2) {
       auto* const weight = static_cast<float*>(model.module().layers[0]->weight.data_ptr());

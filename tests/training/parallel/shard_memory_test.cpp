@@ -13,6 +13,7 @@
 
 #include <torch/torch.h>
 
+#include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/fully_shard.h"
 #include "paceline/training/tensor/tensor_memory.h"
@@ -56,7 +57,7 @@ TEST(ShardMemory, the_machine_has_twelve_bytes_a_parameter_for_any_number_of_ran
     const auto results = harness::run_process_ranks(ranks, [](ProcessGroup& group) {
       at::set_num_threads(1);
       auto net = square_layers(kLayers, kSide);
-      optim::Adam adam(net->parameters(), {});
+      optim::Adam adam(net->parameters());
       auto model = fully_shard(net, borrowed(group), adam);
       for (int step = 0; step < 2; ++step) {
         adam.zero_grad();
@@ -65,16 +66,17 @@ TEST(ShardMemory, the_machine_has_twelve_bytes_a_parameter_for_any_number_of_ran
       }
       group.barrier();
       std::vector<at::Tensor> state;
-      for (const optim::StatePart& part : adam.state_parts()) state.push_back(part.elements);
+      for (const optim::StatePart& part : core_of(adam).state_parts())
+        state.push_back(part.elements);
       std::size_t mine = pages_of(state);
-      if (adam.has_one_copy()) {
+      if (core_of(adam).has_one_copy()) {
         const auto bytes_of_view = [&](const auto& place_of) {
           std::vector<const std::byte*> places;
           for (std::size_t i = 0; i < adam.parameters().size(); ++i) places.push_back(place_of(i));
           const auto [first, last] = std::ranges::minmax(places);
           return harness::proportional_bytes(first, last + 1);
         };
-        mine += bytes_of_view([&](std::size_t i) { return adam.parameter_to_write(i); });
+        mine += bytes_of_view([&](std::size_t i) { return core_of(adam).parameter_to_write(i); });
         mine += bytes_of_view([&](std::size_t i) { return bytes_in(adam.parameters()[i]).data(); });
       } else {
         mine += pages_of(adam.parameters());
@@ -99,7 +101,7 @@ TEST(ShardMemory, a_tiny_dev_shm_does_not_matter) {
           at::set_num_threads(1);
           const SymmetricTensors symmetric(group);
           auto net = square_layers(4, 512);
-          optim::Adam adam(net->parameters(), {});
+          optim::Adam adam(net->parameters());
           auto model = fully_shard(net, borrowed(group), adam);
           for (int step = 0; step < 2; ++step) {
             adam.zero_grad();
@@ -146,7 +148,7 @@ TEST(ShardMemory, a_copy_that_a_small_cgroup_has_no_room_for_is_an_error_before_
     EXPECT_TRUE(small.enter());
     group.barrier();
     auto net = square_layers(kLayers, kSide);
-    optim::Adam adam(net->parameters(), {});
+    optim::Adam adam(net->parameters());
     group.barrier();
     expect_error(ErrorCode::kSystem,
                  {"one copy", std::to_string(kWeights) + " bytes", "left", "below the limit of"},
@@ -166,8 +168,8 @@ TEST(ShardMemory, hosts_that_divide_parameters_have_few_units_whole) {
       [](ProcessGroup& group) {
         at::set_num_threads(1);
         auto net = square_layers(kLayers, kSide);
-        optim::Adam adam(net->parameters(), {});
-        auto model = fully_shard(net, borrowed(group), adam, {.divide_hosts = true});
+        optim::Adam adam(net->parameters());
+        auto model = fully_shard(net, borrowed(group), adam, {.shard_across_hosts = true});
         constexpr auto kUnit = static_cast<std::size_t>(kSide * kSide) * sizeof(float);
         constexpr std::size_t kKept = kLayers * kUnit / 2;
         for (int step = 0; step < 3; ++step) {

@@ -14,7 +14,7 @@
 
 #include <torch/torch.h>
 
-#include "paceline/planning/schedules/named_plans.h"
+#include "paceline/planning/schedules/named_schedules.h"
 #include "paceline/training/pipeline/pipeline.h"
 #include "paceline/training/pipeline/stage_links.h"
 #include "paceline/training/tensor/tensor_allocator.h"
@@ -93,10 +93,10 @@ TEST(PipelineLoansProcesses, results_are_read_where_they_are_with_the_bits_of_on
     const auto group = world.split(world.rank() % 2, world.rank());
     const int rank = group->rank();
     std::string report;
-    for (const auto& name : pipeline::plan_names()) {
+    for (const auto& name : pipeline_schedule_names()) {
       const auto seen = std::make_shared<InPlace>();
       const auto stage = wide_stage(rank, seen, group->world_ranks());
-      Pipeline pipeline(group, pipeline::make_plan(name, {2, kMicroBatches}), {stage});
+      Pipeline pipeline(group, pipeline_schedule(name, {2, kMicroBatches}), {stage});
       pipeline.step(rank == 0 ? batches : std::vector<Tensors>{}, mean_of_squares);
       const bool is_equal = at::equal(stage.parameters[0].grad(),
                                       oracle.gradients[static_cast<std::size_t>(rank)][0]);
@@ -107,14 +107,14 @@ TEST(PipelineLoansProcesses, results_are_read_where_they_are_with_the_bits_of_on
   });
   for (const std::size_t rank : {0u, 1u, 2u, 3u}) {
     std::string expected;
-    for ([[maybe_unused]] const auto& name : pipeline::plan_names())
+    for ([[maybe_unused]] const auto& name : pipeline_schedule_names())
       expected += rank < 2 ? "equal 0 4;" : "equal 4 0;";
     EXPECT_EQ(results[rank].report, expected) << "rank " << rank;
   }
 }
 
 TEST(PipelineLoans, ranks_that_are_threads_read_each_others_results) {
-  for (const auto& name : pipeline::plan_names()) {
+  for (const auto& name : pipeline_schedule_names()) {
     std::mutex mutex;
     Tensors given;  // kept, so that no copy has their addresses
     std::vector<const void*> taken;
@@ -129,7 +129,7 @@ TEST(PipelineLoans, ranks_that_are_threads_read_each_others_results) {
       };
       std::vector<Tensors> batches;
       for (int i = 0; group.rank() == 0 && i < 6; ++i) batches.push_back({made_up({4, kWidth}, i)});
-      Pipeline(loan_of(group), pipeline::make_plan(name, {3, 6}), {stage})
+      Pipeline(loan_of(group), pipeline_schedule(name, {3, 6}), {stage})
           .step(batches, mean_of_squares);
     });
     std::set<const void*> places;
@@ -174,7 +174,7 @@ TEST(PipelineLoansProcesses, memory_is_not_used_again_before_the_slowest_rank_is
       is_intact = is_intact && is_kept();
       return inputs;
     };
-    Pipeline pipeline(loan_of(world), pipeline::make_plan("1f1b", {2, kMicroBatches}), {stage});
+    Pipeline pipeline(loan_of(world), pipeline_schedule("1f1b", {2, kMicroBatches}), {stage});
     pipeline.evaluate(batches, mean_of_squares);
     world.barrier();
     Tensors others;
@@ -203,7 +203,7 @@ TEST(PipelineLoansProcesses, after_many_steps_all_memory_is_free) {
     const SymmetricTensors symmetric(world, kArenaBytes);
     const auto seen = std::make_shared<InPlace>();
     {
-      Pipeline pipeline(loan_of(world), pipeline::make_plan("1f1b", {2, kMicroBatches}),
+      Pipeline pipeline(loan_of(world), pipeline_schedule("1f1b", {2, kMicroBatches}),
                         {wide_stage(world.rank(), seen, world.world_ranks())});
       for (int step = 0; step < kSteps; ++step) {
         pipeline.step(batches, mean_of_squares);
@@ -238,7 +238,7 @@ TEST(PipelineLoansProcesses, what_a_lost_rank_has_borrowed_is_not_used_again) {
     std::string error = "no error";
     try {
       const auto group = world.split(0, world.rank());
-      Pipeline(group, pipeline::make_plan("gpipe", {2, 3}), {stage})
+      Pipeline(group, pipeline_schedule("gpipe", {2, 3}), {stage})
           .step(world.rank() == 0 ? wide_micro_batches(3) : std::vector<Tensors>{},
                 mean_of_squares);
     } catch (const Error& caught) {
@@ -277,7 +277,7 @@ TEST(PipelineLoans, the_wait_at_the_end_has_the_groups_deadline) {
             return inputs;
           };
         }
-        Pipeline pipeline(loan_of(group), pipeline::make_plan("1f1b", {2, 1}), {stage});
+        Pipeline pipeline(loan_of(group), pipeline_schedule("1f1b", {2, 1}), {stage});
         std::vector<Tensors> batches;
         if (group.rank() == 0) batches.push_back({made_up({4, kWidth}, 1)});
         try {
@@ -298,7 +298,7 @@ TEST(PipelineLoansProcesses, a_rank_without_the_area_of_the_others_is_told) {
   for (const auto& result : harness::run_process_ranks(2, [](ProcessGroup& world) {
          std::optional<SymmetricTensors> symmetric(std::in_place, world, kArenaBytes);
          if (world.rank() == 1) symmetric.reset();
-         Pipeline(loan_of(world), pipeline::make_plan("1f1b", {2, 1}), {wide_stage(world.rank())})
+         Pipeline(loan_of(world), pipeline_schedule("1f1b", {2, 1}), {wide_stage(world.rank())})
              .step(world.rank() == 0 ? wide_micro_batches(1) : std::vector<Tensors>{},
                    mean_of_squares);
          return std::string();
@@ -324,7 +324,7 @@ TEST(PipelineLoans, the_number_of_tensors_is_not_limited) {
   const Oracle oracle = run_in_one_process({make(0), make(1)}, batches, mean_of_squares);
   harness::run_ranks_ok(2, [&](ProcessGroup& group) {
     const auto stage = make(group.rank());
-    Pipeline(loan_of(group), pipeline::make_plan("1f1b", {2, 1}), {stage})
+    Pipeline(loan_of(group), pipeline_schedule("1f1b", {2, 1}), {stage})
         .step(group.rank() == 0 ? batches : std::vector<Tensors>{}, mean_of_squares);
     const auto& expected = oracle.gradients[static_cast<std::size_t>(group.rank())];
     for (std::size_t i = 0; i < expected.size(); ++i)
@@ -341,7 +341,7 @@ void expect_refused(const std::function<Tensors(const Tensors& inputs)>& forward
       if (group.rank() == 0) return {inner(inputs)[0], inputs[0] > 0};
       return forward(inputs);
     };
-    Pipeline pipeline(loan_of(group), pipeline::make_plan("1f1b", {2, 2}), {stage});
+    Pipeline pipeline(loan_of(group), pipeline_schedule("1f1b", {2, 2}), {stage});
     std::vector<Tensors> batches;
     if (group.rank() == 0) batches.assign(2, {made_up({4, kWidth}, 1)});
     trains ? static_cast<void>(pipeline.step(batches, mean_of_squares))
@@ -376,7 +376,7 @@ TEST(PipelineLoans, a_gradient_that_is_changed_in_place_is_an_error_on_every_ran
     };
     std::vector<Tensors> batches;
     if (group.rank() == 0) batches.assign(2, {made_up({4, kWidth}, 1)});
-    Pipeline(loan_of(group), pipeline::make_plan("1f1b", {2, 2}), {stage})
+    Pipeline(loan_of(group), pipeline_schedule("1f1b", {2, 2}), {stage})
         .step(batches, mean_of_squares);
   });
   for (const auto& result : results) {

@@ -10,7 +10,7 @@
 
 #include <torch/torch.h>
 
-#include "paceline/planning/schedules/named_plans.h"
+#include "paceline/planning/schedules/named_schedules.h"
 #include "paceline/training/pipeline/pipeline.h"
 
 #include "tests/harness/expect_error.h"
@@ -40,8 +40,8 @@ at::Tensor mean_loss(const Tensors& outputs, int) { return outputs[0].mean(); }
 
 void take_step(ProcessGroup& group, const PipelineStage& stage,
                const Pipeline::Loss& loss = mean_loss) {
-  const auto plan = pipeline::make_plan("1f1b", {group.world_size(), 6});
-  Pipeline(loan_of(group), plan, {stage}).step(inputs_of(group, 6), loss);
+  const auto schedule = pipeline_schedule("1f1b", {group.world_size(), 6});
+  Pipeline(loan_of(group), schedule, {stage}).step(inputs_of(group, 6), loss);
 }
 
 void expect_all_told(const std::vector<harness::RankResult>& results,
@@ -105,30 +105,31 @@ TEST(PipelineFaults, the_number_of_tensors_between_stages_does_not_change) {
 TEST(PipelineFaults, another_number_of_micro_batches_than_planned) {
   expect_all_told(run_ranks(2,
                             [](ProcessGroup& group) {
-                              Pipeline pipeline(loan_of(group), pipeline::make_plan("1f1b", {2, 4}),
+                              Pipeline pipeline(loan_of(group), pipeline_schedule("1f1b", {2, 4}),
                                                 {block_stage(group.rank())});
                               pipeline.step(inputs_of(group, 3), mean_loss);
                             }),
-                  {"rank 0: 3 micro-batches for a plan of 4"});
+                  {"rank 0: 3 micro-batches for a schedule of 4"});
 }
 
 TEST(PipelineFaults, plans_and_stages_that_are_not_this_groups) {
   run_ranks_ok(2, [](ProcessGroup& group) {
-    const auto with = [&](const pipeline::Plan& plan, int stage) {
-      Pipeline(loan_of(group), plan, {block_stage(stage)});
+    const auto with = [&](const PipelineSchedule& schedule, int stage) {
+      Pipeline(loan_of(group), schedule, {block_stage(stage)});
     };
     const std::string rank = "rank " + std::to_string(group.rank());
     expect_error(ErrorCode::kInvalid, {rank, "is for 3 ranks", "has 2"}, [&] {
-      with(pipeline::make_plan("1f1b", {3, 3}), group.rank());
+      with(pipeline_schedule("1f1b", {3, 3}), group.rank());
     });
     expect_error(ErrorCode::kInvalid, {rank, "were given", "on this rank"}, [&] {
-      with(pipeline::make_plan("1f1b", {2, 3}), 1 - group.rank());
+      with(pipeline_schedule("1f1b", {2, 3}), 1 - group.rank());
     });
-    expect_error(ErrorCode::kInvalid, {rank, "rank 1 has another pipeline plan than rank 0"}, [&] {
-      with(pipeline::make_plan(group.rank() == 0 ? "1f1b" : "gpipe", {2, 3}), group.rank());
-    });
+    expect_error(
+        ErrorCode::kInvalid, {rank, "rank 1 has another pipeline schedule than rank 0"}, [&] {
+          with(pipeline_schedule(group.rank() == 0 ? "1f1b" : "gpipe", {2, 3}), group.rank());
+        });
     expect_error(ErrorCode::kInvalid, {"deadlock"}, [&] {
-      with(pipeline::plan_from_csv("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n"), group.rank());
+      with(pipeline::schedule_from_csv("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n"), group.rank());
     });
   });
   expect_error(ErrorCode::kInvalid, {"Float [5, 6] does not divide into 2 micro-batches"}, [] {

@@ -8,7 +8,7 @@
 
 #include <torch/torch.h>
 
-#include "paceline/planning/schedules/named_plans.h"
+#include "paceline/planning/schedules/named_schedules.h"
 #include "paceline/planning/schedules/picture.h"
 #include "paceline/planning/schedules/search.h"
 
@@ -44,29 +44,29 @@ void expect_equal_gradients(const std::vector<at::Tensor>& parameters,
 }
 
 // Runs two steps, whose gradients are added.
-void expect_equal_to_one_process(const pipeline::Plan& plan, const StageMaker& make,
+void expect_equal_to_one_process(const PipelineSchedule& schedule, const StageMaker& make,
                                  const std::vector<Tensors>& micro_batches,
                                  const Pipeline::Loss& loss = square_loss) {
   std::vector<PipelineStage> all;
-  for (int stage = 0; stage < plan.num_stages(); ++stage) all.push_back(make(stage));
+  for (int stage = 0; stage < schedule.num_stages(); ++stage) all.push_back(make(stage));
   run_in_one_process(all, micro_batches, loss);
   const Oracle oracle = run_in_one_process(all, micro_batches, loss);
-  run_ranks_ok(plan.num_ranks(), [&](ProcessGroup& group) {
+  run_ranks_ok(schedule.num_ranks(), [&](ProcessGroup& group) {
     std::vector<PipelineStage> own;
-    for (int stage = 0; stage < plan.num_stages(); ++stage) {
-      if (plan.rank_of_stage[static_cast<std::size_t>(stage)] == group.rank())
+    for (int stage = 0; stage < schedule.num_stages(); ++stage) {
+      if (schedule.rank_of_stage[static_cast<std::size_t>(stage)] == group.rank())
         own.push_back(make(stage));
     }
-    Pipeline pipeline(loan_of(group), plan, own);
+    Pipeline pipeline(loan_of(group), schedule, own);
     const auto given = own[0].index == 0 ? micro_batches : std::vector<Tensors>{};
     pipeline.step(given, loss);
     const auto result = pipeline.step(given, loss);
     for (const PipelineStage& stage : own) {
       expect_equal_gradients(stage.parameters,
                              oracle.gradients[static_cast<std::size_t>(stage.index)],
-                             plan.name + ", stage " + std::to_string(stage.index));
+                             schedule.name + ", stage " + std::to_string(stage.index));
     }
-    const bool is_last = own.back().index + 1 == plan.num_stages();
+    const bool is_last = own.back().index + 1 == schedule.num_stages();
     ASSERT_EQ(result.losses.size(), is_last ? micro_batches.size() : 0u);
     for (std::size_t i = 0; i < result.losses.size(); ++i)
       EXPECT_TRUE(at::equal(result.losses[i], oracle.losses[i]));
@@ -77,7 +77,7 @@ TEST(PipelineBits, named_schedules_with_one_stage_a_rank) {
   for (const int ranks : {1, 2, 3, 4}) {
     for (const int micro_batches : {1, 2, 3, 8}) {  // also fewer micro-batches than stages
       for (const auto name : {"gpipe", "1f1b", "zero-bubble"}) {
-        expect_equal_to_one_process(pipeline::make_plan(name, {ranks, micro_batches}), block_stage,
+        expect_equal_to_one_process(pipeline_schedule(name, {ranks, micro_batches}), block_stage,
                                     some_micro_batches(micro_batches));
       }
     }
@@ -87,15 +87,15 @@ TEST(PipelineBits, named_schedules_with_one_stage_a_rank) {
 TEST(PipelineBits, named_schedules_with_several_stages_a_rank) {
   for (const int ranks : {1, 2, 3}) {
     for (const auto name : {"gpipe", "interleaved-1f1b", "zero-bubble"}) {
-      expect_equal_to_one_process(pipeline::make_plan(name, {ranks, 2 * ranks, 2}), block_stage,
+      expect_equal_to_one_process(pipeline_schedule(name, {ranks, 2 * ranks, 2}), block_stage,
                                   some_micro_batches(2 * ranks));
     }
   }
 }
 
 TEST(PipelineBits, eight_ranks) {
-  for (const auto name : pipeline::plan_names()) {
-    expect_equal_to_one_process(pipeline::make_plan(name, {8, 8}), block_stage,
+  for (const auto name : pipeline_schedule_names()) {
+    expect_equal_to_one_process(pipeline_schedule(name, {8, 8}), block_stage,
                                 some_micro_batches(8));
   }
 }
@@ -104,18 +104,19 @@ TEST(PipelineBits, searched_plans_also_in_a_v) {
   auto costs = pipeline::equal_costs(4, {.transfer_s = 0.1});
   costs.stages[0].forward_s = 2;
   for (const auto& layout : {pipeline::looped_layout(4, 1), pipeline::v_layout(2)}) {
-    const auto found = pipeline::search_plan(layout, 6, costs);
-    expect_equal_to_one_process(found.plan, block_stage, some_micro_batches(6));
+    const auto found = pipeline::search_schedule(layout, 6, costs);
+    expect_equal_to_one_process(found.schedule, block_stage, some_micro_batches(6));
   }
 }
 
 // The backward passes run in another order than the forward passes, and in another order on each
 // rank.
 TEST(PipelineBits, plans_whose_micro_batches_change_places) {
-  // The second plan has whole backward passes and halves in one stage.
+  // The second schedule has whole backward passes and halves in one stage.
   for (const char* csv : {"0F0,0F1,0F2,0B2,0B1,0B0\n1F0,1F1,1F2,1B2,1B1,1B0\n",
                           "0F2,0F0,0F1,0I1,0B2,0W1,0B0\n1F0,1F1,1F2,1B1,1I0,1B2,1W0\n"}) {
-    expect_equal_to_one_process(pipeline::plan_from_csv(csv), block_stage, some_micro_batches(3));
+    expect_equal_to_one_process(pipeline::schedule_from_csv(csv), block_stage,
+                                some_micro_batches(3));
   }
 }
 
@@ -147,7 +148,7 @@ TEST(PipelineBits, several_tensors_of_changing_shapes) {
   for (int i = 0; i < 5; ++i)
     tokens.push_back({(at::arange(3 * (i + 2)) * 7).remainder(11).view({3, i + 2})});
   for (const auto name : {"gpipe", "1f1b", "zero-bubble"}) {
-    expect_equal_to_one_process(pipeline::make_plan(name, {3, 5}), stage_with_mask, tokens);
+    expect_equal_to_one_process(pipeline_schedule(name, {3, 5}), stage_with_mask, tokens);
   }
 }
 
@@ -163,7 +164,7 @@ TEST(PipelineBits, a_skip_past_a_stage) {
     return stage;
   };
   for (const auto name : {"gpipe", "1f1b", "zero-bubble"})
-    expect_equal_to_one_process(pipeline::make_plan(name, {3, 4}), make, some_micro_batches(4));
+    expect_equal_to_one_process(pipeline_schedule(name, {3, 4}), make, some_micro_batches(4));
 }
 
 // The gradient of the second parameter is that of the output, which another rank lends.
@@ -180,7 +181,7 @@ TEST(PipelineBits, a_gradient_that_is_passed_on_to_a_parameter) {
   for (const char* csv : {"0F0,0F1,0F2,0B0,0B1,0B2\n1F0,1F1,1F2,1B0,1B1,1B2\n",
                           "0F0,0F1,0F2,0B2,0B1,0B0\n1F0,1F1,1F2,1B2,1B1,1B0\n",
                           "0F2,0F0,0F1,0I1,0B2,0W1,0B0\n1F0,1F1,1F2,1B1,1I0,1B2,1W0\n"}) {
-    expect_equal_to_one_process(pipeline::plan_from_csv(csv), make, some_micro_batches(3));
+    expect_equal_to_one_process(pipeline::schedule_from_csv(csv), make, some_micro_batches(3));
   }
 }
 
@@ -197,29 +198,29 @@ TEST(PipelineBits, an_output_that_is_not_used) {
     return stage;
   };
   for (const auto name : {"1f1b", "zero-bubble"}) {
-    expect_equal_to_one_process(pipeline::make_plan(name, {2, 3}), make, some_micro_batches(3));
+    expect_equal_to_one_process(pipeline_schedule(name, {2, 3}), make, some_micro_batches(3));
   }
 }
 
 TEST(PipelineMeasured, actions_become_a_picture) {
   run_ranks_ok(3, [](ProcessGroup& group) {
-    const auto plan = pipeline::make_plan("zero-bubble", {3, 4});
-    Pipeline pipeline(loan_of(group), plan, {block_stage(group.rank())});
+    const auto schedule = pipeline_schedule("zero-bubble", {3, 4});
+    Pipeline pipeline(loan_of(group), schedule, {block_stage(group.rank())});
     const auto step = pipeline.step(
         group.rank() == 0 ? some_micro_batches(4) : std::vector<Tensors>{}, square_loss);
     const auto all = measured(group, step);
     ASSERT_EQ(all.ranks.size(), 3u);
     for (std::size_t rank = 0; rank < 3; ++rank) {
-      ASSERT_EQ(all.ranks[rank].size(), plan.ranks[rank].size());
+      ASSERT_EQ(all.ranks[rank].size(), schedule.ranks[rank].size());
       for (std::size_t i = 0; i < all.ranks[rank].size(); ++i) {
-        EXPECT_EQ(all.ranks[rank][i].action, plan.ranks[rank][i]);
+        EXPECT_EQ(all.ranks[rank][i].action, schedule.ranks[rank][i]);
         EXPECT_GE(all.ranks[rank][i].end_s, all.ranks[rank][i].begin_s);
         if (i > 0) {
           EXPECT_GE(all.ranks[rank][i].begin_s, all.ranks[rank][i - 1].end_s);
         }
       }
     }
-    const auto simulated = simulate(plan, pipeline::equal_costs(3));
+    const auto simulated = simulate(schedule, pipeline::equal_costs(3));
     const pipeline::Picture picture{.title = "x", .planned = simulated, .measured = all};
     EXPECT_NE(to_svg(picture).find("measured"), std::string::npos);
   });

@@ -7,7 +7,7 @@
 
 #include <torch/torch.h>
 
-#include "paceline/planning/schedules/named_plans.h"
+#include "paceline/planning/schedules/named_schedules.h"
 #include "paceline/planning/schedules/search.h"
 #include "paceline/training/models/transformer_stage.h"
 #include "paceline/training/pipeline/pipeline.h"
@@ -68,26 +68,26 @@ WholeModel run_whole(Whole& whole, const std::vector<Tensors>& batches,
 }
 
 // One stage on each of two ranks; and a V with two stages on each rank, both ends on rank 0.
-std::vector<pipeline::Plan> plans_of_two_ranks(int micro_batches) {
+std::vector<PipelineSchedule> schedules_of_two_ranks(int micro_batches) {
   const pipeline::Costs equal{
       .stages = std::vector<pipeline::StageCosts>(
           4, {.forward_s = 1, .input_gradient_s = 1, .weight_gradient_s = 1})};
-  return {pipeline::make_plan("1f1b", {2, micro_batches}),
-          pipeline::make_plan("zero-bubble", {2, micro_batches}),
-          pipeline::search_plan(pipeline::v_layout(2), micro_batches, equal).plan};
+  return {pipeline_schedule("1f1b", {2, micro_batches}),
+          pipeline_schedule("zero-bubble", {2, micro_batches}),
+          pipeline::search_schedule(pipeline::v_layout(2), micro_batches, equal).schedule};
 }
 
 // For one micro-batch the tied weight's gradient is bitwise equal to the whole model's; for more,
 // its two uses are added in another order.
 template <class Stage, class Options>
 void expect_the_bits_of(const WholeModel& whole, const Options& options, const std::string& tied,
-                        const pipeline::Plan& plan, const std::vector<Tensors>& batches) {
+                        const PipelineSchedule& schedule, const std::vector<Tensors>& batches) {
   // The stages are made here, because the ranks' threads share a random generator.
   std::vector<std::vector<Stage>> stages(2);
-  for (int index = 0; index < plan.num_stages(); ++index) {
+  for (int index = 0; index < schedule.num_stages(); ++index) {
     torch::manual_seed(3);
-    const auto range = models::stage_range(options.layers, index, plan.num_stages());
-    stages[static_cast<std::size_t>(plan.rank_of_stage[static_cast<std::size_t>(index)])]
+    const auto range = models::stage_range(options.layers, index, schedule.num_stages());
+    stages[static_cast<std::size_t>(schedule.rank_of_stage[static_cast<std::size_t>(index)])]
         .emplace_back(options, models::Layers{}, range);
   }
   run_ranks_ok(2, [&](ProcessGroup& group) {
@@ -95,13 +95,13 @@ void expect_the_bits_of(const WholeModel& whole, const Options& options, const s
     models::join_ends(own);
     std::vector<PipelineStage> functions;
     Tensors tied_weights;
-    for (int index = 0; index < plan.num_stages(); ++index) {
-      if (plan.rank_of_stage[static_cast<std::size_t>(index)] != group.rank()) continue;
+    for (int index = 0; index < schedule.num_stages(); ++index) {
+      if (schedule.rank_of_stage[static_cast<std::size_t>(index)] != group.rank()) continue;
       const Stage& stage = own[functions.size()];
       functions.push_back(make_stage(index, stage));
       for (const at::Tensor& weight : stage->tied_weights()) tied_weights.push_back(weight);
     }
-    Pipeline pipeline(loan_of(group), plan, functions);
+    Pipeline pipeline(loan_of(group), schedule, functions);
     TiedWeights copies(group, tied_weights);
     const auto losses =
         pipeline.step(group.rank() == 0 ? batches : std::vector<Tensors>{}, token_loss).losses;
@@ -116,7 +116,7 @@ void expect_the_bits_of(const WholeModel& whole, const Options& options, const s
       if (parameter.key() == tied && batches.size() > 1) {
         EXPECT_TRUE(torch::allclose(found, wanted, 1e-4, 1e-6));
       } else {
-        EXPECT_TRUE(torch::equal(found, wanted)) << plan.name << ": " << parameter.key();
+        EXPECT_TRUE(torch::equal(found, wanted)) << schedule.name << ": " << parameter.key();
       }
     }
   });
@@ -130,8 +130,8 @@ TEST(TransformerStages, stages_of_gpt_have_the_bits_of_the_whole_model) {
     models::Gpt gpt(small_gpt());
     const WholeModel whole =
         run_whole(gpt, batches, [&](const Tensors& inputs) { return gpt->forward(inputs[0]); });
-    for (const pipeline::Plan& plan : plans_of_two_ranks(count))
-      expect_the_bits_of<models::GptStage>(whole, small_gpt(), "wte.weight", plan, batches);
+    for (const PipelineSchedule& schedule : schedules_of_two_ranks(count))
+      expect_the_bits_of<models::GptStage>(whole, small_gpt(), "wte.weight", schedule, batches);
   }
 }
 
@@ -148,8 +148,8 @@ TEST(TransformerStages, stages_of_bert_have_the_bits_of_the_whole_model) {
     const WholeModel whole = run_whole(bert, batches, [&](const Tensors& inputs) {
       return bert->forward(inputs[0], inputs[1], inputs[2]);
     });
-    for (const pipeline::Plan& plan : plans_of_two_ranks(count))
-      expect_the_bits_of<models::BertStage>(whole, small_bert(), "words.weight", plan, batches);
+    for (const PipelineSchedule& schedule : schedules_of_two_ranks(count))
+      expect_the_bits_of<models::BertStage>(whole, small_bert(), "words.weight", schedule, batches);
   }
 }
 

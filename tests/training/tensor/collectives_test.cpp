@@ -1,8 +1,13 @@
 #include "paceline/training/tensor/collectives.h"
 
+#include <chrono>
+#include <memory>
+
 #include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
+
+#include "paceline/engine/collectives/group/object_collectives.h"
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/thread_ranks.h"
@@ -47,7 +52,7 @@ TEST(TensorCollectives, gathers_scatters_and_exchanges) {
     const auto gathered = gather(group, mine, 1);
     EXPECT_EQ(gathered.size(), group.rank() == 1 ? 3u : 0u);
     const auto received = at::empty({2, 5});
-    scatter(group, gathered, received, 1);
+    scatter(group, received, gathered, 1);
     EXPECT_TRUE(at::equal(received, mine));
     const auto parts = numbers(group.rank(), {6, 2});
     const auto total = numbers(0, {6, 2}) + numbers(1, {6, 2}) + numbers(2, {6, 2});
@@ -60,6 +65,34 @@ TEST(TensorCollectives, gathers_scatters_and_exchanges) {
                     numbers(rank, {6, 2}).slice(0, group.rank() * 2, group.rank() * 2 + 2)));
     }
     EXPECT_THROW(reduce_scatter(group, at::zeros({4, 2})), Error);
+  });
+}
+
+TEST(TensorCollectives, take_a_group_or_a_pointer_to_it) {
+  run_ranks_ok(2, [](ProcessGroup& group) {
+    const std::shared_ptr<ProcessGroup> pointer(&group, [](auto*) {});
+    const at::Tensor tensor = at::ones({3});
+    all_reduce(group, tensor);
+    all_reduce(pointer, tensor);
+    EXPECT_TRUE(at::equal(tensor, at::full({3}, 4.0F)));
+    EXPECT_EQ(all_reduce_value(pointer, group.rank(), ReduceOp::kMax), 1);
+    EXPECT_EQ(broadcast_object(pointer, group.rank() == 0 ? "here" : "", 0), "here");
+    expect_error(ErrorCode::kInvalid, {"a null pointer was given as a group"},
+                 [&] { all_reduce(std::shared_ptr<ProcessGroup>(), tensor); });
+  });
+}
+
+TEST(TensorCollectives, a_call_ends_after_its_own_timeout) {
+  run_ranks_ok(2, [](ProcessGroup& group) {
+    const at::Tensor tensor = at::ones({3});
+    const auto doomed = group.split(0, group.rank());
+    all_gather_into_tensor(doomed, tensor, {.timeout = std::chrono::minutes(1)});
+    if (group.rank() == 0) {
+      expect_error(ErrorCode::kTimeout, {"all_reduce"}, [&] {
+        all_reduce(doomed, tensor, ReduceOp::kSum, {.timeout = std::chrono::milliseconds(50)});
+      });
+    }
+    group.barrier();
   });
 }
 

@@ -160,7 +160,7 @@ TEST_F(DeviceTensorsTest, what_no_device_can_do_is_refused) {
     expect_error(ErrorCode::kUnsupported, {"CUDA memory"},
                  [&] { recv(group, cuda_tensor(data), peer); });
     expect_error(ErrorCode::kInvalid, {"a tensor on cpu and one on cuda:0 in one call"}, [&] {
-      scatter(group, {at::zeros({10}), at::zeros({10})}, cuda_tensor(data), group.rank());
+      scatter(group, cuda_tensor(data), {at::zeros({10}), at::zeros({10})}, group.rank());
     });
     EXPECT_EQ(all_reduce_value(group, 1), 2) << "as good as before";
   });

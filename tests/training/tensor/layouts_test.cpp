@@ -159,13 +159,13 @@ const std::vector<NamedCall>& tensor_calls() {
       {"scatter_into_it", kLogicalOrder, kBoth,
        [](G g, T x) {
          const at::Tensor one = x.clone(at::MemoryFormat::Contiguous);
-         scatter(g, g.rank() == 1 ? Tensors{one, one + 1} : Tensors{}, x, 1);
+         scatter(g, x, g.rank() == 1 ? Tensors{one, one + 1} : Tensors{}, 1);
          return Tensors{x};
        }},
       {"scatter_of_it", kLogicalOrder, kNone,
        [](G g, T x) {
          const at::Tensor own = at::empty(x.sizes());
-         scatter(g, g.rank() == 1 ? Tensors{x, x + 1} : Tensors{}, own, 1);
+         scatter(g, own, g.rank() == 1 ? Tensors{x, x + 1} : Tensors{}, 1);
          return Tensors{own};
        }},
       {"scatter_async", kContiguous, kBoth,

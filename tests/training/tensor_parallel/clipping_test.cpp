@@ -10,7 +10,7 @@
 
 #include <torch/torch.h>
 
-#include "paceline/planning/schedules/named_plans.h"
+#include "paceline/planning/schedules/named_schedules.h"
 #include "paceline/training/autograd/parallel_branches.h"
 #include "paceline/training/optim/clip_gradients.h"
 #include "paceline/training/optim/grad_scaler.h"
@@ -115,7 +115,7 @@ TEST(Clipping, data_parallelism_has_whole_gradients) {
       DistributedDataParallelOptions options;
       options.logical_shards = shards;
       DistributedDataParallel model(std::make_shared<Net>(), harness::borrowed(group), options);
-      const optim::Adam optimizer(model->parameters(), {});
+      const optim::Adam optimizer(model->parameters());
       loss_of(model->forward(part_of_batch(group))).backward();
       expect_norms(optimizer, kWhole, kWhole, kWhole);
     });
@@ -126,7 +126,7 @@ TEST(Clipping, fully_shard_divides_gradients_from_stage_2_on) {
   for (const int stage : {1, 2, 3}) {
     run_ranks_ok(kRanks, [stage](ProcessGroup& group) {
       const auto net = std::make_shared<Net>();
-      optim::Adam optimizer(net->parameters(), {});
+      optim::Adam optimizer(net->parameters());
       auto model = fully_shard(net, harness::borrowed(group), optimizer, {.stage = stage});
       loss_of(model->forward(part_of_batch(group))).backward();
       const Outcome by_parameters = stage == 1 ? kWhole : kError;
@@ -146,9 +146,8 @@ TEST(Clipping, a_pipeline_needs_the_model_group) {
                                   return {is_first ? at::tanh(y) : y};
                                 },
                                 .parameters = {weight}};
-      Pipeline pipeline(harness::borrowed(group), pipeline::make_plan("1f1b", {kRanks, 2}),
-                        {stage});
-      optim::Adam optimizer({weight}, {});
+      Pipeline pipeline(harness::borrowed(group), pipeline_schedule("1f1b", {kRanks, 2}), {stage});
+      optim::Adam optimizer({weight});
       if (is_told)
         optimizer.set_model_parts({.model = harness::borrowed(group), .layers = nullptr});
       pipeline.step(is_first ? split_micro_batches(batch(), 2) : std::vector<Tensors>{},
@@ -174,8 +173,8 @@ TEST(Clipping, divided_layers_need_the_model_group) {
         second->weight.copy_(second_weight().narrow(1, group.rank() * part, part));
       }
       const Tensors parameters{first->weight, second->weight};
-      optim::Adam optimizer(parameters, {});
-      optim::Lamb lamb(parameters, {});
+      optim::Adam optimizer(parameters);
+      optim::LAMB lamb(parameters);
       if (is_told) {
         const optim::ModelParts parts{.model = harness::borrowed(group),
                                       .layers = harness::borrowed(group),
@@ -214,7 +213,7 @@ TEST(Clipping, branches_need_the_model_group_until_their_gradients_are_shared) {
       };
       const std::vector<Branch> branches{branch("left", left), branch("right", right)};
       const std::vector<int> owner{0, 1};
-      optim::Adam optimizer({first, left, right}, {});
+      optim::Adam optimizer({first, left, right});
       if (is_told) {
         optimizer.set_model_parts({.model = shared,
                                    .layers = nullptr,

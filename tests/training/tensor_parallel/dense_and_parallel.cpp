@@ -34,15 +34,15 @@ void expect_close(const at::Tensor& value, const at::Tensor& wanted, const std::
   EXPECT_LE(most, tolerance * scale) << what;
 }
 
-TensorsByName copies_of(const torch::nn::Module& module) {
-  TensorsByName copies;
+StateDict copies_of(const torch::nn::Module& module) {
+  StateDict copies;
   for (const auto& parameter : module.named_parameters())
     copies.emplace(parameter.key(), parameter.value().detach().clone());
   return copies;
 }
 
-TensorsByName gradients_of(const torch::nn::Module& module) {
-  TensorsByName gradients;
+StateDict gradients_of(const torch::nn::Module& module) {
+  StateDict gradients;
   for (const auto& parameter : module.named_parameters()) {
     if (parameter.value().grad().defined())
       gradients.emplace(parameter.key(), parameter.value().grad());
@@ -50,12 +50,13 @@ TensorsByName gradients_of(const torch::nn::Module& module) {
   return gradients;
 }
 
-TensorsByName gradients_of(torch::nn::Module& module, ProcessGroup& group) {
-  return gather_dense(module, group, [](const at::Tensor& parameter) { return parameter.grad(); });
+StateDict gradients_of(torch::nn::Module& module, ProcessGroup& group) {
+  return full_state_dict(module, group,
+                         [](const at::Tensor& parameter) { return parameter.grad(); });
 }
 
 void expect_same_tensors(
-    const TensorsByName& found, const TensorsByName& wanted,
+    const StateDict& found, const StateDict& wanted,
     const std::function<void(const at::Tensor&, const at::Tensor&, const std::string&)>& compare) {
   EXPECT_EQ(found.size(), wanted.size());
   for (const auto& [name, tensor] : wanted) {

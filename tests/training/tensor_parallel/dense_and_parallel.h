@@ -9,7 +9,7 @@
 #include <torch/torch.h>
 
 #include "paceline/training/autograd/differentiable_collectives.h"
-#include "paceline/training/tensor_parallel/dense_weights.h"
+#include "paceline/training/tensor_parallel/full_state_dict.h"
 
 #include "tests/harness/borrowed_group.h"
 
@@ -42,13 +42,13 @@ double tolerance_of(torch::ScalarType type);
 void expect_close(const at::Tensor& value, const at::Tensor& wanted, const std::string& what);
 
 // Copies of a dense module's parameters.
-TensorsByName copies_of(const torch::nn::Module& module);
+StateDict copies_of(const torch::nn::Module& module);
 // The gradients of a module's parameters; those without one are left out.
-TensorsByName gradients_of(const torch::nn::Module& module);
+StateDict gradients_of(const torch::nn::Module& module);
 // Collective: the whole gradients of a divided module.
-TensorsByName gradients_of(torch::nn::Module& module, ProcessGroup& group);
+StateDict gradients_of(torch::nn::Module& module, ProcessGroup& group);
 void expect_same_tensors(
-    const TensorsByName& found, const TensorsByName& wanted,
+    const StateDict& found, const StateDict& wanted,
     const std::function<void(const at::Tensor&, const at::Tensor&, const std::string&)>& compare);
 
 }  // namespace paceline

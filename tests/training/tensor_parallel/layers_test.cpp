@@ -51,13 +51,14 @@ struct Mlp : torch::nn::Module {
 
 models::Layers linear_layers(const GroupPtr& group, bool is_spread) {
   models::Layers layers;
-  layers.first_of_branch = [=](const LinearOptions& options, const models::InnerFeatures& inner) {
+  layers.column_linear = [=](const LinearOptions& options, const models::InnerFeatures& inner) {
     return torch::nn::AnyModule(ColumnParallelLinear(
-        options, group, ColumnParallelOptions{.inner = inner, .spread_input = is_spread}));
+        options, group,
+        ColumnParallelOptions{.inner = inner, .sequence_parallel_input = is_spread}));
   };
-  layers.last_of_branch = [=](const LinearOptions& options, const models::InnerFeatures& inner) {
+  layers.row_linear = [=](const LinearOptions& options, const models::InnerFeatures& inner) {
     return torch::nn::AnyModule(RowParallelLinear(
-        options, group, RowParallelOptions{.inner = inner, .spread_output = is_spread}));
+        options, group, RowParallelOptions{.inner = inner, .sequence_parallel_output = is_spread}));
   };
   return layers;
 }
@@ -71,7 +72,7 @@ TEST_P(ParallelLayersTest, an_mlp_is_the_dense_one_in_results_and_every_gradient
         return seeded(3, [&] { return std::make_shared<Mlp>(layers); });
       };
       const auto dense = make({});
-      const TensorsByName initial = copies_of(*dense);
+      const StateDict initial = copies_of(*dense);
       dense->to(type);
       const at::Tensor input = sample({2, 4, 12}, type).requires_grad_();
       const at::Tensor output = dense->forward(input);
@@ -79,7 +80,7 @@ TEST_P(ParallelLayersTest, an_mlp_is_the_dense_one_in_results_and_every_gradient
       run_ranks_ok(GetParam(), [&](ProcessGroup& own) {
         const auto group = borrowed(own);
         const auto model = make(linear_layers(group, is_spread));
-        expect_same_tensors(gather_dense(*model, own), initial,
+        expect_same_tensors(full_state_dict(*model, own), initial,
                             [](const auto& found, const auto& wanted, const auto& name) {
                               EXPECT_TRUE(torch::equal(found, wanted)) << name;
                             });
@@ -140,8 +141,9 @@ TEST_P(ParallelLayersTest, spread_layers_have_the_whole_gradients) {
   wanted.backward(slopes(wanted));
   run_ranks_ok(GetParam(), [&](ProcessGroup& own) {
     const auto group = borrowed(own);
-    SpreadLayerNorm spread_norm(torch::nn::LayerNormOptions({6}), group);
-    auto spread_linear = seeded(7, [&] { return SpreadLinear(LinearOptions(6, 6), group); });
+    SequenceParallelLayerNorm spread_norm(torch::nn::LayerNormOptions({6}), group);
+    auto spread_linear =
+        seeded(7, [&] { return SequenceParallelLinear(LinearOptions(6, 6), group); });
     spread_norm->to(torch::kDouble);
     spread_linear->to(torch::kDouble);
     const at::Tensor result = gather_from_region(

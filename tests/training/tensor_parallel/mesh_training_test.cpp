@@ -14,7 +14,7 @@
 #include <torch/torch.h>
 
 #include "paceline/engine/collectives/group/device_mesh.h"
-#include "paceline/planning/schedules/named_plans.h"
+#include "paceline/planning/schedules/named_schedules.h"
 #include "paceline/training/data/dataset.h"
 #include "paceline/training/models/transformer_stage.h"
 #include "paceline/training/parallel/fully_shard.h"
@@ -126,7 +126,7 @@ class MeshTraining {
         stages_(make_stages()),
         module_(models::one_module(stages_)),
         pipeline_(mesh_.group("pp"),
-                  pipeline::make_plan(job.schedule, {job.size("pp"), 4, job.stages_per_rank}),
+                  pipeline_schedule(job.schedule, {job.size("pp"), 4, job.stages_per_rank}),
                   pipeline_stages()),
         tied_(*mesh_.group("pp"), tied_weights()),
         optimizer_(optimizer_of(job, module_->parameters())) {

@@ -77,7 +77,7 @@ class ParallelModelsTest : public testing::TestWithParam<Way> {
     const at::Tensor targets = tokens(2, 8, 5);
     for (const auto type : {torch::kFloat, torch::kDouble}) {
       auto dense = seeded(21, [&] { return make(models::Layers{}); });
-      const TensorsByName initial = copies_of(*dense);
+      const StateDict initial = copies_of(*dense);
       dense->to(type);
       const at::Tensor wanted = forward(dense);
       const at::Tensor wanted_loss = models::next_token_loss(wanted, targets);
@@ -85,7 +85,7 @@ class ParallelModelsTest : public testing::TestWithParam<Way> {
       run_ranks_ok(GetParam().ranks, [&](ProcessGroup& own) {
         const auto group = borrowed(own);
         auto model = seeded(21, [&] { return make(tensor_parallel_layers(group, options())); });
-        expect_same_tensors(gather_dense(*model, own), initial, expect_equal);
+        expect_same_tensors(full_state_dict(*model, own), initial, expect_equal);
         model->to(type);
         const at::Tensor logits = forward(model);
         const bool is_whole = options().gather_logits;
@@ -121,17 +121,17 @@ INSTANTIATE_TEST_SUITE_P(Ways, ParallelModelsTest,
                                          Way{4, false, false}, Way{1, true, false},
                                          Way{2, true, false}, Way{4, true, true}));
 
-TEST(ParallelModels, dense_weights_are_loaded_and_gathered_in_bits) {
+TEST(ParallelModels, whole_weights_are_loaded_and_gathered_in_bits) {
   Gpt dense = seeded(1, [] { return Gpt(small_gpt(true)); });
-  const TensorsByName weights = copies_of(*dense);
+  const StateDict weights = copies_of(*dense);
   run_ranks_ok(2, [&](ProcessGroup& own) {
     Gpt model =
         seeded(2, [&] { return Gpt(small_gpt(true), tensor_parallel_layers(borrowed(own))); });
     EXPECT_EQ(model->named_parameters().keys(), dense->named_parameters().keys());
-    load_dense(*model, weights);
-    expect_same_tensors(gather_dense(*model, own), weights, expect_equal);
+    load_full_state_dict(*model, weights);
+    expect_same_tensors(full_state_dict(*model, own), weights, expect_equal);
 
-    TensorsByName wrong = weights;
+    StateDict wrong = weights;
     wrong.erase("ln_f.bias");
     wrong["h.0.attn.c_attn.weight"] = torch::ones({1, 2});
     wrong["more"] = torch::ones({3});
@@ -139,12 +139,12 @@ TEST(ParallelModels, dense_weights_are_loaded_and_gathered_in_bits) {
         ErrorCode::kInvalid,
         {"ln_f.bias: [32] here, not given", "h.0.attn.c_attn.weight: [64, 32] here, given [1, 2]",
          "more: given [3], not here"},
-        [&] { load_dense(*model, wrong); });
-    expect_same_tensors(gather_dense(*model, own), weights, expect_equal);
+        [&] { load_full_state_dict(*model, wrong); });
+    expect_same_tensors(full_state_dict(*model, own), weights, expect_equal);
 
     const auto alone = own.split(own.rank(), 0);
     expect_error(ErrorCode::kInvalid, {"of 2, which are not the ranks of group"},
-                 [&] { gather_dense(*model, *alone); });
+                 [&] { full_state_dict(*model, *alone); });
   });
 }
 
@@ -154,7 +154,7 @@ TEST(ParallelModels, ranks_of_one_host_have_one_copy_of_whole_weights) {
     const auto compare = [&](ProcessGroup& own) {
       Gpt model =
           seeded(1, [&] { return Gpt(small_gpt(true), tensor_parallel_layers(borrowed(own))); });
-      const TensorsByName whole = gather_dense(*model, own);
+      const StateDict whole = full_state_dict(*model, own);
       expect_same_tensors(whole, copies_of(*dense), expect_equal);
       for (const auto& [name, tensor] : whole)
         EXPECT_EQ(OneCopy::holds(tensor.data_ptr()), transport == TransportKind::kAuto) << name;

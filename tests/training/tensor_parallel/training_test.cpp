@@ -60,7 +60,7 @@ std::vector<double> train(const Gpt& model, const LossOf& loss_of, const Share& 
 
 struct Trained {
   std::vector<double> losses;
-  TensorsByName weights;
+  StateDict weights;
 };
 
 Trained train_dense() {
@@ -98,7 +98,7 @@ TEST_P(ParallelTrainingTest, two_ranks_follow_one_process) {
     const auto losses = train(model, [&](const at::Tensor& inputs, const at::Tensor& targets) {
       return vocab_parallel_cross_entropy(group, model->forward(inputs), targets);
     });
-    expect_same_training({losses, gather_dense(*model, own)}, wanted);
+    expect_same_training({losses, full_state_dict(*model, own)}, wanted);
   });
 }
 
@@ -119,7 +119,7 @@ TEST_P(ParallelTrainingTest, two_by_two_ranks_with_data_parallelism_follow_one_p
                         },
                         {count * mesh.rank("dp"), count});
     for (double& loss : losses) loss = all_reduce_value(*mesh.group("dp"), loss) / mesh.size("dp");
-    expect_same_training({losses, gather_dense(*model, *mesh.group("tp"))}, wanted);
+    expect_same_training({losses, full_state_dict(*model, *mesh.group("tp"))}, wanted);
   });
 }
 

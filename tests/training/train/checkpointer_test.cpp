@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "paceline/training/optim/exponential_moving_average.h"
+#include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/tensor/collectives.h"
 
 #include "tests/harness/process_ranks.h"
@@ -108,7 +109,7 @@ TEST_F(CheckpointerTest, a_damaged_newest_checkpoint_falls_back_to_the_one_befor
 TEST_F(CheckpointerTest, a_damaged_run_is_not_saved) {
   using Place = std::function<void*(SmallRun & run, optim::ExponentialMovingAverage & average)>;
   const auto of_state = [](SmallRun& run, auto&) -> void* {
-    for (const auto& part : run.optimizer.state_parts())
+    for (const auto& part : core_of(run.optimizer).state_parts())
       if (part.elements.numel() > 3) return part.elements.data_ptr();
     return nullptr;
   };
@@ -173,7 +174,7 @@ TEST_F(CheckpointerTest,
     const std::shared_ptr<ProcessGroup> shared(&group, [](auto*) {});
     Checkpointer checkpointer(shared, {.folder = path_.string()});
     torch::nn::Sequential other(torch::nn::Linear(2, 2));
-    optim::Adam optimizer(other->parameters(), {});
+    optim::Adam optimizer(other->parameters());
     checkpointer.restore(*other, optimizer);
     return std::string();
   });

@@ -12,7 +12,7 @@
 
 #include <torch/torch.h>
 
-#include "paceline/planning/schedules/named_plans.h"
+#include "paceline/planning/schedules/named_schedules.h"
 #include "paceline/training/data/dataset.h"
 #include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/fully_shard.h"
@@ -119,12 +119,11 @@ Outcome of_one_process(const LossKind& kind) {
   torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.5));
   auto loader = loader_of(kind, 1, 0, 0);
   for (std::int64_t epoch = 0; std::ssize(outcome.losses) < kStepsTaken; ++epoch) {
-    loader.begin_epoch(epoch);
-    while (const auto batch = loader.next()) {
+    for (const data::Batch& batch : loader.epoch(epoch)) {
       if (std::ssize(outcome.losses) == kStepsTaken) break;
       optimizer.zero_grad();
       const at::Tensor loss =
-          kind.of(TokenNet(net)->forward(batch->data), batch->target, torch::kMean);
+          kind.of(TokenNet(net)->forward(batch.data), batch.target, torch::kMean);
       loss.backward();
       optimizer.step();
       outcome.losses.push_back(loss.item<double>());
@@ -168,7 +167,7 @@ std::vector<Outcome> of_replicas(const LossKind& kind, const Way& way) {
   std::vector<Outcome> outcomes(static_cast<std::size_t>(way.ranks));
   run_ranks_ok(way.ranks, [&](ProcessGroup& group) {
     const TokenNet net = filled(TokenNet());
-    optim::Sgd optimizer(net->parameters(), {.lr = 0.5});
+    optim::SGD optimizer(net->parameters(), {.lr = 0.5});
     DistributedDataParallelOptions options{.logical_shards = way.shards};
     if (way.stage > 0)
       options = sharded_options(optimizer, {.stage = way.stage, .data_parallel = options});
@@ -240,8 +239,8 @@ void expect_pipeline(const LossKind& kind, int replicas, std::int64_t micro) {
           return {net->last(inputs[0])};
         },
         .parameters = stage == 0 ? net->first->parameters() : net->last->parameters()};
-    optim::Sgd optimizer(own.parameters, {.lr = 0.5});
-    Pipeline pipeline(stages, pipeline::make_plan("1f1b", {2, 5}), {own});
+    optim::SGD optimizer(own.parameters, {.lr = 0.5});
+    Pipeline pipeline(stages, pipeline_schedule("1f1b", {2, 5}), {own});
     PipelineGradients gradients(pipeline,
                                 [&](const Pipeline::Tensors& outputs, const data::Batch& part) {
                                   return kind.summed_or_mean(outputs[0], part.target);
@@ -275,8 +274,8 @@ TEST(CountedLoss, an_evaluation_counts_what_counts_once) {
     const TokenNet net = filled(TokenNet());
     data::DataLoader whole(dataset, data::evaluation_indices(kSentences, 1, 0),
                            {.batch_size = kSentences});
-    whole.begin_epoch(0);
-    const auto all = whole.next();
+    auto running = whole.epoch(0);
+    const auto all = running.next();
     const at::NoGradGuard no_grad;
     const double wanted =
         kind.of(TokenNet(net)->forward(all->data), all->target, torch::kMean).item<double>();
@@ -308,13 +307,12 @@ TEST(CountedLoss, a_loop_of_ones_own_takes_the_weight_of_its_batches) {
       auto loader = loader_of(kind, 3, group.rank(), 0);
       Outcome found;
       for (std::int64_t epoch = 0; std::ssize(found.losses) < kStepsTaken; ++epoch) {
-        loader.begin_epoch(epoch);
-        while (auto batch = loader.next()) {
+        for (data::Batch& batch : loader.epoch(epoch)) {
           if (std::ssize(found.losses) == kStepsTaken) break;
-          if (kind.count()) weigh_by_count(std::span(&*batch, 1), kind.count(), &group);
+          if (kind.count()) weigh_by_count(std::span(&batch, 1), kind.count(), &group);
           optimizer.zero_grad();
           const at::Tensor loss =
-              kind.summed_or_mean(model.forward(batch->data), batch->target) * batch->weight;
+              batch.weighted(kind.summed_or_mean(model.forward(batch.data), batch.target));
           model.reducer().note_loss(loss.item<double>());
           loss.backward();
           optimizer.step();

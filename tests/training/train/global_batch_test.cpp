@@ -59,7 +59,7 @@ void train(Job& job, int world_size, std::int64_t until, const data::DataLoaderO
       const torch::NoGradGuard no_grad;
       model->parameters()[i].copy_(before.parameters[i]);
     }
-    optim::Sgd optimizer(model->parameters(), {.lr = 0.1});
+    optim::SGD optimizer(model->parameters(), {.lr = 0.1});
     PhaseTimes times;
     TrainingState state = before.state;
     double loss = 0;

@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 using MakeHook = std::function<std::shared_ptr<CommunicationHook>()>;
 
 std::shared_ptr<CommunicationHook> low_rank() {
-  return std::make_shared<PowerSgdHook>(PowerSgdOptions{.rank = 1, .start_step = 3});
+  return std::make_shared<PowerSGDHook>(PowerSGDOptions{.rank = 1, .start_step = 3});
 }
 std::shared_ptr<CommunicationHook> largest() { return std::make_shared<TopKHook>(0.05); }
 std::shared_ptr<CommunicationHook> narrow() {
@@ -211,14 +211,14 @@ TEST_F(HookCheckpointTest, post_local_sgd_goes_on_at_its_step) {
   const auto train = [&](std::int64_t save_at, bool resume, ProcessGroup& group) {
     const std::shared_ptr<ProcessGroup> shared(&group, [](auto*) {});
     DistributedDataParallelOptions options;
-    options.guard_passes = 0;
+    options.check_replicas_every = 0;
     torch::manual_seed(1);
     const auto net = std::make_shared<torch::nn::LinearImpl>(6, 4);
     DistributedDataParallel model(net, shared, options);
     const std::shared_ptr<ProcessGroup> pair = group.split(group.rank() / 2, group.rank());
-    model.register_comm_hook(std::make_shared<PostLocalSgdHook>(pair, 2));
+    model.register_comm_hook(std::make_shared<PostLocalSGDHook>(pair, 2));
     PeriodicAverager averager(shared, model->parameters(), {.period = 2, .warmup_steps = 2});
-    optim::Sgd optimizer(model->parameters(), {.lr = 0.1});
+    optim::SGD optimizer(model->parameters(), {.lr = 0.1});
     Checkpointer checkpointer(shared, {.folder = path_.string()});
     checkpointer.attach({.reducer = &model.reducer(), .averager = &averager});
     TrainingState state;

@@ -3,6 +3,8 @@
 // equal to the beginning.
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <optional>
@@ -16,10 +18,12 @@
 #include "paceline/engine/collectives/group/device_mesh.h"
 #include "paceline/engine/core/bytes.h"
 #include "paceline/training/models/transformer_stage.h"
-#include "paceline/training/optim/lr_schedules.h"
+#include "paceline/training/optim/lr_scheduler.h"
 #include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/tensor_parallel/tensor_parallel_layers.h"
 #include "paceline/training/train/checkpoints/checkpointer.h"
+#include "paceline/training/train/checkpoints/read_checkpoint.h"
+#include "paceline/training/train/checkpoints/weights_file.h"
 
 #include "tests/harness/fresh_directory.h"
 #include "tests/harness/load_checkpoint.h"
@@ -85,11 +89,11 @@ struct DividedRun {
     optimizer.emplace(std::vector<optim::ParameterGroup<optim::AdamWOptions>>{
         {decayed, {.weight_decay = 0.1}}, {others, {}}});
     if (layout.stage > 0) {
-      optimizer->shard(mesh.group("dp"), {.one_copy = layout.stage == 3,
+      optimizer->shard(mesh.group("dp"), {.node_shared = layout.stage == 3,
                                           .unit_bytes = layout.stage > 1 ? std::size_t{4096} : 0,
-                                          .divide_hosts = layout.divides_hosts});
+                                          .shard_across_hosts = layout.divides_hosts});
     }
-    schedule.emplace(*optimizer, optim::CosineAnnealingLrOptions{.t_max = 9});
+    schedule.emplace(*optimizer, optim::CosineAnnealingLROptions{.T_max = 9});
     average.emplace(optimizer->parameters(), optim::ExponentialMovingAverage::Options{});
     checkpointed = {&*schedule, &scaler, &*average};
   }
@@ -113,7 +117,7 @@ struct DividedRun {
   DeviceMesh mesh;
   std::shared_ptr<torch::nn::Module> model;
   std::optional<optim::AdamW> optimizer;
-  std::optional<optim::CosineAnnealingLr> schedule;
+  std::optional<optim::CosineAnnealingLR> schedule;
   optim::GradScaler scaler{{.init_scale = 512}};
   std::optional<optim::ExponentialMovingAverage> average;
   RunParts checkpointed;
@@ -292,6 +296,62 @@ TEST_F(LayoutTest, stages_of_a_pipeline_that_share_the_embedding) {
 TEST_F(LayoutTest, sixteen_bit_parameters_with_their_masters) {
   sizes_.type = at::kBFloat16;
   expect_kept({{.dp = 2, .stage = 3}, {.tp = 2}, {.dp = 3, .stage = 1}, {.dp = 2, .pp = 2}, {}});
+}
+
+// A program without ranks reads the weights of every division; the averages are float32, and the
+// parameters here are not.
+TEST_F(LayoutTest, the_weights_of_a_checkpoint_are_whole_and_averaged_for_any_division) {
+  sizes_.type = at::kBFloat16;
+  const FreshDirectory files;
+  const std::string last = files.path() + "/last", averaged = files.path() + "/averaged";
+  with({}, [&](DividedRun& run, Checkpointer& checkpointer) {
+    run.take_steps(3);
+    save({.epoch = 2, .step = 1, .consumed = 11, .seed = 7, .data = "text"}, run, checkpointer);
+    write_weights(last, weights_of(*run.model));
+    const auto swap = run.average->swap_in();
+    write_weights(averaged, weights_of(*run.model));
+    return std::string();
+  });
+  std::int64_t step = 1;
+  for (const Layout& layout : {Layout{.dp = 2, .stage = 3}, Layout{.tp = 2}, Layout{.pp = 2},
+                               Layout{.dp = 4, .stage = 3, .hosts = 2, .divides_hosts = true}})
+    pass_on(layout, ++step);
+  const auto expect_equal = [](const StateDict& found, const StateDict& wanted) {
+    ASSERT_EQ(found.size(), wanted.size());
+    for (const auto& [name, tensor] : wanted)
+      EXPECT_TRUE(found.contains(name) && at::equal(found.at(name), tensor)) << name;
+  };
+  for (; step > 0; --step) {
+    const auto weights = read_checkpoint(folder_.path(), {.step = step});
+    EXPECT_EQ(weights.step, step);
+    EXPECT_TRUE(weights.averaged);
+    expect_equal(weights.weights, read_weights(averaged));
+    const auto plain = read_checkpoint(folder_.path(), {.step = step, .averaged = false});
+    EXPECT_FALSE(plain.averaged);
+    expect_equal(plain.weights, read_weights(last));
+  }
+}
+
+TEST_F(LayoutTest, a_damaged_checkpoint_is_skipped_unless_its_step_is_asked_for) {
+  EXPECT_THROW(read_checkpoint(folder_.path()), Error) << "there is none";
+  begin();
+  pass_on({.dp = 2}, 2);
+  EXPECT_EQ(read_checkpoint(folder_.path()).step, 2);
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_.path())) {
+    const std::string path = entry.path().string();
+    if (!path.ends_with(".bin") || path.find("step-00000002") == std::string::npos) continue;
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(100);
+    file.write("damage", 6);
+  }
+  EXPECT_EQ(read_checkpoint(folder_.path()).step, 1);
+  try {
+    read_checkpoint(folder_.path(), {.step = 2});
+    ADD_FAILURE() << "it is damaged";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kCorrupt) << error.what();
+  }
+  EXPECT_THROW(read_checkpoint(folder_.path(), {.step = 7}), Error) << "there is no step 7";
 }
 
 // Twelve bytes for each parameter and four for the average, divided by the number of ranks that

@@ -38,7 +38,10 @@ TEST(Loop, visits_every_sample_and_counts_steps_epochs_and_samples) {
       samples += report.samples;
       EXPECT_TRUE(std::isfinite(report.loss));
     };
-    hooks.after_epoch = [&](const TrainingState& state) { epochs = state.epoch; };
+    hooks.after_epoch = [&](const TrainingState& state) {
+      epochs = state.epoch;
+      return Next::kContinue;
+    };
     run.train({.epochs = 3}, hooks);
     EXPECT_EQ(samples, 75);  // half of 50 samples, three times
     EXPECT_EQ(epochs, 3);
@@ -54,7 +57,7 @@ TEST(Loop, waiting_for_parameters_of_other_hosts_is_communication) {
   const auto body = [](ProcessGroup& group) {
     const auto net = SmallRun::make_model(group);
     optim::Adam optimizer(net->parameters(), {.lr = 1e-2});
-    auto model = fully_shard(net, borrow(group), optimizer, {.divide_hosts = true});
+    auto model = fully_shard(net, borrow(group), optimizer, {.shard_across_hosts = true});
     BackwardPasses gradients(
         [&](const data::Batch& batch) {
           if (group.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -197,8 +200,8 @@ TEST(Evaluate, takes_any_number_of_samples_on_any_number_of_ranks_between_steps)
           const auto found = evaluate(group, own, forward);
           EXPECT_EQ(found.samples, samples);
           const at::NoGradGuard no_grad;
-          all.begin_epoch(0);
-          const auto whole = all.next();
+          auto running = all.epoch(0);
+          const auto whole = running.next();
           const auto wanted = torch::nn::functional::cross_entropy(
               run.model.module().forward(whole->data), whole->target);
           EXPECT_NEAR(found.loss, wanted.item<double>(), 1e-5);
@@ -250,7 +253,7 @@ TEST(Loop, a_last_batch_of_one_sample_that_cannot_be_normalised_says_what_to_do)
       "rows", std::vector<at::Tensor>{at::ones({7, 4}), at::zeros({7}, at::kLong)});
   const auto train = [&](ProcessGroup& group, bool drop_last) {
     DistributedDataParallel<Net> model(std::make_shared<Net>(), borrow(group));
-    optim::Sgd optimizer(model->parameters(), {.lr = 0.1});
+    optim::SGD optimizer(model->parameters(), {.lr = 0.1});
     data::DataLoader loader(dataset, data::DistributedSampler(7, 1, 0),
                             {.batch_size = 3, .drop_last = drop_last});
     BackwardPasses gradients(

@@ -10,7 +10,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "paceline/training/optim/lr_schedules.h"
+#include "paceline/training/optim/lr_scheduler.h"
+#include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/train/checkpoints/checkpointer.h"
 #include "paceline/training/train/training_state.h"
 
@@ -24,9 +25,9 @@ namespace fs = std::filesystem;
 
 // A run with all of these parts.
 struct WholeRun {
-  explicit WholeRun(ProcessGroup& group, std::int64_t t_max = 12)
+  explicit WholeRun(ProcessGroup& group, std::int64_t steps = 12)
       : run({&group, [](auto*) {}}),
-        schedule(run.optimizer, {.t_max = t_max, .warmup_steps = 4}),
+        schedule(run.optimizer, {.T_max = steps, .warmup_steps = 4}),
         average(run.model->parameters(), {.decay = 0.9}) {}
 
   RunParts parts() { return {&schedule, &scaler, &average}; }
@@ -60,7 +61,7 @@ struct WholeRun {
   }
 
   SmallRun run;
-  optim::CosineAnnealingLr schedule;
+  optim::CosineAnnealingLR schedule;
   optim::GradScaler scaler{{.growth_interval = 3}};
   optim::ExponentialMovingAverage average;
 };
@@ -149,7 +150,7 @@ TEST_F(RunPartsTest, in_memory_they_are_kept_too) {
 
 TEST_F(RunPartsTest, a_schedule_with_other_parameters_is_an_error_that_lists_them) {
   save_after(3);
-  expect_error(ErrorCode::kInvalid, "t_max: 99 here, 12 in the saved state",
+  expect_error(ErrorCode::kInvalid, "T_max: 99 here, 12 in the saved state",
                [&](ProcessGroup& group) {
                  WholeRun whole(group, 99);
                  Checkpointer checkpointer(whole.run.group, {.folder = path_.string()});
@@ -215,7 +216,7 @@ TEST_F(RunPartsTest, a_state_with_a_flipped_bit_is_not_saved_and_every_rank_know
     Checkpointer checkpointer(whole.run.group, {.folder = path_.string()});
     checkpointer.attach(whole.parts());
     whole.train(3);
-    const auto parts = whole.run.optimizer.state_parts();
+    const auto parts = core_of(whole.run.optimizer).state_parts();
     const auto held =
         std::ranges::find_if(parts, [](const auto& part) { return part.elements.numel() > 0; });
     if (group.rank() == 1) *static_cast<std::uint32_t*>(held->elements.data_ptr()) ^= 1u << 20;

@@ -58,7 +58,7 @@ struct OneNumber : torch::nn::Module {
 struct SharedSetting {
   int world = 2;
   bool sharded = false;
-  bool one_copy = false;  // one copy of the parameters, with a sharded optimizer
+  bool node_shared = false;  // one copy of the parameters, with a sharded optimizer
   std::string optimizer = "adam";
   TransportKind transport = TransportKind::kAuto;
   std::vector<int> host_of{};  // the host of each rank; empty: all on one host
@@ -68,7 +68,7 @@ std::unique_ptr<optim::Optimizer> make(const std::string& name,
                                        const std::vector<at::Tensor>& parameters) {
   if (name == "adam") return std::make_unique<optim::Adam>(parameters, optim::AdamOptions{});
   // Plain SGD has no state.
-  return std::make_unique<optim::Sgd>(parameters, optim::SgdOptions{.lr = 0.1});
+  return std::make_unique<optim::SGD>(parameters, optim::SGDOptions{.lr = 0.1});
 }
 
 using Tensors = std::map<std::string, std::string>;  // name: bytes
@@ -91,7 +91,8 @@ Tensors tensors_of(const SharedSetting& setting,
         torch::manual_seed(static_cast<std::uint64_t>(group.rank()));
         Net net(group.rank());
         const auto optimizer = make(setting.optimizer, net.values);
-        if (setting.sharded) optimizer->shard(borrowed(group), {.one_copy = setting.one_copy});
+        if (setting.sharded)
+          optimizer->shard(borrowed(group), {.node_shared = setting.node_shared});
         Checkpointer checkpointer(borrowed(group),
                                   {.folder = folder.path(), .compare_replicas = !adjust});
         for (int step = 1; step <= 2; ++step) {
@@ -135,7 +136,7 @@ TEST(SharedCheckpoint, of_a_sharded_optimizer_has_the_tensors_of_one_rank) {
 
 TEST(SharedCheckpoint, of_one_copy_of_the_parameters_has_the_bytes_of_many) {
   for (const int world : {2, 3}) {
-    EXPECT_TRUE(tensors_of<OddNet>({.world = world, .sharded = true, .one_copy = true}) ==
+    EXPECT_TRUE(tensors_of<OddNet>({.world = world, .sharded = true, .node_shared = true}) ==
                 tensors_of<OddNet>({.world = world, .sharded = true}));
   }
 }
@@ -153,11 +154,11 @@ TEST(SharedCheckpoint, one_copy_of_the_parameters_goes_on_from_any) {
   OddNet straight(0);
   take_steps(straight, *make("adam", straight.values), 1, 4);
   const FreshDirectory folder;
-  const auto run = [&](int world, bool one_copy, int first, int last) {
+  const auto run = [&](int world, bool node_shared, int first, int last) {
     const auto results = harness::run_process_ranks(world, [&](ProcessGroup& group) {
       OddNet net(group.rank());
       const auto optimizer = make("adam", net.values);
-      optimizer->shard(borrowed(group), {.one_copy = one_copy});
+      optimizer->shard(borrowed(group), {.node_shared = node_shared});
       Checkpointer checkpointer(borrowed(group), {.folder = folder.path(), .resume = first > 1});
       EXPECT_EQ(checkpointer.begin(net, *optimizer, 0).has_value(), first > 1);
       take_steps(net, *optimizer, first, last);

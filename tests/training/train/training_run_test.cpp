@@ -1,7 +1,11 @@
 #include "paceline/training/train/training_run.h"
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <map>
+#include <string>
+#include <vector>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -95,6 +99,62 @@ TEST(TrainingRun, trains_evaluates_each_epoch_and_writes_what_is_asked_for) {
   EXPECT_THAT(text, HasSubstr(R"({"event":"epoch","epoch":2,"score":0.5,"test_loss":2.0})"));
   EXPECT_THAT(text, HasSubstr(R"({"event":"end","score":0.5,"seconds":)"));
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 10 + 2 + 1);
+}
+
+TEST(BestValues, are_the_lowest_of_each_file_and_outlive_a_restart) {
+  BestValues best;
+  EXPECT_EQ(best.last_epoch(), 0);
+  EXPECT_FALSE(best.take("a", std::nan(""), 1));
+  EXPECT_TRUE(best.take("a", 3, 1));
+  EXPECT_FALSE(best.take("a", 3, 2));
+  EXPECT_TRUE(best.take("b c", 5, 3));
+  BestValues resumed;
+  resumed.set_state(best.state());
+  EXPECT_EQ(resumed.last_epoch(), 3);
+  EXPECT_FALSE(resumed.take("a", 3.5, 4));
+  EXPECT_TRUE(resumed.take("a", 2.5, 5));
+  EXPECT_EQ(resumed.last_epoch(), 5);
+}
+
+// Trains until the loss, which the test makes up, has not improved for two epochs. The run is
+// stopped after the second epoch and continued, and knows its best value.
+TEST(TrainingRun, keeps_the_best_weights_and_stops_early_also_after_a_restart) {
+  const FreshDirectory folder;
+  const std::string best = folder.file("best.safetensors");
+  const std::vector<double> losses{4, 2, 3, 5, 1};
+  double kept = 0;
+  harness::run_ranks_ok(2, [&](ProcessGroup& group) {
+    std::map<std::string, at::Tensor> at_best;
+    for (const bool resumes : {false, true}) {
+      Parts parts({&group, [](auto*) {}});
+      Training training = parts.training();
+      double own = 0;
+      training.states = {state_of("own", own)};
+      training.test = [&] { return TestResult{.loss = -1, .summary = "made up"}; };
+      training.after_epoch = [&](const EpochReport& epoch) {
+        const double loss = losses.at(static_cast<std::size_t>(epoch.state.epoch) - 1);
+        EXPECT_EQ(epoch.test.loss, -1);
+        own += loss;
+        if (epoch.save_if_best(best, group.rank() == 0 ? loss : 100)) {
+          EXPECT_EQ(epoch.epochs_since_best(), 0);
+          for (const auto& [name, tensor] : weights_of(parts.run.model.module()))
+            at_best[name] = tensor.detach().clone();
+        }
+        return epoch.epochs_since_best() < 2 ? Next::kContinue : Next::kStop;
+      };
+      TrainingRun run(parts.run.group, training,
+                      {.epochs = resumes ? 9 : 2,
+                       .checkpoints = {.folder = folder.file("run"), .resume = resumes}});
+      EXPECT_EQ(run.train(), 0);
+      EXPECT_EQ(run.state().epoch, resumes ? 4 : 2) << "2 was the best, 3 and 5 were not";
+      EXPECT_EQ(own, resumes ? 14 : 6);
+      if (group.rank() == 0) kept = own;
+    }
+    if (group.rank() != 0) return;
+    for (const auto& [name, tensor] : read_weights(best))
+      EXPECT_TRUE(torch::equal(tensor, at_best.at(name))) << name;
+  });
+  EXPECT_EQ(kept, 14);
 }
 
 TEST(TrainingRun, an_end_within_an_epoch_is_evaluated_once) {

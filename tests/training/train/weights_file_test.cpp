@@ -14,7 +14,7 @@ namespace {
 
 TEST(WeightsFile, tensors_of_every_type_and_order_come_back) {
   const FreshDirectory folder;
-  TensorsByName tensors;
+  StateDict tensors;
   for (const auto type : {torch::kFloat, torch::kDouble, torch::kHalf, torch::kBFloat16,
                           torch::kLong, torch::kInt, torch::kByte}) {
     tensors.emplace(c10::toString(type), (torch::rand({2, 3}) * 100).to(type));
@@ -25,7 +25,7 @@ TEST(WeightsFile, tensors_of_every_type_and_order_come_back) {
   tensors.emplace("channels_last", torch::rand({2, 3, 4, 5}).to(torch::MemoryFormat::ChannelsLast));
   const std::string file = folder.file("weights.safetensors");
   write_weights(file, tensors);
-  const TensorsByName found = read_weights(file);
+  const StateDict found = read_weights(file);
   ASSERT_EQ(found.size(), tensors.size());
   for (const auto& [name, tensor] : tensors) {
     EXPECT_EQ(found.at(name).scalar_type(), tensor.scalar_type()) << name;
@@ -35,7 +35,7 @@ TEST(WeightsFile, tensors_of_every_type_and_order_come_back) {
 
 TEST(WeightsFile, a_module_has_parameters_and_buffers) {
   torch::nn::Sequential module(torch::nn::Linear(2, 3), torch::nn::BatchNorm1d(3));
-  const TensorsByName weights = weights_of(*module);
+  const StateDict weights = weights_of(*module);
   EXPECT_EQ(weights.size(), 7U);
   EXPECT_TRUE(torch::equal(weights.at("0.weight"), module->parameters()[0]));
   EXPECT_EQ(weights.count("1.running_mean"), 1U);
@@ -50,7 +50,7 @@ TEST(WeightsFile, weights_are_loaded_or_every_difference_is_listed) {
   load_weights(*to, weights_of(*from));
   const at::Tensor input = torch::rand({5, 2});
   EXPECT_TRUE(torch::equal(from->forward(input), to->forward(input)));
-  TensorsByName weights = weights_of(*other);
+  StateDict weights = weights_of(*other);
   weights.erase("0.bias");
   weights["1.bias"] = weights["1.bias"].to(torch::kDouble);
   weights["2.weight"] = torch::ones({7});

@@ -37,7 +37,7 @@ std::string entry(const std::string& name, const std::string& type, const std::s
 
 class WeightsReading : public testing::Test {
  protected:
-  std::string shard(const std::string& name, const TensorsByName& tensors) const {
+  std::string shard(const std::string& name, const StateDict& tensors) const {
     write_weights(folder_.file(name), tensors);
     return folder_.file(name);
   }
@@ -66,7 +66,7 @@ class WeightsReading : public testing::Test {
 TEST_F(WeightsReading, shards_are_read_by_their_index_and_by_their_folder) {
   const std::string index = sharded();
   for (const std::string& path : {index, folder_.path(), folder_.path() + "/"}) {
-    const TensorsByName weights = read_weights(path);
+    const StateDict weights = read_weights(path);
     ASSERT_EQ(weights.size(), 3U) << path;
     EXPECT_TRUE(torch::equal(weights.at("a"), at::ones({2})));
     EXPECT_TRUE(torch::equal(weights.at("c"), at::full({4}, 5.0)));
@@ -187,7 +187,7 @@ TEST_F(WeightsReading, element_types_that_cannot_be_computed_with_are_named_skip
     expect_error(ErrorCode::kUnsupported,
                  {"a.safetensors", "\"w\"", type, "ReadWeightsOptions::skip"},
                  [&] { read_weights(path); });
-    const TensorsByName rest =
+    const StateDict rest =
         read_weights(path, {.skip = [](const std::string& name) { return name == "w"; }});
     ASSERT_EQ(rest.size(), 1U) << type;
     EXPECT_EQ(rest.at("x").item<int>(), 8);
@@ -244,7 +244,7 @@ TEST_F(WeightsReading, half_types_are_widened_when_asked) {
                                                    {"double", at::full({2}, 3.5, at::kDouble)},
                                                    {"long", at::full({2}, 4, at::kLong)}});
   EXPECT_EQ(read_weights(path).at("half").scalar_type(), at::kHalf);
-  const TensorsByName wide = read_weights(path, {.widen = true});
+  const StateDict wide = read_weights(path, {.widen = true});
   EXPECT_TRUE(torch::equal(wide.at("half"), at::full({2}, 1.5)));
   EXPECT_TRUE(torch::equal(wide.at("bfloat"), at::full({2}, 2.5)));
   EXPECT_EQ(wide.at("double").scalar_type(), at::kDouble);

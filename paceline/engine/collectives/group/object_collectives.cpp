@@ -62,23 +62,23 @@ std::vector<std::size_t> agreed_lengths(ProcessGroup& group, const char* what,
 
 }  // namespace
 
-std::string broadcast_object(ProcessGroup& group, const std::string& object, int root,
+std::string broadcast_object(GroupRef group, const std::string& object, int root,
                              const ObjectOptions& options) {
   const SharedTime time(group, options);
   std::array<std::uint64_t, 2> size = {object.size(), options.max_bytes};
-  group.broadcast(Buffer(size.data(), sizeof(size), Dtype::kUint8), root, time.first());
+  group->broadcast(Buffer(size.data(), sizeof(size), Dtype::kUint8), root, time.first());
   require_allowed(group, "broadcast_object", root, size[0], size[1]);
-  std::string result = group.rank() == root ? object : std::string(size[0], '\0');
-  group.broadcast(bytes_of(result), root, time.rest());
+  std::string result = group->rank() == root ? object : std::string(size[0], '\0');
+  group->broadcast(bytes_of(result), root, time.rest());
   return result;
 }
 
-std::vector<std::string> all_gather_object(ProcessGroup& group, const std::string& object,
+std::vector<std::string> all_gather_object(GroupRef group, const std::string& object,
                                            const ObjectOptions& options) {
   const SharedTime time(group, options);
   const auto lengths = agreed_lengths(group, "all_gather_object", object, options, time);
   std::string all(std::accumulate(lengths.begin(), lengths.end(), std::size_t{0}), '\0');
-  group.all_gather_v(bytes_of(object), bytes_of(all), lengths, time.rest());
+  group->all_gather_v(bytes_of(object), bytes_of(all), lengths, time.rest());
   std::vector<std::string> objects;
   std::size_t begin = 0;
   for (const std::size_t length : lengths) {
@@ -88,40 +88,40 @@ std::vector<std::string> all_gather_object(ProcessGroup& group, const std::strin
   return objects;
 }
 
-std::vector<std::string> gather_objects(ProcessGroup& group, const std::string& object, int root,
+std::vector<std::string> gather_objects(GroupRef group, const std::string& object, int root,
                                         const ObjectOptions& options) {
   const SharedTime time(group, options);
   const auto lengths = agreed_lengths(group, "gather_objects", object, options, time);
   const std::size_t longest = *std::max_element(lengths.begin(), lengths.end());
   std::string padded = object;
   padded.resize(longest);
-  std::string all(group.rank() == root ? longest * lengths.size() : 0, '\0');
-  group.gather(bytes_of(std::as_const(padded)), bytes_of(all), root, time.rest());
+  std::string all(group->rank() == root ? longest * lengths.size() : 0, '\0');
+  group->gather(bytes_of(std::as_const(padded)), bytes_of(all), root, time.rest());
   std::vector<std::string> objects;
-  if (group.rank() != root) return objects;
+  if (group->rank() != root) return objects;
   for (std::size_t rank = 0; rank < lengths.size(); ++rank)
     objects.push_back(all.substr(rank * longest, lengths[rank]));
   return objects;
 }
 
-void throw_error_of(ProcessGroup& group, int root, const std::optional<Error>& own) {
+void throw_error_of(GroupRef group, int root, const std::optional<Error>& own) {
   constexpr std::int32_t kNone = -1;
   std::int32_t code = own ? static_cast<std::int32_t>(own->code()) : kNone;
-  group.broadcast(std::span(&code, 1), root);
+  group->broadcast(std::span(&code, 1), root);
   if (code == kNone) return;
   const std::string text = broadcast_object(group, own ? own->what() : "", root);
   throw Error(static_cast<ErrorCode>(code), text);
 }
 
-void throw_first_error(ProcessGroup& group, const std::optional<Error>& own) {
-  const int none = group.world_size();
-  const int first = all_reduce_value(group, own ? group.rank() : none, ReduceOp::kMin);
+void throw_first_error(GroupRef group, const std::optional<Error>& own) {
+  const int none = group->world_size();
+  const int first = all_reduce_value(group, own ? group->rank() : none, ReduceOp::kMin);
   if (first != none) throw_error_of(group, first, own);
 }
 
-void on_rank(int root, ProcessGroup& group, const std::function<void()>& action) {
+void on_rank(int root, GroupRef group, const std::function<void()>& action) {
   std::optional<Error> failure;
-  if (group.rank() == root) {
+  if (group->rank() == root) {
     try {
       action();
     } catch (const Error& error) {

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "paceline/engine/collectives/group/group_ref.h"
 #include "paceline/engine/collectives/group/process_group.h"
 
 namespace paceline {
@@ -30,24 +31,24 @@ struct ObjectOptions {
 };
 
 // Collective. Returns root's object on every rank. `root`, also below: a rank of `group`.
-std::string broadcast_object(ProcessGroup& group, const std::string& object, int root,
+std::string broadcast_object(GroupRef group, const std::string& object, int root,
                              const ObjectOptions& options = {});
 // Collective. Returns every rank's object, in rank order.
-std::vector<std::string> all_gather_object(ProcessGroup& group, const std::string& object,
+std::vector<std::string> all_gather_object(GroupRef group, const std::string& object,
                                            const ObjectOptions& options = {});
 // Collective. Returns every rank's object at root, and nothing elsewhere. Root needs the memory of
 // the longest object for each rank.
-std::vector<std::string> gather_objects(ProcessGroup& group, const std::string& object, int root,
+std::vector<std::string> gather_objects(GroupRef group, const std::string& object, int root,
                                         const ObjectOptions& options = {});
 
 // Functions that throw the error of one rank on all ranks of a group, so that no rank continues
 // alone. They take a few small collectives, so they are for rare events.
 
 // Collective. Throws root's error on every rank, if root has one.
-void throw_error_of(ProcessGroup& group, int root, const std::optional<Error>& own);
+void throw_error_of(GroupRef group, int root, const std::optional<Error>& own);
 // Collective. Throws on every rank the error of the first rank that has one.
-void throw_first_error(ProcessGroup& group, const std::optional<Error>& own);
+void throw_first_error(GroupRef group, const std::optional<Error>& own);
 // Collective. Runs `action` on root only; its error is thrown on every rank.
-void on_rank(int root, ProcessGroup& group, const std::function<void()>& action);
+void on_rank(int root, GroupRef group, const std::function<void()>& action);
 
 }  // namespace paceline

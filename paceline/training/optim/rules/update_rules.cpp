@@ -6,29 +6,32 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/training/optim/rules/kernels.h"
+#include "paceline/training/optim/rules/update_slice.h"
 
 namespace paceline::optim {
 
 namespace {
 
 template <class Options>
-void require_possible(const Options& options) {
-  check(options.beta1 >= 0 && options.beta1 < 1 && options.beta2 >= 0 && options.beta2 < 1,
-        "adam: the betas {} and {} must be in [0, 1)", options.beta1, options.beta2);
+void require_possible(const Options& options, const char* name) {
+  const auto [beta1, beta2] = options.betas;
+  check(beta1 >= 0 && beta1 < 1 && beta2 >= 0 && beta2 < 1,
+        "{}: the betas {} and {} must be in [0, 1)", name, beta1, beta2);
   check(options.eps >= 0 && options.weight_decay >= 0,
-        "adam: eps and weight_decay must not be negative");
+        "{}: eps and weight_decay must not be negative", name);
 }
 
 template <class Options>
 AdamKernelArguments arguments(const Options& options, double learning_rate, std::int64_t step) {
   const double steps = static_cast<double>(step);
+  const auto [beta1, beta2] = options.betas;
   AdamKernelArguments result;
-  result.beta1 = static_cast<float>(options.beta1);
-  result.beta2 = static_cast<float>(options.beta2);
-  result.one_minus_beta1 = static_cast<float>(1 - options.beta1);
-  result.one_minus_beta2 = static_cast<float>(1 - options.beta2);
-  result.step_size = static_cast<float>(learning_rate / (1 - std::pow(options.beta1, steps)));
-  result.inverse_root_bias2 = static_cast<float>(1 / std::sqrt(1 - std::pow(options.beta2, steps)));
+  result.beta1 = static_cast<float>(beta1);
+  result.beta2 = static_cast<float>(beta2);
+  result.one_minus_beta1 = static_cast<float>(1 - beta1);
+  result.one_minus_beta2 = static_cast<float>(1 - beta2);
+  result.step_size = static_cast<float>(learning_rate / (1 - std::pow(beta1, steps)));
+  result.inverse_root_bias2 = static_cast<float>(1 / std::sqrt(1 - std::pow(beta2, steps)));
   result.eps = static_cast<float>(options.eps);
   return result;
 }
@@ -40,9 +43,9 @@ Adam::Adam(const std::vector<ParameterGroup<AdamOptions>>& groups)
   for (const auto& group : groups) Adam::require_valid(group.options);
 }
 
-void Adam::require_valid(const AdamOptions& options) const { require_possible(options); }
+void Adam::require_valid(const AdamOptions& options) const { require_possible(options, name()); }
 
-void Adam::update(const Slice& slice, const NormPair&) const {
+void Adam::update(const UpdateSlice& slice, const NormPair&) const {
   auto kernel = arguments(options(slice.group), learning_rate(slice.group), slice.step);
   kernel.gradient_decay = static_cast<float>(options(slice.group).weight_decay);
   adam_kernel(kernel, slice.parameter, slice.gradient, slice.state[0], slice.state[1], slice.count,
@@ -54,9 +57,9 @@ AdamW::AdamW(const std::vector<ParameterGroup<AdamWOptions>>& groups)
   for (const auto& group : groups) AdamW::require_valid(group.options);
 }
 
-void AdamW::require_valid(const AdamWOptions& options) const { require_possible(options); }
+void AdamW::require_valid(const AdamWOptions& options) const { require_possible(options, name()); }
 
-void AdamW::update(const Slice& slice, const NormPair&) const {
+void AdamW::update(const UpdateSlice& slice, const NormPair&) const {
   const double rate = learning_rate(slice.group);
   auto kernel = arguments(options(slice.group), rate, slice.step);
   kernel.parameter_scale = static_cast<float>(1 - rate * options(slice.group).weight_decay);
@@ -66,7 +69,7 @@ void AdamW::update(const Slice& slice, const NormPair&) const {
 
 namespace {
 
-std::vector<std::string> state_names(const std::vector<ParameterGroup<SgdOptions>>& groups) {
+std::vector<std::string> state_names(const std::vector<ParameterGroup<SGDOptions>>& groups) {
   const bool any =
       std::ranges::any_of(groups, [](const auto& group) { return group.options.momentum > 0; });
   return any ? std::vector<std::string>{"momentum_buffer"} : std::vector<std::string>{};
@@ -74,12 +77,12 @@ std::vector<std::string> state_names(const std::vector<ParameterGroup<SgdOptions
 
 }  // namespace
 
-Sgd::Sgd(const std::vector<ParameterGroup<SgdOptions>>& groups)
+SGD::SGD(const std::vector<ParameterGroup<SGDOptions>>& groups)
     : GroupedOptimizer(groups, state_names(groups)) {
-  for (const auto& group : groups) Sgd::require_valid(group.options);
+  for (const auto& group : groups) SGD::require_valid(group.options);
 }
 
-void Sgd::require_valid(const SgdOptions& options) const {
+void SGD::require_valid(const SGDOptions& options) const {
   check(options.momentum >= 0 && options.weight_decay >= 0,
         "sgd: momentum and weight_decay must not be negative");
   check(!options.nesterov || (options.momentum > 0 && options.dampening == 0),
@@ -89,8 +92,8 @@ void Sgd::require_valid(const SgdOptions& options) const {
         "the optimizer with both");
 }
 
-void Sgd::update(const Slice& slice, const NormPair&) const {
-  const SgdOptions& group = options(slice.group);
+void SGD::update(const UpdateSlice& slice, const NormPair&) const {
+  const SGDOptions& group = options(slice.group);
   SgdKernelArguments kernel;
   kernel.lr = static_cast<float>(learning_rate(slice.group));
   kernel.momentum = static_cast<float>(group.momentum);
@@ -104,15 +107,16 @@ void Sgd::update(const Slice& slice, const NormPair&) const {
 
 namespace {
 
-LambKernelArguments arguments(const LambOptions& options, std::int64_t step) {
+LambKernelArguments arguments(const LAMBOptions& options, std::int64_t step) {
   const double steps = static_cast<double>(step);
+  const auto [beta1, beta2] = options.betas;
   LambKernelArguments result;
-  result.beta1 = static_cast<float>(options.beta1);
-  result.beta2 = static_cast<float>(options.beta2);
-  result.one_minus_beta1 = static_cast<float>(1 - options.beta1);
-  result.one_minus_beta2 = static_cast<float>(1 - options.beta2);
-  result.inverse_bias1 = static_cast<float>(1 / (1 - std::pow(options.beta1, steps)));
-  result.inverse_root_bias2 = static_cast<float>(1 / std::sqrt(1 - std::pow(options.beta2, steps)));
+  result.beta1 = static_cast<float>(beta1);
+  result.beta2 = static_cast<float>(beta2);
+  result.one_minus_beta1 = static_cast<float>(1 - beta1);
+  result.one_minus_beta2 = static_cast<float>(1 - beta2);
+  result.inverse_bias1 = static_cast<float>(1 / (1 - std::pow(beta1, steps)));
+  result.inverse_root_bias2 = static_cast<float>(1 / std::sqrt(1 - std::pow(beta2, steps)));
   result.eps = static_cast<float>(options.eps);
   result.weight_decay = static_cast<float>(options.weight_decay);
   return result;
@@ -120,19 +124,14 @@ LambKernelArguments arguments(const LambOptions& options, std::int64_t step) {
 
 }  // namespace
 
-Lamb::Lamb(const std::vector<ParameterGroup<LambOptions>>& groups)
+LAMB::LAMB(const std::vector<ParameterGroup<LAMBOptions>>& groups)
     : GroupedOptimizer(groups, {"exp_avg", "exp_avg_sq"}, Norms::kPerParameter) {
-  for (const auto& group : groups) Lamb::require_valid(group.options);
+  for (const auto& group : groups) LAMB::require_valid(group.options);
 }
 
-void Lamb::require_valid(const LambOptions& options) const {
-  check(options.beta1 >= 0 && options.beta1 < 1 && options.beta2 >= 0 && options.beta2 < 1,
-        "lamb: the betas {} and {} must be in [0, 1)", options.beta1, options.beta2);
-  check(options.eps >= 0 && options.weight_decay >= 0,
-        "lamb: eps and weight_decay must not be negative");
-}
+void LAMB::require_valid(const LAMBOptions& options) const { require_possible(options, name()); }
 
-NormPair Lamb::measure(const Slice& slice) const {
+NormPair LAMB::measure(const UpdateSlice& slice) const {
   std::array<float, kBlock> direction;
   lamb_moments_kernel(arguments(options(slice.group), slice.step), slice.parameter, slice.gradient,
                       slice.state[0], slice.state[1], direction.data(), slice.count, slice.sums);
@@ -140,33 +139,33 @@ NormPair Lamb::measure(const Slice& slice) const {
           sum_of_squares(direction.data(), slice.count)};
 }
 
-void Lamb::update(const Slice& slice, const NormPair& norms) const {
-  const LambOptions& group = options(slice.group);
+void LAMB::update(const UpdateSlice& slice, const NormPair& norms) const {
+  const LAMBOptions& group = options(slice.group);
   const bool adapts = group.adapt && norms[0] > 0 && norms[1] > 0;
   const double ratio = adapts ? norms[0] / norms[1] : 1;
   lamb_kernel(arguments(group, slice.step), static_cast<float>(learning_rate(slice.group) * ratio),
               slice.parameter, slice.state[0], slice.state[1], slice.count, slice.sums);
 }
 
-Lars::Lars(const std::vector<ParameterGroup<LarsOptions>>& groups)
+LARS::LARS(const std::vector<ParameterGroup<LARSOptions>>& groups)
     : GroupedOptimizer(groups, {"momentum_buffer"}, Norms::kPerParameter) {
-  for (const auto& group : groups) Lars::require_valid(group.options);
+  for (const auto& group : groups) LARS::require_valid(group.options);
 }
 
-void Lars::require_valid(const LarsOptions& options) const {
+void LARS::require_valid(const LARSOptions& options) const {
   check(options.momentum >= 0 && options.momentum < 1, "lars: the momentum {} must be in [0, 1)",
         options.momentum);
   check(options.weight_decay >= 0 && options.trust_coefficient > 0,
         "lars: weight_decay must not be negative, trust_coefficient must be above 0");
 }
 
-NormPair Lars::measure(const Slice& slice) const {
+NormPair LARS::measure(const UpdateSlice& slice) const {
   return {sum_of_squares(slice.parameter, slice.count),
           sum_of_squares(slice.gradient, slice.count)};
 }
 
-void Lars::update(const Slice& slice, const NormPair& norms) const {
-  const LarsOptions& group = options(slice.group);
+void LARS::update(const UpdateSlice& slice, const NormPair& norms) const {
+  const LARSOptions& group = options(slice.group);
   const bool adapts = group.adapt && norms[0] > 0 && norms[1] > 0;
   const double ratio =
       adapts ? group.trust_coefficient * norms[0] / (norms[1] + group.weight_decay * norms[0]) : 1;

@@ -4,8 +4,12 @@
 // PyTorch's optimizers: for instance another learning rate for a new head, or no weight decay for
 // biases.
 //
+//   Adam plain(net->parameters());  // default options
 //   Adam adam({{backbone->parameters(), {.lr = 1e-4}}, {head->parameters(), {.lr = 1e-3}}});
+//
+// Options are structs with designated initialisers, with PyTorch's names and defaults.
 
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -63,7 +67,7 @@ class GroupedOptimizer : public Optimizer {
     if constexpr (requires { options.momentum; }) {
       return options.momentum;
     } else {
-      return options.beta1;
+      return std::get<0>(options.betas);
     }
   }
 
@@ -74,8 +78,7 @@ class GroupedOptimizer : public Optimizer {
 // torch::optim::AdamW compute them.
 struct AdamOptions {
   double lr = 1e-3;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
+  std::tuple<double, double> betas = {0.9, 0.999};
   double eps = 1e-8;
   double weight_decay = 0;
 };
@@ -83,20 +86,19 @@ struct AdamOptions {
 // Adds the weight decay to the gradient.
 class Adam : public GroupedOptimizer<AdamOptions> {
  public:
-  Adam(const std::vector<at::Tensor>& parameters, const AdamOptions& options)
+  explicit Adam(const std::vector<at::Tensor>& parameters, const AdamOptions& options = {})
       : Adam({{parameters, options}}) {}
   explicit Adam(const std::vector<ParameterGroup<AdamOptions>>& groups);
   const char* name() const override { return "adam"; }
 
  private:
   void require_valid(const AdamOptions& options) const override;
-  void update(const Slice& slice, const NormPair& norms) const override;
+  void update(const UpdateSlice& slice, const NormPair& norms) const override;
 };
 
 struct AdamWOptions {
   double lr = 1e-3;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
+  std::tuple<double, double> betas = {0.9, 0.999};
   double eps = 1e-8;
   double weight_decay = 1e-2;
 };
@@ -104,18 +106,18 @@ struct AdamWOptions {
 // Applies the weight decay to the parameter itself.
 class AdamW : public GroupedOptimizer<AdamWOptions> {
  public:
-  AdamW(const std::vector<at::Tensor>& parameters, const AdamWOptions& options)
+  explicit AdamW(const std::vector<at::Tensor>& parameters, const AdamWOptions& options = {})
       : AdamW({{parameters, options}}) {}
   explicit AdamW(const std::vector<ParameterGroup<AdamWOptions>>& groups);
   const char* name() const override { return "adamw"; }
 
  private:
   void require_valid(const AdamWOptions& options) const override;
-  void update(const Slice& slice, const NormPair& norms) const override;
+  void update(const UpdateSlice& slice, const NormPair& norms) const override;
 };
 
 // Stochastic gradient descent with momentum, as torch::optim::SGD computes it.
-struct SgdOptions {
+struct SGDOptions {
   double lr = 1e-3;
   double momentum = 0;
   double dampening = 0;
@@ -124,16 +126,16 @@ struct SgdOptions {
 };
 
 // Keeps a velocity for every parameter if any group has momentum.
-class Sgd : public GroupedOptimizer<SgdOptions> {
+class SGD : public GroupedOptimizer<SGDOptions> {
  public:
-  Sgd(const std::vector<at::Tensor>& parameters, const SgdOptions& options)
-      : Sgd({{parameters, options}}) {}
-  explicit Sgd(const std::vector<ParameterGroup<SgdOptions>>& groups);
+  explicit SGD(const std::vector<at::Tensor>& parameters, const SGDOptions& options = {})
+      : SGD({{parameters, options}}) {}
+  explicit SGD(const std::vector<ParameterGroup<SGDOptions>>& groups);
   const char* name() const override { return "sgd"; }
 
  private:
-  void require_valid(const SgdOptions& options) const override;
-  void update(const Slice& slice, const NormPair& norms) const override;
+  void require_valid(const SGDOptions& options) const override;
+  void update(const UpdateSlice& slice, const NormPair& norms) const override;
 };
 
 // LAMB (You et al., 2020) and LARS (You, Gitman and Ginsburg, 2017), for the large batches of many
@@ -142,10 +144,9 @@ class Sgd : public GroupedOptimizer<SgdOptions> {
 //
 // parameter_norms.h computes the norms. A sharded step costs one more all-gather, of 16 bytes for
 // each block of 1,024 elements.
-struct LambOptions {
+struct LAMBOptions {
   double lr = 1e-3;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
+  std::tuple<double, double> betas = {0.9, 0.999};
   double eps = 1e-6;
   double weight_decay = 0;
   bool adapt = true;  // false: a trust ratio of 1, as is usual for biases and normalisation layers
@@ -153,20 +154,20 @@ struct LambOptions {
 
 // With Adam's m and v, corrected for their bias: u = m / (sqrt(v) + eps) + weight_decay x w, w -=
 // lr x |w| / |u| x u. The ratio is 1 if a norm is 0.
-class Lamb : public GroupedOptimizer<LambOptions> {
+class LAMB : public GroupedOptimizer<LAMBOptions> {
  public:
-  Lamb(const std::vector<at::Tensor>& parameters, const LambOptions& options)
-      : Lamb({{parameters, options}}) {}
-  explicit Lamb(const std::vector<ParameterGroup<LambOptions>>& groups);
+  explicit LAMB(const std::vector<at::Tensor>& parameters, const LAMBOptions& options = {})
+      : LAMB({{parameters, options}}) {}
+  explicit LAMB(const std::vector<ParameterGroup<LAMBOptions>>& groups);
   const char* name() const override { return "lamb"; }
 
  private:
-  void require_valid(const LambOptions& options) const override;
-  NormPair measure(const Slice& slice) const override;
-  void update(const Slice& slice, const NormPair& norms) const override;
+  void require_valid(const LAMBOptions& options) const override;
+  NormPair measure(const UpdateSlice& slice) const override;
+  void update(const UpdateSlice& slice, const NormPair& norms) const override;
 };
 
-struct LarsOptions {
+struct LARSOptions {
   double lr = 0.1;
   double momentum = 0.9;
   double weight_decay = 0;
@@ -176,17 +177,17 @@ struct LarsOptions {
 
 // rate = lr x trust_coefficient x |w| / (|g| + weight_decay x |w|), v = momentum x v + rate x (g +
 // weight_decay x w), w -= v. The rate is lr if a norm is 0.
-class Lars : public GroupedOptimizer<LarsOptions> {
+class LARS : public GroupedOptimizer<LARSOptions> {
  public:
-  Lars(const std::vector<at::Tensor>& parameters, const LarsOptions& options)
-      : Lars({{parameters, options}}) {}
-  explicit Lars(const std::vector<ParameterGroup<LarsOptions>>& groups);
+  explicit LARS(const std::vector<at::Tensor>& parameters, const LARSOptions& options = {})
+      : LARS({{parameters, options}}) {}
+  explicit LARS(const std::vector<ParameterGroup<LARSOptions>>& groups);
   const char* name() const override { return "lars"; }
 
  private:
-  void require_valid(const LarsOptions& options) const override;
-  NormPair measure(const Slice& slice) const override;
-  void update(const Slice& slice, const NormPair& norms) const override;
+  void require_valid(const LARSOptions& options) const override;
+  NormPair measure(const UpdateSlice& slice) const override;
+  void update(const UpdateSlice& slice, const NormPair& norms) const override;
 };
 
 }  // namespace paceline::optim

@@ -51,7 +51,7 @@ struct Gradient {
   bool is_trained = false;  // the parameter required a gradient when that was last checked
   bool is_ready = false;    // this pass has produced the gradient
   bool is_used = false;     // a pass since the last average has produced the gradient
-  bool is_late = false;     // a pass produces the gradient several times (checkpoint())
+  bool is_late = false;     // a pass produces the gradient several times (activation_checkpoint())
 
   // Moves `.grad` to the place, unless it has already accumulated there. Without a place, `.grad`
   // is replaced by a copy if anything else refers to its memory. `incoming`: the tensor that

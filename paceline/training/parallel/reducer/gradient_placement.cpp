@@ -8,6 +8,7 @@
 #include <ATen/ATen.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/parallel/reducer/lockstep.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/tensor/tensor_marks.h"
@@ -131,7 +132,7 @@ std::vector<BucketPlan> DividedPlacement::plan(std::vector<std::size_t> /*order*
   const auto& of_optimizer = optimizer_.parameters();
   std::vector<BucketPlan> plans;
   units_.clear();
-  for (auto& unit : optimizer_.gradient_units()) {
+  for (auto& unit : core_of(optimizer_).gradient_units()) {
     BucketPlan plan{unit.layout, {}, false};
     bool is_trained = false;
     for (const std::size_t i : unit.parameters) {
@@ -158,6 +159,10 @@ std::vector<BucketPlan> DividedPlacement::plan(std::vector<std::size_t> /*order*
           group_.self(), buckets_.parameters[i].name);
   }
   return plans;
+}
+
+at::Tensor DividedPlacement::part_of(const Unit& unit) {
+  return core_of(optimizer_).gradient_part(unit.of_optimizer.number);
 }
 
 void DividedPlacement::make_memory() {
@@ -223,8 +228,9 @@ void DividedPlacement::start(std::size_t bucket, const at::Tensor& leaving, std:
     call.counts = rows_of_parts(plan.layout, call.input.numel(), group_.world_size());
     own_count = call.counts[static_cast<std::size_t>(group_.rank())];
   }
-  unit.adds = std::ranges::any_of(unit.of_optimizer.parameters,
-                                  [this](std::size_t i) { return optimizer_.has_gradient(i); });
+  unit.adds = std::ranges::any_of(unit.of_optimizer.parameters, [this](std::size_t i) {
+    return core_of(optimizer_).has_gradient(i);
+  });
   if (unit.adds || call.input.scalar_type() != at::kFloat)
     unit.received = at::empty({own_count}, call.input.options());
   call.output = unit.received.defined() ? unit.received : part_of(unit).narrow(0, 0, own_count);
@@ -251,7 +257,7 @@ void DividedPlacement::deliver(PassMonitor& monitor) {
     const auto& numbers = units_[i].of_optimizer.parameters;
     for (std::size_t n = 0; n < numbers.size(); ++n) {
       if (monitor.is_used(buckets_.all[i].plan.parameters[n]))
-        optimizer_.set_has_gradient(numbers[n]);
+        core_of(optimizer_).set_has_gradient(numbers[n]);
     }
   }
 }
@@ -342,7 +348,7 @@ GradientBucket HookedPlacement::view_of(std::size_t bucket) const {
   return view;
 }
 
-std::string HookedPlacement::name_of(const GradientBucket& bucket, const KeptTensor& kept) const {
+std::string HookedPlacement::name_of(const GradientBucket& bucket, const HookTensor& kept) const {
   const std::size_t parameter = buckets_.all[bucket.index].plan.parameters.at(kept.gradient);
   return kept.kind + "." + buckets_.parameters[parameter].name;
 }
@@ -359,7 +365,7 @@ HookState HookedPlacement::hook_state() const {
     order.insert(order.end(), parameters.begin(), parameters.end());
     const GradientBucket view = view_of(i);
     for (const auto& kept : hook_->kept(view))
-      (kept.is_owed ? state.owed : state.shared).emplace_back(name_of(view, kept), kept.tensor);
+      (kept.is_residual ? state.owed : state.shared).emplace_back(name_of(view, kept), kept.tensor);
   }
   state.words[kOrder] = optim::to_word(order);
   return state;

@@ -22,6 +22,7 @@
 
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/training/optim/optimizer.h"
+#include "paceline/training/optim/parameter_rows.h"
 #include "paceline/training/parallel/communication_hook.h"
 #include "paceline/training/parallel/reducer/gradient_buckets.h"
 #include "paceline/training/parallel/reducer/pass_monitor.h"
@@ -130,9 +131,7 @@ class DividedPlacement : public GradientPlacement {
     // `received` is added to the part from an earlier pass (accumulation), instead of replacing it.
     bool adds = false;
   };
-  at::Tensor part_of(const Unit& unit) {
-    return optimizer_.gradient_part(unit.of_optimizer.number);
-  }
+  at::Tensor part_of(const Unit& unit);
 
   optim::Optimizer& optimizer_;
   const std::size_t most_slots_;
@@ -168,7 +167,7 @@ class HookedPlacement : public GradientPlacement {
 
  private:
   GradientBucket view_of(std::size_t bucket) const;
-  std::string name_of(const GradientBucket& bucket, const KeptTensor& kept) const;
+  std::string name_of(const GradientBucket& bucket, const HookTensor& kept) const;
   std::vector<std::size_t> kept_order() const;
   void restore_kept(const std::vector<GradientBucket>& views);
   void start_round(std::size_t bucket);

@@ -64,15 +64,16 @@ bool is_finite(const at::Tensor& dense) {
 }  // namespace
 
 PassMonitor::PassMonitor(ProcessGroup& group, const std::vector<NamedParameter>& parameters,
-                         NonFinite non_finite, std::int64_t guard_passes, std::uint64_t module)
+                         NonFinite non_finite, std::int64_t check_replicas_every,
+                         std::uint64_t module)
     : group_(group),
       parameters_(parameters),
       non_finite_(non_finite),
       is_on_cpu_(parameters.front().tensor.is_cpu()),
       module_(module),
       values_(parameters.size() + kRankValues * static_cast<std::size_t>(group.world_size())) {
-  if (guard_passes > 0 && is_on_cpu_ && group.world_size() > 1)
-    guard_.emplace(parameters, guard_passes);
+  if (check_replicas_every > 0 && is_on_cpu_ && group.world_size() > 1)
+    guard_.emplace(parameters, check_replicas_every);
 }
 
 void PassMonitor::note_gradient(std::size_t parameter) {

@@ -33,10 +33,11 @@ enum class NonFinite : std::uint8_t { kIgnore, kReport, kError };
 // Thread safety: none.
 class PassMonitor {
  public:
-  // `parameters` must outlive this object. `guard_passes`: see DistributedDataParallelOptions;
-  // `module`: the number of the module, below 2^16, among the modules of its group.
+  // `parameters` must outlive this object. `check_replicas_every`: see
+  // DistributedDataParallelOptions; `module`: the number of the module, below 2^16, among the
+  // modules of its group.
   PassMonitor(ProcessGroup& group, const std::vector<NamedParameter>& parameters,
-              NonFinite non_finite, std::int64_t guard_passes, std::uint64_t module);
+              NonFinite non_finite, std::int64_t check_replicas_every, std::uint64_t module);
 
   // The number of values of the reports, and the tensor in which they are sent.
   std::int64_t size() const { return static_cast<std::int64_t>(values_.size()); }

@@ -14,7 +14,9 @@
 
 #include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/parallel/activation_checkpoint.h"
+#include "paceline/training/parallel/reducer/gradient_placement.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/tensor/tensor_memory.h"
 #include "paceline/training/tensor/tensor_view.h"
@@ -67,7 +69,7 @@ Reducer::Reducer(std::shared_ptr<ProcessGroup> group, std::vector<NamedParameter
       communicates_(group_->world_size() > 1 || steps_.has_shards()),
       large_need_no_copy_(tensors_need_no_copy(*group_, device_, kAloneBytes)),
       turns_(LaunchTurns::of(*group_)),
-      monitor_(*group_, buckets_.parameters, options.non_finite, options.guard_passes,
+      monitor_(*group_, buckets_.parameters, options.non_finite, options.check_replicas_every,
                turns_->next_number()),
       placement_(make_placement(nullptr)),
       counter_(bytes_of(buckets_.parameters)) {
@@ -161,9 +163,11 @@ void Reducer::set_hook(std::shared_ptr<CommunicationHook> hook) {
   has_hook_ = is_hook;
 }
 
-void Reducer::require_own_hook(const optim::Words& words) const {
+void Reducer::require_own_hook(const optim::Metadata& words) const {
   optim::require_same_words(words, {{"name", placement_->hook_name()}}, "communication hook");
 }
+
+HookState Reducer::hook_state() const { return placement_->hook_state(); }
 
 void Reducer::set_hook_state(HookState state) {
   require_own_hook(state.words);
@@ -309,7 +313,8 @@ void Reducer::expect_another(std::size_t index) {
   if (gradient.is_late) return;
   check(!buckets_.is_planned || gradient.bucket >= buckets_.next,
         "{}: parameter {} got another gradient while its first one of this pass was being "
-        "averaged. A parameter that several parts under checkpoint() share must be shared from the "
+        "averaged. A parameter that several parts under activation_checkpoint() share must be "
+        "shared from the "
         "first pass on. After a pass that an exception ended, the next must begin with "
         "DistributedDataParallel's forward()",
         group_->self(), buckets_.parameters[index].name);
@@ -428,7 +433,7 @@ std::uint64_t Reducer::version_of_parameters() const {
 
 double Reducer::take_exposed_seconds() {
   const double for_parameters =
-      options_.optimizer != nullptr ? options_.optimizer->take_exposed_seconds() : 0;
+      options_.optimizer != nullptr ? core_of(*options_.optimizer).take_exposed_seconds() : 0;
   return std::exchange(exposed_seconds_, 0.0) + for_parameters;
 }
 

@@ -20,13 +20,14 @@
 #include "paceline/training/optim/optimizer.h"
 #include "paceline/training/parallel/communication_hook.h"
 #include "paceline/training/parallel/reducer/gradient_buckets.h"
-#include "paceline/training/parallel/reducer/gradient_placement.h"
 #include "paceline/training/parallel/reducer/lockstep.h"
 #include "paceline/training/parallel/reducer/pass_monitor.h"
 #include "paceline/training/parallel/reducer/step_passes.h"
 #include "paceline/training/tensor/libtorch_version.h"
 
 namespace paceline {
+
+class GradientPlacement;
 
 class GradientSync {
  public:
@@ -75,7 +76,7 @@ struct DistributedDataParallelOptions {
   // 0, each rank also compares its buffers before a pass with those at the end of the last pass
   // (KeptTensors). Set it to 0 for replicas that differ on purpose, as between the averages of
   // PeriodicAverager.
-  std::int64_t guard_passes = 100;
+  std::int64_t check_replicas_every = 100;
   // kReport: rank 0 logs the rank and the parameter whose gradient is not finite. kError: every
   // rank throws Error(kInvalid), before any replica has taken a step.
   NonFinite non_finite = NonFinite::kReport;
@@ -111,7 +112,7 @@ struct ReducerCallbacks {
 //
 // If a parameter has no gradient in a pass, it counts as zero if another rank has a gradient; if no
 // rank has one, its `.grad` does not change. If a parameter gets several gradients in a pass, from
-// passes within it (checkpoint()), it is averaged at the end of the pass.
+// passes within it (activation_checkpoint()), it is averaged at the end of the pass.
 //
 // Gradients in CUDA memory are reduced by the group's CUDA backend, from buckets in separate
 // memory, in stream order: work that is queued on the current stream after the backward pass runs
@@ -150,9 +151,9 @@ class Reducer : public GradientSync {
   void set_hook(std::shared_ptr<CommunicationHook> hook);
   bool has_hook() const { return has_hook_; }
   // For checkpoints, between passes; not collective. The tensors share the hook's own memory.
-  HookState hook_state() const { return placement_->hook_state(); }
+  HookState hook_state() const;
   // Throws Error(kInvalid), which shows both names, when `words` are from another hook.
-  void require_own_hook(const optim::Words& words) const;
+  void require_own_hook(const optim::Metadata& words) const;
   // Makes the hook continue from a result of hook_state() for the same parameters. Requires: a
   // hook, and the same words on every rank. Errors as above.
   void set_hook_state(HookState state);

@@ -14,6 +14,7 @@
 #include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/log.h"
+#include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/parallel/replica_guard.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/train/checkpoints/run_snapshot.h"
@@ -72,7 +73,13 @@ Checkpointer::Checkpointer(std::shared_ptr<ProcessGroup> group, const Checkpoint
 
 // Collective. If any rank has found a problem, throws it on every rank, before anything is saved.
 void Checkpointer::require_sound(const TrainingState& state, const torch::nn::Module& module,
-                                 const optim::Optimizer& optimizer) const {
+                                 const optim::Optimizer* optimizer) const {
+  if (has_torch_optimizer_ && is_divided()) {
+    fail(ErrorCode::kUnsupported,
+         "{}: an optimizer of torch::optim cannot be saved if a model is divided among ranks, "
+         "because each rank's has another state: use one of paceline::optim",
+         group_->self());
+  }
   check(parts_.average == nullptr || !parts_.average->is_swapped_in(),
         "{}: no checkpoint is made while the average of the weights is swapped in", group_->self());
   const auto throw_any = [&](const std::string& problem, bool names_ranks) {
@@ -87,7 +94,7 @@ void Checkpointer::require_sound(const TrainingState& state, const torch::nn::Mo
   };
   std::string problem;
   try {
-    optimizer.verify_state();
+    if (optimizer != nullptr) optimizer->verify_state();
     if (parts_.average != nullptr) parts_.average->verify();
     if (parts_.reducer != nullptr) parts_.reducer->verify();
     if (parts_.scaler != nullptr) parts_.scaler->state();
@@ -96,7 +103,8 @@ void Checkpointer::require_sound(const TrainingState& state, const torch::nn::Mo
   }
   throw_any(problem, false);
   // If hosts divide the parameters, no parameter has a second copy to compare with.
-  if (!options_.compare_replicas || optimizer.divides_hosts()) return;
+  const bool divides_hosts = optimizer != nullptr && core_of(*optimizer).divides_hosts();
+  if (!options_.compare_replicas || divides_hosts) return;
   std::vector<NamedParameter> parameters;
   for (const auto& item : module.named_parameters())
     parameters.push_back({item.key(), item.value().detach()});
@@ -115,14 +123,24 @@ RunShare Checkpointer::own_share() const {
   return options_.compare_replicas ? RunShare::kAlike : RunShare::kOwnState;
 }
 
-// Collective. Adds the ranks' random states and the tensors that a communication hook keeps. Rank 0
-// holds all of them.
+// Collective. Adds the attached states, the ranks' random states, and the tensors that a
+// communication hook keeps. Rank 0 holds all of them.
 void Checkpointer::add_states_of_ranks(RunBoxes& run) const {
   const auto add_of_rank_0 = [&](const std::string& name, const at::Tensor& tensor) {
     if (group_->rank() != 0) return;
     run.tensors.push_back(tensor);
     run.boxes.push_back(box_of(name, tensor));
   };
+  if (!parts_.states.empty()) {
+    on_rank(0, *group_, [&] {
+      for (const AttachedState& state : parts_.states) {
+        const std::string bytes = state.save();
+        const at::Tensor row = at::empty({static_cast<std::int64_t>(bytes.size())}, at::kByte);
+        std::ranges::copy(bytes, static_cast<char*>(row.data_ptr()));
+        add_of_rank_0(kStates + state.name, row);
+      }
+    });
+  }
   const auto states = gather(*group_, random_generator().get_state(), 0);
   if (group_->rank() == 0) add_of_rank_0(kRandomStates, at::stack(states));
   if (parts_.reducer == nullptr) return;
@@ -139,6 +157,11 @@ void Checkpointer::add_states_of_ranks(RunBoxes& run) const {
 
 bool Checkpointer::save(const TrainingState& state, const torch::nn::Module& module,
                         const optim::Optimizer& optimizer) {
+  return save(state, module, &optimizer);
+}
+
+bool Checkpointer::save(const TrainingState& state, const torch::nn::Module& module,
+                        const optim::Optimizer* optimizer) {
   require_sound(state, module, optimizer);
   RunBoxes run = boxes_of_rank(module, optimizer, parts_, own_share());
   add_states_of_ranks(run);
@@ -152,12 +175,17 @@ bool Checkpointer::finish() {
   return ask_rank_0(*group_, [&] { return is_written(error); });
 }
 
-std::optional<int> Checkpointer::room_on_disk() const {
+std::optional<int> Checkpointer::checkpoints_that_fit() const {
   return team_.directory() != nullptr ? team_.directory()->room() : std::nullopt;
 }
 
 bool Checkpointer::save_to_memory(const TrainingState& state, const torch::nn::Module& module,
                                   const optim::Optimizer& optimizer) {
+  return save_to_memory(state, module, &optimizer);
+}
+
+bool Checkpointer::save_to_memory(const TrainingState& state, const torch::nn::Module& module,
+                                  const optim::Optimizer* optimizer) {
   check(memory_.has_value(), "{}: this checkpointer was given no memory", group_->self());
   require_sound(state, module, optimizer);
   RunBoxes run = boxes_of_rank(module, optimizer, parts_, own_share());
@@ -216,8 +244,8 @@ bool RunCheckpoints::finish(const TrainingState& state) {
   return checkpointer_->finish();
 }
 
-std::optional<int> RunCheckpoints::room_on_disk() const {
-  return checkpointer_ ? checkpointer_->room_on_disk() : std::nullopt;
+std::optional<int> RunCheckpoints::checkpoints_that_fit() const {
+  return checkpointer_ ? checkpointer_->checkpoints_that_fit() : std::nullopt;
 }
 
 }  // namespace paceline::train

@@ -7,7 +7,9 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <torch/nn/module.h>
@@ -18,7 +20,10 @@
 #include "paceline/files/checkpoint/checkpoint_directory.h"
 #include "paceline/files/checkpoint/checkpoint_team.h"
 #include "paceline/files/checkpoint/memory_checkpoint.h"
+#include "paceline/training/data/data_loader.h"
 #include "paceline/training/optim/optimizer.h"
+#include "paceline/training/parallel/distributed_data_parallel.h"
+#include "paceline/training/train/checkpoints/attached_state.h"
 #include "paceline/training/train/checkpoints/run_boxes.h"
 #include "paceline/training/train/checkpoints/run_snapshot.h"
 #include "paceline/training/train/training_state.h"
@@ -120,10 +125,27 @@ struct RestoredRun {
 // lost with a single host (memory_checkpoint.h). No rank needs additional memory for parts of the
 // run that it does not hold.
 //
-// A training program calls begin() first, which ensures that the job continues only a state of its
-// own.
+// A training program attaches the parts of its run under names, and calls begin(), which ensures
+// that the job continues only a state of its own:
 //
-// Thread safety: none.
+//   train::Checkpointer checkpointer(group, {.folder = "run", .resume = true});
+//   checkpointer.attach("model", model);          // a module, or DistributedDataParallel
+//   checkpointer.attach("optimizer", optimizer);  // one of torch::optim, or of paceline::optim
+//   checkpointer.attach("data", loader);
+//   checkpointer.attach("best", best_loss);       // a value of your own
+//   std::int64_t step = checkpointer.begin();
+//   for (auto epoch = loader.position().epoch; epoch < epochs; ++epoch) {
+//     for (const data::Batch& batch : loader.epoch(epoch)) {
+//       ...
+//       if (++step % 100 == 0) checkpointer.save(step);
+//     }
+//   }
+//   checkpointer.save(step);
+//   checkpointer.finish();
+//
+// train_image and TrainingRun pass module, optimizer and TrainingState to each call instead.
+//
+// Ownership: the parts that are attached must outlive this object. Thread safety: none.
 class Checkpointer {
  public:
   // Collective. Error(kInvalid) on every rank when another job writes to the folder, kAborted when
@@ -133,6 +155,46 @@ class Checkpointer {
   // Sets the other parts of the run. Call it once, before begin() or restore(), with the same kinds
   // of parts on every rank.
   void attach(const RunParts& parts) { parts_ = parts; }
+
+  // Add a part of the run under a name. Call them before begin(), with the same names and kinds of
+  // parts on every rank. Error(kInvalid) for a name that is empty, contains a dot or is taken.
+  //
+  // With one module, a checkpoint has the names of its parameters; with several, these names begin
+  // with the module's: "generator.conv.weight". A wrapper's communication hook is saved too, of one
+  // wrapper. Error(kUnsupported) for a second wrapper with a hook.
+  void attach(const std::string& name, std::shared_ptr<torch::nn::Module> module);
+  template <class Contained>
+  void attach(const std::string& name, const torch::nn::ModuleHolder<Contained>& module) {
+    attach(name, std::shared_ptr<torch::nn::Module>(module.ptr()));
+  }
+  template <class Module>
+  void attach(const std::string& name, DistributedDataParallel<Module>& model) {
+    attach(name, std::shared_ptr<torch::nn::Module>(model.module_ptr()));
+    attach_reducer(model.reducer());
+  }
+  // At most one optimizer of paceline::optim, whose state may be divided among ranks;
+  // Error(kUnsupported) for a second one.
+  void attach(const std::string& name, optim::Optimizer& optimizer);
+  void attach(const std::string& name, optim::ExponentialMovingAverage& average);
+  // Parts of which rank 0's state is saved, and which all ranks get: any number of optimizers of
+  // torch::optim, a loader with its position, a schedule, a loss scaler, any class with the
+  // functions state() and set_state() (Stateful), numbers, texts and tensors (OwnValue).
+  // Error(kUnsupported) in save() for an optimizer of torch::optim if the ranks divide the model.
+  void attach(const std::string& name, torch::optim::Optimizer& optimizer);
+  void attach(const std::string& name, data::DataLoader& loader);
+  template <class Part>
+    requires Stateful<Part> || OwnValue<Part>
+  void attach(const std::string& name, Part& part) {
+    add_state(state_of(name, part));
+  }
+
+  // Collective. Begins a job with the attached parts, as begin() below does, and returns the number
+  // of steps taken: 0, or that of the state that was restored. Error(kInvalid) if no module is
+  // attached.
+  std::int64_t begin(std::uint64_t seed = 0);
+  // Collective. Save the attached parts after `step` steps, as save() and save_to_memory() below.
+  bool save(std::int64_t step);
+  bool save_to_memory(std::int64_t step);
 
   // Collective. Begins a job, before its first step (find_ownership()). A first start without
   // `resume` restores nothing; Error(kInvalid) on every rank when a state already exists, which
@@ -166,7 +228,7 @@ class Checkpointer {
   // The number of checkpoints for which the disk has room, if a save found the disk full; after
   // such a save the oldest checkpoint is removed before each save. Set only on rank 0, and only
   // after finish().
-  std::optional<int> room_on_disk() const;
+  std::optional<int> checkpoints_that_fit() const;
 
   // Collective. Copies the state to memory that outlives the processes of the ranks. Returns false
   // on every rank, and logs the reason, when there is not enough memory. DamagedState as for
@@ -186,8 +248,24 @@ class Checkpointer {
   // A rank's part of a saved run that has been read but not yet applied.
   struct Staged;
 
+  // The whole run; `optimizer`: null if the run has none of Paceline's optimizers.
+  struct View {
+    torch::nn::Module& module;
+    optim::Optimizer* optimizer;
+  };
+  View attached() const;
+  void attach_reducer(Reducer& reducer);
+  void take_name(const std::string& name);
+  void add_state(AttachedState state);
+  TrainingState state_after(std::int64_t step) const;
+  std::optional<RestoredRun> begin(const View& run, std::uint64_t seed);
+  bool save(const TrainingState& state, const torch::nn::Module& module,
+            const optim::Optimizer* optimizer);
+  bool save_to_memory(const TrainingState& state, const torch::nn::Module& module,
+                      const optim::Optimizer* optimizer);
+  std::optional<RestoredRun> restore(const View& run);
   void require_sound(const TrainingState& state, const torch::nn::Module& module,
-                     const optim::Optimizer& optimizer) const;
+                     const optim::Optimizer* optimizer) const;
   RunShare own_share() const;
   void add_states_of_ranks(RunBoxes& run) const;
   bool is_divided() const { return replicas_->world_size() < group_->world_size(); }
@@ -197,15 +275,21 @@ class Checkpointer {
   void take_run(const JobStart& start, const Ownership& own, const FoundStates& found,
                 std::uint64_t seed);
   void require_run(const Manifest& saved, const RunBoxes& boxes,
-                   const optim::Optimizer& optimizer) const;
+                   const optim::Optimizer* optimizer) const;
   Staged stage(const Manifest& saved, const RunBoxes& boxes) const;
   void take_over(const Manifest& saved, const Staged& staged, const RunBoxes& boxes,
-                 torch::nn::Module& module, optim::Optimizer& optimizer);
+                 const View& run);
 
   const std::shared_ptr<ProcessGroup> group_;     // shared with the user
   const std::shared_ptr<ProcessGroup> replicas_;  // shared with the user
   const CheckpointOptions options_;
   RunParts parts_;
+  std::set<std::string> names_;  // of the attached parts
+  std::vector<std::pair<std::string, std::shared_ptr<torch::nn::Module>>> modules_;
+  std::shared_ptr<torch::nn::Module> whole_;  // has all modules_; set by begin()
+  optim::Optimizer* optimizer_ = nullptr;     // attached
+  bool has_torch_optimizer_ = false;          // attached
+  std::uint64_t seed_ = 0;                    // of a run with attached parts
   CheckpointTeam team_;
   std::optional<MemoryTeam> memory_;  // set on all ranks or on none
   RunMark mark_;                      // set by begin()
@@ -241,8 +325,8 @@ class RunCheckpoints {
   // reason.
   bool stop_requested() { return stop_ && stop_->requested(*group_); }
   std::string stop_reason() const { return stop_ ? stop_->reason() : std::string(); }
-  // See Checkpointer::room_on_disk().
-  std::optional<int> room_on_disk() const;
+  // See Checkpointer::checkpoints_that_fit().
+  std::optional<int> checkpoints_that_fit() const;
 
  private:
   void save(const TrainingState& state);

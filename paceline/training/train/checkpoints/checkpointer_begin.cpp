@@ -249,6 +249,10 @@ void Checkpointer::take_run(const JobStart& start, const Ownership& own, const F
 
 std::optional<RestoredRun> Checkpointer::begin(torch::nn::Module& module,
                                                optim::Optimizer& optimizer, std::uint64_t seed) {
+  return begin(View{module, &optimizer}, seed);
+}
+
+std::optional<RestoredRun> Checkpointer::begin(const View& run, std::uint64_t seed) {
   const auto& environment = group_->launch_environment();
   const JobStart start{.job = environment.job_id,
                        .restarted = environment.restart_count > 0,
@@ -262,7 +266,7 @@ std::optional<RestoredRun> Checkpointer::begin(torch::nn::Module& module,
     throw;
   }
   if (!start.resume && !start.restarted) return std::nullopt;
-  return restore(module, optimizer);
+  return restore(run);
 }
 
 }  // namespace paceline::train

@@ -12,6 +12,7 @@
 #include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/log.h"
+#include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/tensor/tensor_marks.h"
 #include "paceline/training/tensor/tensor_view.h"
 #include "paceline/training/train/checkpoints/checkpointer.h"
@@ -28,15 +29,16 @@ std::byte* bytes_of(const at::Tensor& tensor) { return static_cast<std::byte*>(t
 }  // namespace
 
 struct Checkpointer::Staged {
-  std::vector<WantedBox> wanted;  // the boxes of the run come first, in their order
-  StagingMemory memory;           // holds the boxes of the run
-  at::Tensor random_state;        // this rank's state; undefined: the saved run had no such rank
-  optim::NamedTensors hook;       // the tensors of gather_hook_state(), on rank 0
+  std::vector<WantedBox> wanted;    // the boxes of the run come first, in their order
+  StagingMemory memory;             // holds the boxes of the run
+  at::Tensor random_state;          // this rank's state; undefined: the saved run had no such rank
+  optim::NamedTensors hook;         // the tensors of gather_hook_state(), on rank 0
+  std::vector<std::string> states;  // the bytes of the attached states
 };
 
 // Collective. Error(kInvalid) on every rank unless the checkpoint belongs to a run like this one.
 void Checkpointer::require_run(const Manifest& saved, const RunBoxes& boxes,
-                               const optim::Optimizer& optimizer) const {
+                               const optim::Optimizer* optimizer) const {
   std::vector<HeldBox> mine;
   for (const HeldMemory& one : boxes.boxes) {
     if (mine.empty() || mine.back().name != one.held.name) mine.push_back(one.held);
@@ -51,7 +53,7 @@ void Checkpointer::require_run(const Manifest& saved, const RunBoxes& boxes,
   });
   std::optional<Error> failure;
   try {
-    require_own(saved, optimizer, parts_);
+    require_compatible(saved, optimizer, parts_);
   } catch (const Error& error) {
     failure = error;
   }
@@ -75,6 +77,16 @@ Checkpointer::Staged Checkpointer::stage(const Manifest& saved, const RunBoxes& 
                              {{group_->rank(), 0}, {1, states->shape[1]}},
                              bytes_of(staged.random_state)});
   }
+  staged.states.reserve(parts_.states.size());  // `wanted` points into the texts
+  for (const AttachedState& state : parts_.states) {
+    const StoredTensor* const stored = saved.find(kStates + state.name);
+    if (stored == nullptr)
+      fail(ErrorCode::kCorrupt, "the checkpoint lists \"{}\" and lacks its tensor", state.name);
+    std::string& bytes = staged.states.emplace_back(stored->bytes(), '\0');
+    if (bytes.empty()) continue;
+    staged.wanted.push_back(
+        {stored->name, whole_box(stored->shape), reinterpret_cast<std::byte*>(bytes.data())});
+  }
   if (group_->rank() != 0) return staged;
   for (const StoredTensor& tensor : saved.tensors) {
     if (!tensor.name.starts_with(kHookTensors)) continue;
@@ -88,7 +100,7 @@ Checkpointer::Staged Checkpointer::stage(const Manifest& saved, const RunBoxes& 
 
 // Collective. Applies a saved run that every rank has staged.
 void Checkpointer::take_over(const Manifest& saved, const Staged& staged, const RunBoxes& boxes,
-                             torch::nn::Module& module, optim::Optimizer& optimizer) {
+                             const View& run) {
   const auto take = [&](bool takes_steps) {
     for (std::size_t i = 0; i < boxes.boxes.size(); ++i) {
       const HeldMemory& one = boxes.boxes[i];
@@ -100,18 +112,19 @@ void Checkpointer::take_over(const Manifest& saved, const Staged& staged, const 
   take(true);
   std::optional<Error> failure;
   try {
-    require_same_groups(boxes.steps, module, optimizer);
+    require_same_groups(boxes.steps, run.module, run.optimizer);
+    for (std::size_t i = 0; i < parts_.states.size(); ++i) parts_.states[i].load(staged.states[i]);
   } catch (const Error& error) {
     failure = error;
   }
   throw_first_error(*group_, failure);
   group_->barrier();  // afterwards no rank reads parameters that another rank writes
-  optimizer.begin_loading();
+  if (run.optimizer != nullptr) core_of(*run.optimizer).begin_loading();
   take(false);
   group_->barrier();  // with one copy per host, other ranks have written parts of the parameters
   for (const at::Tensor& tensor : boxes.tensors) count_write(tensor);
-  adopt(boxes, optimizer, parts_);
-  take_words(saved.metadata, optimizer, parts_);
+  adopt(boxes, run.optimizer, parts_);
+  take_words(saved.metadata, run.optimizer, parts_);
   if (parts_.reducer != nullptr && parts_.reducer->has_hook()) {
     parts_.reducer->set_hook_state(
         scatter_hook_state(*group_, staged.hook, 0, hook_words_in(saved.metadata)));
@@ -123,9 +136,13 @@ void Checkpointer::take_over(const Manifest& saved, const Staged& staged, const 
 
 std::optional<RestoredRun> Checkpointer::restore(torch::nn::Module& module,
                                                  optim::Optimizer& optimizer) {
+  return restore(View{module, &optimizer});
+}
+
+std::optional<RestoredRun> Checkpointer::restore(const View& run) {
   finish();
   ProcessGroup& waiting = team_.waiting_group();
-  const RunBoxes boxes = boxes_of_rank(module, optimizer, parts_, RunShare::kLoad);
+  const RunBoxes boxes = boxes_of_rank(run.module, run.optimizer, parts_, RunShare::kLoad);
   std::string refused;  // on rank 0: one line for each checkpoint that cannot be used
   const auto refuse = [&](std::int64_t step, const std::string& reason) {
     log::error(fmt::format("checkpoint of step {} refused: {}", step, reason));
@@ -158,7 +175,7 @@ std::optional<RestoredRun> Checkpointer::restore(torch::nn::Module& module,
           broadcast_object(*group_, on_disk ? to_json(*on_disk) : std::string(), 0);
       manifest = parse_manifest(text, "the manifest from rank 0");
     }
-    require_run(*manifest, boxes, optimizer);
+    require_run(*manifest, boxes, run.optimizer);
     Staged staged = stage(*manifest, boxes);
     try {
       if (in_memory) {
@@ -174,7 +191,7 @@ std::optional<RestoredRun> Checkpointer::restore(torch::nn::Module& module,
       on_disk = newest_before(step_on_disk);
       continue;
     }
-    take_over(*manifest, staged, boxes, module, optimizer);
+    take_over(*manifest, staged, boxes, run);
     return RestoredRun{state_in(manifest->metadata), in_memory};
   }
 }

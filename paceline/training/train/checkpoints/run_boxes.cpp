@@ -11,6 +11,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/training/models/layers.h"
+#include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/tensor/tensor_marks.h"
 #include "paceline/training/tensor/tensor_view.h"
 
@@ -134,7 +135,7 @@ std::pair<std::string, std::size_t> split_name(const std::string& name) {
 
 // Adds the part of the optimizer's state that this rank keeps.
 void add_state(Collector& collector, const optim::Optimizer& optimizer) {
-  for (const optim::StatePart& part : optimizer.state_parts()) {
+  for (const optim::StatePart& part : core_of(optimizer).state_parts()) {
     const auto [kind, number] = split_name(part.name);
     const Identity identity = collector.identity(optimizer.parameters()[number], number);
     collector.add(fmt::format("optimizer.{}.{}", kind, identity.name), part.elements,
@@ -147,7 +148,7 @@ void add_state(Collector& collector, const optim::Optimizer& optimizer) {
 void add_steps(Collector& collector, RunBoxes& run, const optim::Optimizer& optimizer) {
   const auto count = static_cast<std::int64_t>(optimizer.parameters().size());
   run.steps = at::empty({count, 2}, at::kLong);
-  run.steps.select(1, 0).copy_(optimizer.num_steps().second);
+  run.steps.select(1, 0).copy_(core_of(optimizer).num_steps().second);
   for (std::int64_t i = 0; i < count; ++i) {
     const auto number = static_cast<std::size_t>(i);
     run.steps[i][1] = static_cast<std::int64_t>(optimizer.group_of(number));
@@ -168,25 +169,26 @@ void add_average(Collector& collector, RunBoxes& run, const RunParts& parts) {
 
 }  // namespace
 
-RunBoxes boxes_of_rank(const torch::nn::Module& module, const optim::Optimizer& optimizer,
+RunBoxes boxes_of_rank(const torch::nn::Module& module, const optim::Optimizer* optimizer,
                        const RunParts& parts, RunShare share) {
   const at::NoGradGuard no_grad;
   RunBoxes boxes;
   Collector collector(boxes, module);
   const bool has_alike = share != RunShare::kOwnState;
   if (has_alike) {
-    const auto numbers = numbers_by_tensor(optimizer.parameters());
+    const auto numbers = numbers_by_tensor(optimizer != nullptr ? optimizer->parameters()
+                                                                : std::vector<at::Tensor>());
     models::visit_parameters(module, [&](const std::string& parameter_name, at::Tensor& parameter,
                                          const auto& division) {
       const std::string name = "model." + parameter_name;
       const at::Tensor memory = parameter.detach();
       const auto number = numbers.find(parameter.unsafeGetTensorImpl());
-      if (number == numbers.end() || !optimizer.has_one_copy())
+      if (number == numbers.end() || !core_of(*optimizer).has_one_copy())
         return collector.add(name, memory, division);
-      auto runs = share == RunShare::kLoad ? optimizer.elements_to_load(number->second)
-                                           : optimizer.elements_to_save(number->second);
+      auto runs = share == RunShare::kLoad ? core_of(*optimizer).elements_to_load(number->second)
+                                           : core_of(*optimizer).elements_to_save(number->second);
       if (runs.empty()) runs.emplace_back(0, 0);  // an empty box: the rank holds no elements
-      std::byte* const data = optimizer.parameter_to_write(number->second);
+      std::byte* const data = core_of(*optimizer).parameter_to_write(number->second);
       const auto element = static_cast<std::int64_t>(memory.element_size());
       for (const auto& [first, last] : runs)
         collector.add(name, memory, division,
@@ -197,32 +199,36 @@ RunBoxes boxes_of_rank(const torch::nn::Module& module, const optim::Optimizer& 
     for (const auto& item : module.named_buffers())
       collector.add("model." + item.key(), item.value().detach());
   }
-  if (has_alike || optimizer.shard_group() != nullptr) add_state(collector, optimizer);
+  if (optimizer != nullptr && (has_alike || core_of(*optimizer).shard_group() != nullptr))
+    add_state(collector, *optimizer);
   if (!has_alike) return boxes;
-  add_steps(collector, boxes, optimizer);
+  if (optimizer != nullptr) add_steps(collector, boxes, *optimizer);
   add_average(collector, boxes, parts);
   return boxes;
 }
 
 void require_same_groups(const at::Tensor& steps, const torch::nn::Module& module,
-                         const optim::Optimizer& optimizer) {
+                         const optim::Optimizer* optimizer) {
+  if (optimizer == nullptr) return;
   RunBoxes none;
   const Collector collector(none, module);
   std::string differences;
-  for (std::size_t i = 0; i < optimizer.parameters().size(); ++i) {
+  for (std::size_t i = 0; i < optimizer->parameters().size(); ++i) {
     const auto saved = steps[static_cast<std::int64_t>(i)][1].item<std::int64_t>();
-    if (saved == static_cast<std::int64_t>(optimizer.group_of(i))) continue;
+    if (saved == static_cast<std::int64_t>(optimizer->group_of(i))) continue;
     differences += fmt::format("\n  {}: in group {} here, in group {} in the checkpoint",
-                               collector.identity(optimizer.parameters()[i], i).name,
-                               optimizer.group_of(i), saved);
+                               collector.identity(optimizer->parameters()[i], i).name,
+                               optimizer->group_of(i), saved);
   }
   check(differences.empty(), "the checkpoint has other parameter groups:{}", differences);
 }
 
-void adopt(const RunBoxes& boxes, optim::Optimizer& optimizer, const RunParts& parts) {
-  const at::Tensor steps = boxes.steps.select(1, 0).contiguous();
-  const std::int64_t* const counts = steps.data_ptr<std::int64_t>();
-  optimizer.adopt_state({counts, counts + steps.numel()});
+void adopt(const RunBoxes& boxes, optim::Optimizer* optimizer, const RunParts& parts) {
+  if (optimizer != nullptr) {
+    const at::Tensor steps = boxes.steps.select(1, 0).contiguous();
+    const std::int64_t* const counts = steps.data_ptr<std::int64_t>();
+    core_of(*optimizer).adopt_state({counts, counts + steps.numel()});
+  }
   if (parts.average != nullptr) parts.average->set_state(boxes.average);
 }
 

@@ -44,16 +44,17 @@ enum class RunShare {
 
 // Returns boxes in the memory of module, optimizer and average, and of `steps` and `average`.
 // Error(kUnsupported) for tensors that are not on the CPU.
-RunBoxes boxes_of_rank(const torch::nn::Module& module, const optim::Optimizer& optimizer,
+// `optimizer`: null if the run has none of Paceline's optimizers; the same below.
+RunBoxes boxes_of_rank(const torch::nn::Module& module, const optim::Optimizer* optimizer,
                        const RunParts& parts, RunShare share);
 
 // Error(kInvalid), which lists the parameters, if the group of a parameter is not the one in
 // `steps`, which was filled from a checkpoint.
 void require_same_groups(const at::Tensor& steps, const torch::nn::Module& module,
-                         const optim::Optimizer& optimizer);
+                         const optim::Optimizer* optimizer);
 // Call it after all boxes have been filled: passes `steps` to the optimizer and `average` to the
 // average.
-void adopt(const RunBoxes& boxes, optim::Optimizer& optimizer, const RunParts& parts);
+void adopt(const RunBoxes& boxes, optim::Optimizer* optimizer, const RunParts& parts);
 
 // Returns the box of a whole tensor that only one rank has.
 HeldMemory box_of(const std::string& name, const at::Tensor& tensor);

@@ -52,7 +52,7 @@ optim::NamedTensors gather_hook_state(ProcessGroup& group, const HookState& stat
 }
 
 HookState scatter_hook_state(ProcessGroup& group, const optim::NamedTensors& saved, int root,
-                             optim::Words words) {
+                             optim::Metadata words) {
   HookState state{std::move(words), {}, {}};
   optim::NamedTensors all = empty_like_those_of(group, saved, root);
   if (group.rank() == root) all = saved;
@@ -79,29 +79,42 @@ constexpr const char* kAverage = "average";
 constexpr const char* kHook = "communication_hook";
 constexpr const char* kAverager = "periodic_averager";
 constexpr const char* kLearningRates = "learning_rates";
+constexpr const char* kAttached = "attached";  // the names of the attached states, with their kinds
 constexpr std::string_view kModelTensors = "model.";  // prefix of model tensors (run_boxes.cpp)
 
 // The hook of a reducer, with the same interface as the other parts.
 struct Hook {
   const Reducer& reducer;
-  void require_own(const optim::Words& words) const { reducer.require_own_hook(words); }
+  void require_compatible(const optim::Metadata& words) const { reducer.require_own_hook(words); }
 };
 std::optional<Hook> hook_of(const RunParts& parts) {
   if (parts.reducer == nullptr || !parts.reducer->has_hook()) return std::nullopt;
   return Hook{*parts.reducer};
 }
 
-std::string encode(const TrainingState& state, const optim::Optimizer& optimizer,
+std::string name_of(const optim::Optimizer* optimizer) {
+  return optimizer != nullptr ? optimizer->name() : "none";
+}
+
+optim::Metadata kinds_of(const std::vector<AttachedState>& states) {
+  optim::Metadata kinds;
+  for (const AttachedState& state : states) kinds[state.name] = state.kind;
+  return kinds;
+}
+
+std::string encode(const TrainingState& state, const optim::Optimizer* optimizer,
                    const RunParts& parts) {
-  nlohmann::json json{{"epoch", state.epoch},
-                      {"step", state.step},
-                      {"consumed", state.consumed},
-                      {"seed", state.seed},
-                      {"data", state.data},
-                      {"logical_shards", state.logical_shards},
-                      {"num_threads", state.num_threads},
-                      {"optimizer", optimizer.name()},
-                      {kLearningRates, optimizer.learning_rates()}};
+  nlohmann::json json{
+      {"epoch", state.epoch},
+      {"step", state.step},
+      {"consumed", state.consumed},
+      {"seed", state.seed},
+      {"data", state.data},
+      {"logical_shards", state.logical_shards},
+      {"num_threads", state.num_threads},
+      {"optimizer", name_of(optimizer)},
+      {kLearningRates, optimizer != nullptr ? optimizer->learning_rates() : std::vector<double>()}};
+  if (!parts.states.empty()) json[kAttached] = kinds_of(parts.states);
   if (parts.schedule != nullptr) json[kSchedule] = parts.schedule->state();
   if (parts.scaler != nullptr) json[kScaler] = parts.scaler->state();
   if (parts.average != nullptr) json[kAverage] = parts.average->options();
@@ -110,14 +123,35 @@ std::string encode(const TrainingState& state, const optim::Optimizer& optimizer
   return json_text(json);
 }
 
-void require_same_optimizer(const nlohmann::json& saved, const optim::Optimizer& optimizer) {
+void require_same_optimizer(const nlohmann::json& saved, const optim::Optimizer* optimizer) {
   const auto name = saved.at("optimizer").get<std::string>();
-  check(name == optimizer.name(), "the checkpoint was made with the optimizer {}, this run uses {}",
-        name, optimizer.name());
+  check(name == name_of(optimizer),
+        "the checkpoint was made with the optimizer {}, this run uses {}", name,
+        name_of(optimizer));
+  if (optimizer == nullptr) return;
   const std::size_t groups = saved.at(kLearningRates).size();
-  check(groups == optimizer.num_groups(),
+  check(groups == optimizer->num_groups(),
         "the checkpoint's optimizer has {} parameter groups, this run's {}", groups,
-        optimizer.num_groups());
+        optimizer->num_groups());
+}
+
+// Describes the attached states that only the checkpoint or only this run has, and those of another
+// kind; empty if there are none.
+std::string differences_of_states(const nlohmann::json& saved, const RunParts& parts) {
+  const auto there = saved.value(kAttached, optim::Metadata());
+  const auto here = kinds_of(parts.states);
+  std::string text;
+  for (const auto& [name, kind] : here) {
+    const auto found = there.find(name);
+    if (found != there.end() && found->second == kind) continue;
+    text += fmt::format("\n\"{}\": {} here, {} in the checkpoint", name, kind,
+                        found == there.end() ? "nothing" : found->second);
+  }
+  for (const auto& [name, kind] : there) {
+    if (!here.contains(name))
+      text += fmt::format("\n\"{}\": nothing here, {} in the checkpoint", name, kind);
+  }
+  return text;
 }
 
 // Describes how a part of the run differs from the saved one; empty if it does not differ. `part`:
@@ -130,7 +164,7 @@ std::string difference_of(const nlohmann::json& saved, const char* key, const Pa
   }
   if (part == nullptr) return "";
   try {
-    part->require_own(saved.at(key).template get<optim::Words>());
+    part->require_compatible(saved.at(key).template get<optim::Metadata>());
   } catch (const Error& error) {
     return fmt::format("\n{}", error.what());
   }
@@ -139,11 +173,11 @@ std::string difference_of(const nlohmann::json& saved, const char* key, const Pa
 
 void require_same_parts(const nlohmann::json& saved, const RunParts& parts) {
   const auto hook = hook_of(parts);
-  const std::string differences = difference_of(saved, kSchedule, parts.schedule) +
-                                  difference_of(saved, kScaler, parts.scaler) +
-                                  difference_of(saved, kAverage, parts.average) +
-                                  difference_of(saved, kHook, hook ? &*hook : nullptr) +
-                                  difference_of(saved, kAverager, parts.averager);
+  const std::string differences =
+      difference_of(saved, kSchedule, parts.schedule) +
+      difference_of(saved, kScaler, parts.scaler) + difference_of(saved, kAverage, parts.average) +
+      difference_of(saved, kHook, hook ? &*hook : nullptr) +
+      difference_of(saved, kAverager, parts.averager) + differences_of_states(saved, parts);
   check(differences.empty(), "the checkpoint's run has other parts than this one:{}", differences);
 }
 
@@ -176,12 +210,13 @@ nlohmann::json json_in(const std::map<std::string, std::string>& metadata) {
 }  // namespace
 
 std::map<std::string, std::string> words_of(const TrainingState& state,
-                                            const optim::Optimizer& optimizer,
+                                            const optim::Optimizer* optimizer,
                                             const RunParts& parts) {
   return {{kWords, encode(state, optimizer, parts)}};
 }
 
-void require_own(const Manifest& saved, const optim::Optimizer& optimizer, const RunParts& parts) {
+void require_compatible(const Manifest& saved, const optim::Optimizer* optimizer,
+                        const RunParts& parts) {
   check(saved.metadata.contains(kWords), "the checkpoint is not one of a training run");
   const auto words = json_in(saved.metadata);
   require_same_optimizer(words, optimizer);
@@ -191,7 +226,8 @@ void require_own(const Manifest& saved, const optim::Optimizer& optimizer, const
 void require_same_tensors(const Manifest& saved, const std::vector<HeldBox>& wanted) {
   std::map<std::string, std::string> rest;
   for (const StoredTensor& tensor : saved.tensors) {
-    if (tensor.name != kRandomStates && !tensor.name.starts_with(kHookTensors))
+    if (tensor.name != kRandomStates && !tensor.name.starts_with(kHookTensors) &&
+        !tensor.name.starts_with(kStates))
       rest[tensor.name] = describe(tensor.dtype, tensor.shape);
   }
   std::map<std::string, std::string> here;
@@ -236,17 +272,20 @@ std::optional<std::uint64_t> seed_in(const std::map<std::string, std::string>& m
   return std::nullopt;
 }
 
-void take_words(const std::map<std::string, std::string>& metadata, optim::Optimizer& optimizer,
+void take_words(const std::map<std::string, std::string>& metadata, optim::Optimizer* optimizer,
                 const RunParts& parts) {
   const auto json = json_in(metadata);
-  optimizer.set_learning_rates(json.at(kLearningRates).get<std::vector<double>>());
-  if (parts.schedule != nullptr) parts.schedule->set_state(json.at(kSchedule).get<optim::Words>());
-  if (parts.scaler != nullptr) parts.scaler->set_state(json.at(kScaler).get<optim::Words>());
-  if (parts.averager != nullptr) parts.averager->set_state(json.at(kAverager).get<optim::Words>());
+  if (optimizer != nullptr)
+    optimizer->set_learning_rates(json.at(kLearningRates).get<std::vector<double>>());
+  if (parts.schedule != nullptr)
+    parts.schedule->set_state(json.at(kSchedule).get<optim::Metadata>());
+  if (parts.scaler != nullptr) parts.scaler->set_state(json.at(kScaler).get<optim::Metadata>());
+  if (parts.averager != nullptr)
+    parts.averager->set_state(json.at(kAverager).get<optim::Metadata>());
 }
 
-optim::Words hook_words_in(const std::map<std::string, std::string>& metadata) {
-  return json_in(metadata).value(kHook, optim::Words());
+optim::Metadata hook_words_in(const std::map<std::string, std::string>& metadata) {
+  return json_in(metadata).value(kHook, optim::Metadata());
 }
 
 }  // namespace paceline::train

@@ -31,7 +31,7 @@ optim::NamedTensors gather_hook_state(ProcessGroup& group, const HookState& stat
 // rank gets the residuals that it saved or, if the number of ranks has changed, the mean of all
 // ranks' residuals. `words`: the words of the state.
 HookState scatter_hook_state(ProcessGroup& group, const optim::NamedTensors& saved, int root,
-                             optim::Words words);
+                             optim::Metadata words);
 
 // The metadata of a training run's checkpoint, and checks whether a checkpoint belongs to such a
 // run. The functions below are not collective.
@@ -41,27 +41,31 @@ inline constexpr const char* kHookTensors = "hook.";  // the prefix of the names
 // The key of the launcher's name for the job, in the metadata of a checkpoint in memory.
 inline constexpr const char* kJobWord = "job";
 
-// Returns the metadata for a checkpoint of this run.
+inline constexpr const char* kStates = "state.";  // the prefix of the names of attached states
+
+// Returns the metadata for a checkpoint of this run. `optimizer`: null if the run has none of
+// Paceline's optimizers; the same below.
 std::map<std::string, std::string> words_of(const TrainingState& state,
-                                            const optim::Optimizer& optimizer,
+                                            const optim::Optimizer* optimizer,
                                             const RunParts& parts);
 
 // Error(kInvalid), with all differences, when the checkpoint is not from a training run, is from
 // another optimizer, or was saved with other parameters of schedule, scaler, average of the
-// weights, communication hook or periodic averager.
-void require_own(const Manifest& saved, const optim::Optimizer& optimizer, const RunParts& parts);
+// weights, communication hook or periodic averager, or with other attached states.
+void require_compatible(const Manifest& saved, const optim::Optimizer* optimizer,
+                        const RunParts& parts);
 // Error(kInvalid), with the tensors that only the checkpoint or only the run has, and those whose
 // shape or type differs. `wanted`: the boxes that the run needs, from all ranks.
 void require_same_tensors(const Manifest& saved, const std::vector<HeldBox>& wanted);
 
-// Reads the state from the metadata of a checkpoint that require_own() has accepted.
+// Reads the state from the metadata of a checkpoint that require_compatible() has accepted.
 TrainingState state_in(const std::map<std::string, std::string>& metadata);
 // Passes the saved learning rates to the optimizer, and the saved states to the schedule, the
 // scaler and the periodic averager.
-void take_words(const std::map<std::string, std::string>& metadata, optim::Optimizer& optimizer,
+void take_words(const std::map<std::string, std::string>& metadata, optim::Optimizer* optimizer,
                 const RunParts& parts);
 // Returns the words of the communication hook's HookState.
-optim::Words hook_words_in(const std::map<std::string, std::string>& metadata);
+optim::Metadata hook_words_in(const std::map<std::string, std::string>& metadata);
 // Returns the seed in this metadata; nullopt when the checkpoint is not from a training run.
 std::optional<std::uint64_t> seed_in(const std::map<std::string, std::string>& metadata);
 

@@ -227,8 +227,7 @@ at::Tensor read_tensor(const SafetensorsFile& file, const TensorEntry& entry, bo
              : tensor;
 }
 
-void read_shard(const WeightsShard& shard, const ReadWeightsOptions& options,
-                TensorsByName& tensors) {
+void read_shard(const WeightsShard& shard, const ReadWeightsOptions& options, StateDict& tensors) {
   const SafetensorsFile file(shard.path, ForeignTypes::kKeep);
   require_promised(shard, file.header());
   for (const TensorEntry& entry : file.header().tensors) {
@@ -241,12 +240,12 @@ void read_shard(const WeightsShard& shard, const ReadWeightsOptions& options,
 
 }  // namespace
 
-void load_weights(torch::nn::Module& module, const TensorsByName& tensors) {
+void load_weights(torch::nn::Module& module, const StateDict& tensors) {
   const auto words = [](const at::Tensor& tensor) {
     return fmt::format("{} [{}]", c10::toString(tensor.scalar_type()),
                        fmt::join(tensor.sizes().vec(), ", "));
   };
-  const TensorsByName own = weights_of(module);
+  const StateDict own = weights_of(module);
   std::string differences;
   for (const auto& [name, tensor] : own) {
     const auto found = tensors.find(name);
@@ -266,7 +265,7 @@ void load_weights(torch::nn::Module& module, const TensorsByName& tensors) {
   for (const auto& [name, tensor] : own) at::Tensor(tensor).copy_(tensors.at(name));
 }
 
-void write_weights(const std::string& path, const TensorsByName& tensors) {
+void write_weights(const std::string& path, const StateDict& tensors) {
   std::vector<at::Tensor> kept;
   std::vector<TensorEntry> entries;
   for (const auto& [name, tensor] : tensors) {
@@ -292,8 +291,8 @@ void write_weights(const std::string& path, const TensorsByName& tensors) {
   }
 }
 
-TensorsByName read_weights(const std::string& path, const ReadWeightsOptions& options) {
-  TensorsByName tensors;
+StateDict read_weights(const std::string& path, const ReadWeightsOptions& options) {
+  StateDict tensors;
   for (const WeightsShard& shard : find_weights_shards(path)) read_shard(shard, options, tensors);
   return tensors;
 }

@@ -59,12 +59,12 @@ std::vector<WeightsShard> find_weights_shards(const std::string& path);
 
 // Copies the tensors into the module. Error(kInvalid), which lists every difference in names,
 // shapes and element types; in that case no tensor has been copied.
-void load_weights(torch::nn::Module& module, const TensorsByName& tensors);
+void load_weights(torch::nn::Module& module, const StateDict& tensors);
 
 // Replaces the file with a single rename, so that a reader sees either the whole old file or the
 // whole new one. The tensors may have any device and memory order. Error(kSystem) if a system call
 // fails, kUnsupported for an element type that the engine does not support.
-void write_weights(const std::string& path, const TensorsByName& tensors);
+void write_weights(const std::string& path, const StateDict& tensors);
 
 struct ReadWeightsOptions {
   // Leaves out the tensors for whose names it returns true, whatever their element type.
@@ -78,6 +78,6 @@ struct ReadWeightsOptions {
 // followed. Error(kCorrupt) when a file is missing, is not a regular file or is not valid, and when
 // the shards do not contain exactly the tensors that the index lists; kUnsupported, which names the
 // tensor, for an element type that the engine does not support.
-TensorsByName read_weights(const std::string& path, const ReadWeightsOptions& options = {});
+StateDict read_weights(const std::string& path, const ReadWeightsOptions& options = {});
 
 }  // namespace paceline

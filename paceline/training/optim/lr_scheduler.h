@@ -5,7 +5,7 @@
 // rate from its base rate. Formulas and defaults are PyTorch's, in closed form: a rate depends only
 // on the number of steps, so a resumed schedule continues with the same bits.
 //
-//   StepLr schedule(optimizer, {.step_size = 30});
+//   StepLR schedule(optimizer, {.step_size = 30});
 //   ... optimizer.step(); schedule.step();
 //
 // Its state is stored in a checkpoint as words: its parameters, which must be the same when it is
@@ -17,49 +17,50 @@
 #include <limits>
 #include <vector>
 
+#include "paceline/training/optim/metadata.h"
 #include "paceline/training/optim/optimizer.h"
-#include "paceline/training/optim/state_words.h"
 
 namespace paceline::optim {
 
-class Schedule {
+class LRScheduler {
  public:
-  virtual ~Schedule() = default;
-  Schedule(const Schedule&) = delete;
-  Schedule& operator=(const Schedule&) = delete;
+  virtual ~LRScheduler() = default;
+  LRScheduler(const LRScheduler&) = delete;
+  LRScheduler& operator=(const LRScheduler&) = delete;
 
   // "step", "multi_step", "cosine_annealing", "one_cycle" or "reduce_on_plateau".
   virtual const char* name() const = 0;
   const std::vector<double>& base_rates() const { return base_rates_; }
 
-  Words state() const;
+  Metadata state() const;
   // Throws Error(kInvalid), which lists the differences, when `state` is from a schedule with other
   // parameters: another kind, other options or other base rates.
-  void require_own(const Words& state) const;
-  // Calls require_own(), then continues from `state` and sets the learning rates that belong to it.
-  void set_state(const Words& state);
+  void require_compatible(const Metadata& state) const;
+  // Calls require_compatible(), then continues from `state` and sets the learning rates that belong
+  // to it.
+  void set_state(const Metadata& state);
 
  protected:
-  explicit Schedule(Optimizer& optimizer)
+  explicit LRScheduler(Optimizer& optimizer)
       : optimizer_(optimizer), base_rates_(optimizer.learning_rates()) {}
 
   Optimizer& optimizer() const { return optimizer_; }
   // Error(kInvalid) when groups were added to the optimizer after the schedule was constructed.
   void require_own_groups() const;
   // The options, which must be the same when the schedule is resumed.
-  virtual Words options() const = 0;
-  virtual Words progress() const = 0;
-  virtual void set_progress(const Words& words) = 0;
+  virtual Metadata options() const = 0;
+  virtual Metadata progress() const = 0;
+  virtual void set_progress(const Metadata& words) = 0;
 
  private:
-  Words parameters() const;
+  Metadata parameters() const;
 
   Optimizer& optimizer_;
   const std::vector<double> base_rates_;  // [group]
 };
 
 // A schedule whose rates are a function of the number of steps.
-class LrSchedule : public Schedule {
+class StepCountScheduler : public LRScheduler {
  public:
   // Advances by one step. Call it after each step of the optimizer or once per epoch, depending on
   // which of the two the options count.
@@ -67,87 +68,87 @@ class LrSchedule : public Schedule {
   std::int64_t num_steps() const { return num_steps_; }
 
  protected:
-  using Schedule::Schedule;
+  using LRScheduler::LRScheduler;
 
   virtual double rate(std::size_t group, std::int64_t step) const = 0;
   // Sets the rates for step num_steps(). Constructors call it last.
   virtual void apply();
 
  private:
-  Words progress() const override;
-  void set_progress(const Words& words) override;
+  Metadata progress() const override;
+  void set_progress(const Metadata& words) override;
 
   std::int64_t num_steps_ = 0;
 };
 
 // The constructors of schedules throw Error(kInvalid) for options that are out of range.
 
-struct StepLrOptions {
+struct StepLROptions {
   std::int64_t step_size = 1;
   double gamma = 0.1;
 };
 
 // rate = base x gamma^(steps / step_size), with an integer division:
 // torch.optim.lr_scheduler.StepLR.
-class StepLr final : public LrSchedule {
+class StepLR final : public StepCountScheduler {
  public:
-  StepLr(Optimizer& optimizer, const StepLrOptions& options);
+  StepLR(Optimizer& optimizer, const StepLROptions& options);
   const char* name() const override { return "step"; }
 
  private:
   double rate(std::size_t group, std::int64_t step) const override;
-  Words options() const override;
+  Metadata options() const override;
 
-  const StepLrOptions options_;
+  const StepLROptions options_;
 };
 
-struct MultiStepLrOptions {
+struct MultiStepLROptions {
   std::vector<std::int64_t> milestones;  // in any order; a repeated one counts twice
   double gamma = 0.1;
 };
 
 // rate = base x gamma^(milestones reached): torch.optim.lr_scheduler.MultiStepLR.
-class MultiStepLr final : public LrSchedule {
+class MultiStepLR final : public StepCountScheduler {
  public:
-  MultiStepLr(Optimizer& optimizer, const MultiStepLrOptions& options);
+  MultiStepLR(Optimizer& optimizer, const MultiStepLROptions& options);
   const char* name() const override { return "multi_step"; }
 
  private:
   double rate(std::size_t group, std::int64_t step) const override;
-  Words options() const override;
+  Metadata options() const override;
 
-  MultiStepLrOptions options_;
+  MultiStepLROptions options_;
 };
 
-struct CosineAnnealingLrOptions {
-  std::int64_t t_max = 1;  // steps from the base rate to eta_min; afterwards the rate rises again
+struct CosineAnnealingLROptions {
+  std::int64_t T_max = 1;  // steps from the base rate to eta_min; afterwards the rate rises again
   double eta_min = 0;
   std::int64_t warmup_steps = 0;  // first steps; the rate rises linearly to the base rate
   double warmup_start_factor = 1.0 / 3;
 };
 
-// eta_min + (base - eta_min) x (1 + cos(pi x t / t_max)) / 2, with t counted from the end of the
+// eta_min + (base - eta_min) x (1 + cos(pi x t / T_max)) / 2, with t counted from the end of the
 // warm-up: CosineAnnealingLR or, with a warm-up, a SequentialLR of LinearLR and CosineAnnealingLR.
-class CosineAnnealingLr final : public LrSchedule {
+class CosineAnnealingLR final : public StepCountScheduler {
  public:
-  CosineAnnealingLr(Optimizer& optimizer, const CosineAnnealingLrOptions& options);
+  CosineAnnealingLR(Optimizer& optimizer, const CosineAnnealingLROptions& options);
   const char* name() const override { return "cosine_annealing"; }
 
  private:
   double rate(std::size_t group, std::int64_t step) const override;
-  Words options() const override;
+  Metadata options() const override;
 
-  const CosineAnnealingLrOptions options_;
+  const CosineAnnealingLROptions options_;
 };
 
 // The shape of the curve between two rates.
-enum class Anneal : std::uint8_t { kCosine, kLinear };
+enum class AnnealStrategy : std::uint8_t { kCosine, kLinear };
 
-struct OneCycleLrOptions {
+struct OneCycleLROptions {
   std::vector<double> max_lr;    // one value for all groups, or one for each group
   std::int64_t total_steps = 0;  // steps of the whole training
   double pct_start = 0.3;        // the share of the steps in which the rate rises
-  Anneal anneal = Anneal::kCosine;
+  AnnealStrategy anneal_strategy = AnnealStrategy::kCosine;
   bool cycle_momentum = true;  // also changes the momentum (beta1 of Adam and similar optimizers)
   double base_momentum = 0.85;
   double max_momentum = 0.95;
@@ -162,9 +163,9 @@ struct OneCycleLrOptions {
 // the last one the rate stays constant, whereas PyTorch's continues the curve. Error(kInvalid) for
 // a step after `total_steps`, for options that are out of range, and for cycle_momentum if a group
 // has no momentum.
-class OneCycleLr final : public LrSchedule {
+class OneCycleLR final : public StepCountScheduler {
  public:
-  OneCycleLr(Optimizer& optimizer, const OneCycleLrOptions& options);
+  OneCycleLR(Optimizer& optimizer, const OneCycleLROptions& options);
   const char* name() const override { return "one_cycle"; }
 
  private:
@@ -179,15 +180,15 @@ class OneCycleLr final : public LrSchedule {
   double between(double first, double last, double share) const;
   double rate(std::size_t group, std::int64_t step) const override;
   void apply() override;
-  Words options() const override;
+  Metadata options() const override;
 
-  OneCycleLrOptions options_;
+  OneCycleLROptions options_;
 };
 
 enum class MetricMode : std::uint8_t { kMin, kMax };  // which values of the metric are better
 enum class ThresholdMode : std::uint8_t { kRelative, kAbsolute };
 
-struct ReduceLrOnPlateauOptions {
+struct ReduceLROnPlateauOptions {
   MetricMode mode = MetricMode::kMin;
   double factor = 0.1;
   std::int64_t patience = 10;  // this many steps without improvement are accepted
@@ -200,10 +201,10 @@ struct ReduceLrOnPlateauOptions {
 
 // Lowers the rates when a metric has stopped improving, as
 // torch.optim.lr_scheduler.ReduceLROnPlateau does.
-class ReduceLrOnPlateau final : public Schedule {
+class ReduceLROnPlateau final : public LRScheduler {
  public:
   // Error(kInvalid) for a factor outside (0, 1) and for negative numbers.
-  ReduceLrOnPlateau(Optimizer& optimizer, const ReduceLrOnPlateauOptions& options);
+  ReduceLROnPlateau(Optimizer& optimizer, const ReduceLROnPlateauOptions& options);
   const char* name() const override { return "reduce_on_plateau"; }
 
   // Takes the metric of an evaluation into account; call it after each evaluation. All ranks must
@@ -213,11 +214,11 @@ class ReduceLrOnPlateau final : public Schedule {
  private:
   bool is_better(double metric) const;
   void reduce();
-  Words options() const override;
-  Words progress() const override;
-  void set_progress(const Words& words) override;
+  Metadata options() const override;
+  Metadata progress() const override;
+  void set_progress(const Metadata& words) override;
 
-  const ReduceLrOnPlateauOptions options_;
+  const ReduceLROnPlateauOptions options_;
   double best_;
   std::int64_t num_bad_ = 0;  // consecutive steps without improvement
   std::int64_t cooldown_left_ = 0;

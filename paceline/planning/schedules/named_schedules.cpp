@@ -1,4 +1,4 @@
-#include "paceline/planning/schedules/named_plans.h"
+#include "paceline/planning/schedules/named_schedules.h"
 
 #include <algorithm>
 #include <array>
@@ -14,22 +14,22 @@ namespace {
 constexpr std::array<std::string_view, 4> kNames = {"gpipe", "1f1b", "interleaved-1f1b",
                                                     "zero-bubble"};
 
-Plan empty_plan(std::string_view name, const PlanSize& size) {
+PipelineSchedule empty_schedule(std::string_view name, const PipelineScheduleSize& size) {
   check(size.num_micro_batches >= 1, "{}: {} micro-batches; at least one is needed", name,
         size.num_micro_batches);
-  Plan plan{.name = std::string(name),
-            .num_micro_batches = size.num_micro_batches,
-            .rank_of_stage = looped_layout(size.num_ranks, size.stages_per_rank),
-            .ranks = {}};
-  plan.ranks.resize(static_cast<std::size_t>(size.num_ranks));
-  return plan;
+  PipelineSchedule schedule{.name = std::string(name),
+                            .num_micro_batches = size.num_micro_batches,
+                            .rank_of_stage = looped_layout(size.num_ranks, size.stages_per_rank),
+                            .ranks = {}};
+  schedule.ranks.resize(static_cast<std::size_t>(size.num_ranks));
+  return schedule;
 }
 
 // The stage and the micro-batch on which a rank works in step t of its forward or backward passes.
 // Stages take turns of `per_turn` micro-batches.
 class Turns {
  public:
-  Turns(const PlanSize& size, int rank, int per_turn, ActionKind kind)
+  Turns(const PipelineScheduleSize& size, int rank, int per_turn, ActionKind kind)
       : size_(size), rank_(rank), per_turn_(per_turn), kind_(kind) {}
 
   Action next() {
@@ -42,14 +42,14 @@ class Turns {
   }
 
  private:
-  const PlanSize size_;
+  const PipelineScheduleSize size_;
   const int rank_;
   const int per_turn_;
   const ActionKind kind_;
   int step_ = 0;
 };
 
-int round_size(std::string_view name, const PlanSize& size) {
+int round_size(std::string_view name, const PipelineScheduleSize& size) {
   const int rounds = std::max(1, size.num_micro_batches / size.num_ranks);
   check(size.num_micro_batches % rounds == 0,
         "{}: {} micro-batches on {} ranks do not make {} rounds of equal size; choose a multiple "
@@ -62,7 +62,7 @@ int round_size(std::string_view name, const PlanSize& size) {
 // then the remaining backward passes. With `weight_delay` the backward passes make only input
 // gradients, and the weight gradient of a backward pass follows the input gradient of the pass that
 // is `weight_delay` passes later.
-std::vector<Action> in_turns(const PlanSize& size, int rank, int per_turn, int warmup,
+std::vector<Action> in_turns(const PipelineScheduleSize& size, int rank, int per_turn, int warmup,
                              std::optional<int> weight_delay) {
   const int total = size.num_micro_batches * size.stages_per_rank;
   const auto backward = weight_delay ? ActionKind::kInputGradient : ActionKind::kBackward;
@@ -84,61 +84,67 @@ std::vector<Action> in_turns(const PlanSize& size, int rank, int per_turn, int w
 
 }  // namespace
 
-Plan gpipe(const PlanSize& size) {
-  Plan plan = empty_plan("gpipe", size);
+PipelineSchedule gpipe(const PipelineScheduleSize& size) {
+  PipelineSchedule schedule = empty_schedule("gpipe", size);
   const int total = size.num_micro_batches * size.stages_per_rank;
   for (int rank = 0; rank < size.num_ranks; ++rank) {
-    plan.ranks[static_cast<std::size_t>(rank)] =
+    schedule.ranks[static_cast<std::size_t>(rank)] =
         in_turns(size, rank, size.num_micro_batches, total, std::nullopt);
   }
-  return plan;
+  return schedule;
 }
 
-Plan one_f_one_b(const PlanSize& size) {
-  Plan plan = empty_plan("1f1b", size);
+PipelineSchedule one_f_one_b(const PipelineScheduleSize& size) {
+  PipelineSchedule schedule = empty_schedule("1f1b", size);
   check(size.stages_per_rank == 1,
         "1f1b: {} stages a rank; it supports one, interleaved-1f1b supports several",
         size.stages_per_rank);
   // Before its first backward pass a stage makes S - s forward passes, or all if there are fewer
-  // (named_plans.h). The warm-up has one of them less, because in_turns() makes a forward pass
+  // (named_schedules.h). The warm-up has one of them less, because in_turns() makes a forward pass
   // before each backward pass.
   for (int rank = 0; rank < size.num_ranks; ++rank) {
-    plan.ranks[static_cast<std::size_t>(rank)] =
+    schedule.ranks[static_cast<std::size_t>(rank)] =
         in_turns(size, rank, size.num_micro_batches, size.num_ranks - 1 - rank, std::nullopt);
   }
-  return plan;
+  return schedule;
 }
 
-Plan interleaved_one_f_one_b(const PlanSize& size) {
-  Plan plan = empty_plan("interleaved-1f1b", size);
-  const int per_round = round_size(plan.name, size);
+PipelineSchedule interleaved_one_f_one_b(const PipelineScheduleSize& size) {
+  PipelineSchedule schedule = empty_schedule("interleaved-1f1b", size);
+  const int per_round = round_size(schedule.name, size);
   for (int rank = 0; rank < size.num_ranks; ++rank) {
     const int warmup = (size.stages_per_rank - 1) * per_round + 2 * (size.num_ranks - 1 - rank);
-    plan.ranks[static_cast<std::size_t>(rank)] =
+    schedule.ranks[static_cast<std::size_t>(rank)] =
         in_turns(size, rank, per_round, warmup, std::nullopt);
   }
-  return plan;
+  return schedule;
 }
 
-Plan zero_bubble(const PlanSize& size) {
-  Plan plan = empty_plan("zero-bubble", size);
+PipelineSchedule zero_bubble(const PipelineScheduleSize& size) {
+  PipelineSchedule schedule = empty_schedule("zero-bubble", size);
   const int per_round =
-      size.stages_per_rank == 1 ? size.num_micro_batches : round_size(plan.name, size);
+      size.stages_per_rank == 1 ? size.num_micro_batches : round_size(schedule.name, size);
   for (int rank = 0; rank < size.num_ranks; ++rank) {
     const int warmup = (size.stages_per_rank - 1) * per_round + size.num_ranks - 1 - rank;
-    plan.ranks[static_cast<std::size_t>(rank)] = in_turns(size, rank, per_round, warmup, rank);
+    schedule.ranks[static_cast<std::size_t>(rank)] = in_turns(size, rank, per_round, warmup, rank);
   }
-  return plan;
-}
-
-std::span<const std::string_view> plan_names() { return kNames; }
-
-Plan make_plan(std::string_view name, const PlanSize& size) {
-  constexpr std::array kMakers = {&gpipe, &one_f_one_b, &interleaved_one_f_one_b, &zero_bubble};
-  const auto at = std::find(kNames.begin(), kNames.end(), name) - kNames.begin();
-  check(static_cast<std::size_t>(at) < kNames.size(), "unknown schedule '{}'; choose one of {}",
-        name, fmt::join(kNames, ", "));
-  return kMakers[static_cast<std::size_t>(at)](size);
+  return schedule;
 }
 
 }  // namespace paceline::pipeline
+
+namespace paceline {
+
+std::span<const std::string_view> pipeline_schedule_names() { return pipeline::kNames; }
+
+PipelineSchedule pipeline_schedule(std::string_view name, const PipelineScheduleSize& size) {
+  constexpr std::array kMakers = {&pipeline::gpipe, &pipeline::one_f_one_b,
+                                  &pipeline::interleaved_one_f_one_b, &pipeline::zero_bubble};
+  const auto at =
+      std::find(pipeline::kNames.begin(), pipeline::kNames.end(), name) - pipeline::kNames.begin();
+  check(static_cast<std::size_t>(at) < pipeline::kNames.size(),
+        "unknown schedule '{}'; choose one of {}", name, fmt::join(pipeline::kNames, ", "));
+  return kMakers[static_cast<std::size_t>(at)](size);
+}
+
+}  // namespace paceline

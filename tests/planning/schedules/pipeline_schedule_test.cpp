@@ -1,10 +1,10 @@
-// Plans as text, and the plans that validate() refuses.
+// Plans as text, and the schedules that validate() refuses.
 
-#include "paceline/planning/schedules/plan.h"
+#include "paceline/planning/schedules/pipeline_schedule.h"
 
 #include <gtest/gtest.h>
 
-#include "paceline/planning/schedules/named_plans.h"
+#include "paceline/planning/schedules/named_schedules.h"
 
 #include "tests/harness/expect_error.h"
 
@@ -28,17 +28,17 @@ TEST(PlanText, other_texts_are_refused) {
 }
 
 TEST(PlanText, a_plan_survives_the_way_through_its_text) {
-  for (const auto name : plan_names()) {
-    const Plan plan = make_plan(name, {3, 6, 1});
-    EXPECT_EQ(plan_from_csv(to_csv(plan), plan.name), plan) << name;
+  for (const auto name : pipeline_schedule_names()) {
+    const PipelineSchedule schedule = pipeline_schedule(name, {3, 6, 1});
+    EXPECT_EQ(schedule_from_csv(to_csv(schedule), schedule.name), schedule) << name;
   }
 }
 
 TEST(PlanText, empty_cells_are_bubbles) {
-  const Plan plan = plan_from_csv("0F0,0F1,,,0B0, ,0B1\n,1F0,1B0,1F1,1B1\n");
-  EXPECT_EQ(to_csv(plan), "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
-  EXPECT_EQ(plan.num_micro_batches, 2);
-  validate(plan);
+  const PipelineSchedule schedule = schedule_from_csv("0F0,0F1,,,0B0, ,0B1\n,1F0,1B0,1F1,1B1\n");
+  EXPECT_EQ(to_csv(schedule), "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
+  EXPECT_EQ(schedule.num_micro_batches, 2);
+  validate(schedule);
 }
 
 TEST(PlanText, layouts) {
@@ -46,10 +46,11 @@ TEST(PlanText, layouts) {
   EXPECT_EQ(v_layout(3), (std::vector<int>{0, 1, 2, 2, 1, 0}));
   expect_error(ErrorCode::kInvalid, {"at least one rank", "0 and 2"}, [] { looped_layout(0, 2); });
   expect_error(ErrorCode::kInvalid, {"0F1: stage 0 is on rank 0 and on rank 1"},
-               [] { plan_from_csv("0F0\n0F1\n"); });
-  expect_error(ErrorCode::kInvalid, {"no rank has stage 0 of 2"}, [] { plan_from_csv("1F0\n"); });
+               [] { schedule_from_csv("0F0\n0F1\n"); });
+  expect_error(ErrorCode::kInvalid, {"no rank has stage 0 of 2"},
+               [] { schedule_from_csv("1F0\n"); });
   expect_error(ErrorCode::kInvalid, {"fewer than 100000 stages"},
-               [] { plan_from_csv("2000000000F0\n"); });
+               [] { schedule_from_csv("2000000000F0\n"); });
 }
 
 struct Refused {
@@ -72,7 +73,7 @@ TEST(Validate, names_the_rank_and_the_action) {
   };
   for (const auto& [csv, words] : all) {
     SCOPED_TRACE(csv);
-    expect_error(ErrorCode::kInvalid, words, [&] { validate(plan_from_csv(csv)); });
+    expect_error(ErrorCode::kInvalid, words, [&] { validate(schedule_from_csv(csv)); });
   }
 }
 
@@ -82,19 +83,20 @@ TEST(Validate, a_cycle_over_ranks_is_a_deadlock) {
   expect_error(
       ErrorCode::kInvalid,
       {"deadlock", "rank 0: 0B0 (action 1 of 4) needs 1B0 of rank 1", "wait forever at 1F1"},
-      [] { validate(plan_from_csv("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n")); });
+      [] { validate(schedule_from_csv("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n")); });
 }
 
 TEST(Validate, an_action_on_another_rank) {
-  Plan plan = gpipe({2, 1});
-  plan.rank_of_stage = {1, 0};
-  expect_error(ErrorCode::kInvalid, {"rank 0", "0F0 belongs to rank 1"}, [&] { validate(plan); });
-  plan.rank_of_stage = {0, 2};
-  expect_error(ErrorCode::kInvalid, {"stage 1 is on rank 2 of 2"}, [&] { validate(plan); });
-  plan = gpipe({2, 1});
-  plan.ranks[1].push_back({ActionKind::kForward, 1, 7});
+  PipelineSchedule schedule = gpipe({2, 1});
+  schedule.rank_of_stage = {1, 0};
+  expect_error(ErrorCode::kInvalid, {"rank 0", "0F0 belongs to rank 1"},
+               [&] { validate(schedule); });
+  schedule.rank_of_stage = {0, 2};
+  expect_error(ErrorCode::kInvalid, {"stage 1 is on rank 2 of 2"}, [&] { validate(schedule); });
+  schedule = gpipe({2, 1});
+  schedule.ranks[1].push_back({ActionKind::kForward, 1, 7});
   expect_error(ErrorCode::kInvalid, {"rank 1", "1F7 is outside of 2 stages and 1 micro-batches"},
-               [&] { validate(plan); });
+               [&] { validate(schedule); });
 }
 
 }  // namespace

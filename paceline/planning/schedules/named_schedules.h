@@ -23,28 +23,36 @@
 #include <span>
 #include <string_view>
 
-#include "paceline/planning/schedules/plan.h"
+#include "paceline/planning/schedules/pipeline_schedule.h"
 
-namespace paceline::pipeline {
+namespace paceline {
 
-struct PlanSize {
+struct PipelineScheduleSize {
   int num_ranks = 1;
   int num_micro_batches = 1;
   int stages_per_rank = 1;
 };
 
-// All of these throw Error(kInvalid) for numbers below 1.
-Plan gpipe(const PlanSize& size);
+}  // namespace paceline
+
+namespace paceline::pipeline {
+
+// The schedules by functions of their own. All of these throw Error(kInvalid) for numbers below 1.
+PipelineSchedule gpipe(const PipelineScheduleSize& size);
 // Throws Error(kInvalid) for several stages per rank.
-Plan one_f_one_b(const PlanSize& size);
+PipelineSchedule one_f_one_b(const PipelineScheduleSize& size);
 // The micro-batches form max(1, M / ranks) rounds of equal size; throws Error(kInvalid) if they
 // cannot.
-Plan interleaved_one_f_one_b(const PlanSize& size);
-Plan zero_bubble(const PlanSize& size);
-
-// {"gpipe", "1f1b", "interleaved-1f1b", "zero-bubble"}.
-std::span<const std::string_view> plan_names();
-// Throws Error(kInvalid), which lists the names, for an unknown name.
-Plan make_plan(std::string_view name, const PlanSize& size);
+PipelineSchedule interleaved_one_f_one_b(const PipelineScheduleSize& size);
+PipelineSchedule zero_bubble(const PipelineScheduleSize& size);
 
 }  // namespace paceline::pipeline
+
+namespace paceline {
+
+// {"gpipe", "1f1b", "interleaved-1f1b", "zero-bubble"}.
+std::span<const std::string_view> pipeline_schedule_names();
+// Throws Error(kInvalid), which lists the names, for an unknown name.
+PipelineSchedule pipeline_schedule(std::string_view name, const PipelineScheduleSize& size);
+
+}  // namespace paceline

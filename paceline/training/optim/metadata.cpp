@@ -1,4 +1,4 @@
-#include "paceline/training/optim/state_words.h"
+#include "paceline/training/optim/metadata.h"
 
 #include <charconv>
 
@@ -10,7 +10,7 @@ namespace paceline::optim {
 
 namespace {
 
-const std::string& word_in(const Words& words, const std::string& name, std::string_view owner) {
+const std::string& word_in(const Metadata& words, const std::string& name, std::string_view owner) {
   const auto found = words.find(name);
   check(found != words.end(), "{}: the saved state has no \"{}\"", owner, name);
   return found->second;
@@ -36,15 +36,15 @@ std::string to_word(const std::vector<std::int64_t>& values) {
   return fmt::format("{}", fmt::join(values, " "));
 }
 
-double number_in(const Words& words, const std::string& name, std::string_view owner) {
+double number_in(const Metadata& words, const std::string& name, std::string_view owner) {
   return parse_number<double>(word_in(words, name, owner), name, owner);
 }
 
-std::int64_t count_in(const Words& words, const std::string& name, std::string_view owner) {
+std::int64_t count_in(const Metadata& words, const std::string& name, std::string_view owner) {
   return parse_number<std::int64_t>(word_in(words, name, owner), name, owner);
 }
 
-std::vector<double> numbers_in(const Words& words, const std::string& name,
+std::vector<double> numbers_in(const Metadata& words, const std::string& name,
                                std::string_view owner) {
   std::vector<double> values;
   std::string_view rest = word_in(words, name, owner);
@@ -56,7 +56,7 @@ std::vector<double> numbers_in(const Words& words, const std::string& name,
   return values;
 }
 
-void require_same_words(const Words& saved, const Words& here, std::string_view owner) {
+void require_same_words(const Metadata& saved, const Metadata& here, std::string_view owner) {
   std::string differences;
   for (const auto& [name, word] : here) {
     const auto found = saved.find(name);

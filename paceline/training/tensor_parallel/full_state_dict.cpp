@@ -1,4 +1,4 @@
-#include "paceline/training/tensor_parallel/dense_weights.h"
+#include "paceline/training/tensor_parallel/full_state_dict.h"
 
 #include <memory>
 #include <optional>
@@ -46,7 +46,7 @@ Weights weights_in(torch::nn::Module& module, const OfParameter& of = {}) {
   return weights;
 }
 
-std::string differences(const Weights& own, const TensorsByName& given) {
+std::string differences(const Weights& own, const StateDict& given) {
   std::string text;
   for (const auto& [name, weight] : own) {
     const auto found = given.find(name);
@@ -70,7 +70,7 @@ void require_parts_of(const ProcessGroup& group, const Weights& weights) {
   for (const auto& [name, weight] : weights) {
     const auto& division = weight.division;
     check(!division || (division->parts == group.world_size() && division->part == group.rank()),
-          "{}: gather_dense: {} is part {} of {}, which are not the ranks of group {}; pass "
+          "{}: full_state_dict: {} is part {} of {}, which are not the ranks of group {}; pass "
           "the group that the model was made for",
           group.self(), name, division ? division->part : 0, division ? division->parts : 1,
           group.name());
@@ -102,7 +102,7 @@ void write_part(const Division& division, const at::Tensor& part, const at::Tens
 
 // Returns the shared copy, into which every rank writes its parts; empty if the ranks cannot share
 // a copy.
-TensorsByName joined_in_one_copy(const Weights& weights, ProcessGroup& group) {
+StateDict joined_in_one_copy(const Weights& weights, ProcessGroup& group) {
   constexpr std::size_t kAlignment = 64;
   if (group.world_size() == 1) return {};
   std::vector<NamedRange> places;
@@ -117,7 +117,7 @@ TensorsByName joined_in_one_copy(const Weights& weights, ProcessGroup& group) {
   if (bytes == 0) return {};
   const auto copy = one_copy_of(group, bytes, places);
   if (copy == nullptr) return {};
-  TensorsByName whole;
+  StateDict whole;
   auto place = places.begin();
   for (const auto& [name, weight] : weights) {
     const std::size_t begin = place++->begin;
@@ -135,11 +135,11 @@ TensorsByName joined_in_one_copy(const Weights& weights, ProcessGroup& group) {
 
 }  // namespace
 
-TensorsByName gather_dense(torch::nn::Module& module, ProcessGroup& group, const OfParameter& of) {
+StateDict full_state_dict(torch::nn::Module& module, GroupRef group, const OfParameter& of) {
   const at::NoGradGuard no_grad;
   const Weights weights = weights_in(module, of);
   require_parts_of(group, weights);
-  TensorsByName whole = joined_in_one_copy(weights, group);
+  StateDict whole = joined_in_one_copy(weights, group);
   if (!whole.empty()) return whole;
   for (const auto& [name, weight] : weights) {
     whole.emplace(name, weight.division
@@ -149,7 +149,7 @@ TensorsByName gather_dense(torch::nn::Module& module, ProcessGroup& group, const
   return whole;
 }
 
-void load_dense(torch::nn::Module& module, const TensorsByName& tensors) {
+void load_full_state_dict(torch::nn::Module& module, const StateDict& tensors) {
   Weights own = weights_in(module);
   const std::string wrong = differences(own, tensors);
   check(wrong.empty(), "these weights are another model's:{}", wrong);

@@ -1,4 +1,4 @@
-#include "paceline/training/optim/lr_schedules.h"
+#include "paceline/training/optim/lr_scheduler.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,41 +9,41 @@
 
 namespace paceline::optim {
 
-Words Schedule::parameters() const {
-  Words words = options();
+Metadata LRScheduler::parameters() const {
+  Metadata words = options();
   words["schedule"] = name();
   words["base_lr"] = to_word(base_rates_);
   return words;
 }
 
-Words Schedule::state() const {
-  Words words = parameters();
+Metadata LRScheduler::state() const {
+  Metadata words = parameters();
   words.merge(progress());
   return words;
 }
 
-void Schedule::require_own(const Words& state) const {
+void LRScheduler::require_compatible(const Metadata& state) const {
   require_same_words(state, parameters(), name());
 }
 
-void Schedule::set_state(const Words& state) {
-  require_own(state);
+void LRScheduler::set_state(const Metadata& state) {
+  require_compatible(state);
   set_progress(state);
 }
 
-void Schedule::require_own_groups() const {
+void LRScheduler::require_own_groups() const {
   check(optimizer_.num_groups() == base_rates_.size(),
         "{}: the optimizer has {} parameter groups now, and had {} when this schedule was made: "
         "make the schedule after add_param_group()",
         name(), optimizer_.num_groups(), base_rates_.size());
 }
 
-void LrSchedule::step() {
+void StepCountScheduler::step() {
   ++num_steps_;
   apply();
 }
 
-void LrSchedule::apply() {
+void StepCountScheduler::apply() {
   require_own_groups();
   std::vector<double> rates;
   for (std::size_t group = 0; group < optimizer().num_groups(); ++group)
@@ -51,52 +51,52 @@ void LrSchedule::apply() {
   optimizer().set_learning_rates(rates);
 }
 
-Words LrSchedule::progress() const { return {{"num_steps", to_word(num_steps_)}}; }
+Metadata StepCountScheduler::progress() const { return {{"num_steps", to_word(num_steps_)}}; }
 
-void LrSchedule::set_progress(const Words& words) {
+void StepCountScheduler::set_progress(const Metadata& words) {
   const std::int64_t num_steps = count_in(words, "num_steps", name());
   check(num_steps >= 0, "{}: the saved number of steps {} is negative", name(), num_steps);
   num_steps_ = num_steps;
   apply();
 }
 
-StepLr::StepLr(Optimizer& optimizer, const StepLrOptions& options)
-    : LrSchedule(optimizer), options_(options) {
+StepLR::StepLR(Optimizer& optimizer, const StepLROptions& options)
+    : StepCountScheduler(optimizer), options_(options) {
   check(options.step_size > 0 && options.gamma > 0,
         "step: step_size {} and gamma {} must be above 0", options.step_size, options.gamma);
   apply();
 }
 
-double StepLr::rate(std::size_t group, std::int64_t step) const {
+double StepLR::rate(std::size_t group, std::int64_t step) const {
   return base_rates()[group] *
          std::pow(options_.gamma, static_cast<double>(step / options_.step_size));
 }
 
-Words StepLr::options() const {
+Metadata StepLR::options() const {
   return {{"step_size", to_word(options_.step_size)}, {"gamma", to_word(options_.gamma)}};
 }
 
-MultiStepLr::MultiStepLr(Optimizer& optimizer, const MultiStepLrOptions& options)
-    : LrSchedule(optimizer), options_(options) {
+MultiStepLR::MultiStepLR(Optimizer& optimizer, const MultiStepLROptions& options)
+    : StepCountScheduler(optimizer), options_(options) {
   check(options.gamma > 0, "multi_step: gamma {} must be above 0", options.gamma);
   std::ranges::sort(options_.milestones);
   apply();
 }
 
-double MultiStepLr::rate(std::size_t group, std::int64_t step) const {
+double MultiStepLR::rate(std::size_t group, std::int64_t step) const {
   const auto& all = options_.milestones;
   const auto reached = std::ranges::upper_bound(all, step) - all.begin();
   return base_rates()[group] * std::pow(options_.gamma, static_cast<double>(reached));
 }
 
-Words MultiStepLr::options() const {
+Metadata MultiStepLR::options() const {
   return {{"milestones", to_word(options_.milestones)}, {"gamma", to_word(options_.gamma)}};
 }
 
-CosineAnnealingLr::CosineAnnealingLr(Optimizer& optimizer, const CosineAnnealingLrOptions& options)
-    : LrSchedule(optimizer), options_(options) {
-  check(options.t_max > 0 && options.warmup_steps >= 0,
-        "cosine_annealing: t_max {} must be above 0, warmup_steps {} not negative", options.t_max,
+CosineAnnealingLR::CosineAnnealingLR(Optimizer& optimizer, const CosineAnnealingLROptions& options)
+    : StepCountScheduler(optimizer), options_(options) {
+  check(options.T_max > 0 && options.warmup_steps >= 0,
+        "cosine_annealing: T_max {} must be above 0, warmup_steps {} not negative", options.T_max,
         options.warmup_steps);
   check(options.eta_min >= 0, "cosine_annealing: eta_min {} must not be negative", options.eta_min);
   check(options.warmup_start_factor > 0 && options.warmup_start_factor <= 1,
@@ -104,19 +104,19 @@ CosineAnnealingLr::CosineAnnealingLr(Optimizer& optimizer, const CosineAnnealing
   apply();
 }
 
-double CosineAnnealingLr::rate(std::size_t group, std::int64_t step) const {
+double CosineAnnealingLR::rate(std::size_t group, std::int64_t step) const {
   const double base = base_rates()[group];
   if (step < options_.warmup_steps) {
     const double share = static_cast<double>(step) / static_cast<double>(options_.warmup_steps);
     return base * (options_.warmup_start_factor + (1 - options_.warmup_start_factor) * share);
   }
   const double turn = static_cast<double>(step - options_.warmup_steps) /
-                      static_cast<double>(options_.t_max) * std::numbers::pi;
+                      static_cast<double>(options_.T_max) * std::numbers::pi;
   return options_.eta_min + (base - options_.eta_min) * (1 + std::cos(turn)) / 2;
 }
 
-Words CosineAnnealingLr::options() const {
-  return {{"t_max", to_word(options_.t_max)},
+Metadata CosineAnnealingLR::options() const {
+  return {{"T_max", to_word(options_.T_max)},
           {"eta_min", to_word(options_.eta_min)},
           {"warmup_steps", to_word(options_.warmup_steps)},
           {"warmup_start_factor", to_word(options_.warmup_start_factor)}};
@@ -138,8 +138,8 @@ auto phase_at(const Phases& phases, std::int64_t step) {
 
 }  // namespace
 
-OneCycleLr::OneCycleLr(Optimizer& optimizer, const OneCycleLrOptions& options)
-    : LrSchedule(optimizer), options_(options) {
+OneCycleLR::OneCycleLR(Optimizer& optimizer, const OneCycleLROptions& options)
+    : StepCountScheduler(optimizer), options_(options) {
   check(options.total_steps > 0, "one_cycle: total_steps {} must be above 0", options.total_steps);
   check(options.pct_start >= 0 && options.pct_start <= 1,
         "one_cycle: pct_start {} must be in [0, 1]", options.pct_start);
@@ -156,7 +156,7 @@ OneCycleLr::OneCycleLr(Optimizer& optimizer, const OneCycleLrOptions& options)
   apply();
 }
 
-std::vector<OneCycleLr::Phase> OneCycleLr::phases() const {
+std::vector<OneCycleLR::Phase> OneCycleLR::phases() const {
   const auto& o = options_;
   const auto total = static_cast<double>(o.total_steps);
   const double first = 1 / o.div_factor;
@@ -171,20 +171,20 @@ std::vector<OneCycleLr::Phase> OneCycleLr::phases() const {
           {total - 1, 1, last, o.base_momentum, o.max_momentum}};
 }
 
-double OneCycleLr::between(double first, double last, double share) const {
-  if (options_.anneal == Anneal::kLinear) return (last - first) * share + first;
+double OneCycleLR::between(double first, double last, double share) const {
+  if (options_.anneal_strategy == AnnealStrategy::kLinear) return (last - first) * share + first;
   return last + (first - last) / 2 * (1 + std::cos(std::numbers::pi * share));
 }
 
-double OneCycleLr::rate(std::size_t group, std::int64_t step) const {
+double OneCycleLR::rate(std::size_t group, std::int64_t step) const {
   const auto [phase, share] = phase_at(phases(), step);
   return options_.max_lr[group] * between(phase.first_rate, phase.last_rate, share);
 }
 
-void OneCycleLr::apply() {
+void OneCycleLR::apply() {
   check(num_steps() <= options_.total_steps, "one_cycle: step {} is after its {} steps",
         num_steps(), options_.total_steps);
-  LrSchedule::apply();
+  StepCountScheduler::apply();
   if (!options_.cycle_momentum) return;
   const auto [phase, share] = phase_at(phases(), num_steps());
   const double momentum = between(phase.first_momentum, phase.last_momentum, share);
@@ -192,12 +192,12 @@ void OneCycleLr::apply() {
     optimizer().set_momentum(group, momentum);
 }
 
-Words OneCycleLr::options() const {
+Metadata OneCycleLR::options() const {
   const auto& o = options_;
   return {{"max_lr", to_word(o.max_lr)},
           {"total_steps", to_word(o.total_steps)},
           {"pct_start", to_word(o.pct_start)},
-          {"anneal", o.anneal == Anneal::kCosine ? "cos" : "linear"},
+          {"anneal_strategy", o.anneal_strategy == AnnealStrategy::kCosine ? "cos" : "linear"},
           {"cycle_momentum", o.cycle_momentum ? "yes" : "no"},
           {"base_momentum", to_word(o.base_momentum)},
           {"max_momentum", to_word(o.max_momentum)},
@@ -206,8 +206,8 @@ Words OneCycleLr::options() const {
           {"three_phase", o.three_phase ? "yes" : "no"}};
 }
 
-ReduceLrOnPlateau::ReduceLrOnPlateau(Optimizer& optimizer, const ReduceLrOnPlateauOptions& options)
-    : Schedule(optimizer),
+ReduceLROnPlateau::ReduceLROnPlateau(Optimizer& optimizer, const ReduceLROnPlateauOptions& options)
+    : LRScheduler(optimizer),
       options_(options),
       best_(options.mode == MetricMode::kMin ? std::numeric_limits<double>::infinity()
                                              : -std::numeric_limits<double>::infinity()) {
@@ -218,7 +218,7 @@ ReduceLrOnPlateau::ReduceLrOnPlateau(Optimizer& optimizer, const ReduceLrOnPlate
         "reduce_on_plateau: patience, cooldown, threshold, min_lr and eps must not be negative");
 }
 
-bool ReduceLrOnPlateau::is_better(double metric) const {
+bool ReduceLROnPlateau::is_better(double metric) const {
   const bool is_relative = options_.threshold_mode == ThresholdMode::kRelative;
   if (options_.mode == MetricMode::kMin) {
     return metric < (is_relative ? best_ * (1 - options_.threshold) : best_ - options_.threshold);
@@ -226,7 +226,7 @@ bool ReduceLrOnPlateau::is_better(double metric) const {
   return metric > (is_relative ? best_ * (1 + options_.threshold) : best_ + options_.threshold);
 }
 
-void ReduceLrOnPlateau::step(double metric) {
+void ReduceLROnPlateau::step(double metric) {
   if (is_better(metric)) {
     best_ = metric;
     num_bad_ = 0;
@@ -243,7 +243,7 @@ void ReduceLrOnPlateau::step(double metric) {
   num_bad_ = 0;
 }
 
-void ReduceLrOnPlateau::reduce() {
+void ReduceLROnPlateau::reduce() {
   std::vector<double> rates = optimizer().learning_rates();
   for (double& rate : rates) {
     const double lower = std::max(rate * options_.factor, options_.min_lr);
@@ -252,7 +252,7 @@ void ReduceLrOnPlateau::reduce() {
   optimizer().set_learning_rates(rates);
 }
 
-Words ReduceLrOnPlateau::options() const {
+Metadata ReduceLROnPlateau::options() const {
   const auto& o = options_;
   return {{"mode", o.mode == MetricMode::kMin ? "min" : "max"},
           {"factor", to_word(o.factor)},
@@ -264,14 +264,14 @@ Words ReduceLrOnPlateau::options() const {
           {"eps", to_word(o.eps)}};
 }
 
-Words ReduceLrOnPlateau::progress() const {
+Metadata ReduceLROnPlateau::progress() const {
   return {{"best", to_word(best_)},
           {"num_bad", to_word(num_bad_)},
           {"cooldown_left", to_word(cooldown_left_)},
           {"lr", to_word(optimizer().learning_rates())}};
 }
 
-void ReduceLrOnPlateau::set_progress(const Words& words) {
+void ReduceLROnPlateau::set_progress(const Metadata& words) {
   const double best = number_in(words, "best", name());
   const std::int64_t num_bad = count_in(words, "num_bad", name());
   const std::int64_t cooldown_left = count_in(words, "cooldown_left", name());

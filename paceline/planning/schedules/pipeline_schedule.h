@@ -1,7 +1,7 @@
 #pragma once
 
-// A pipeline's schedule as data: actions, the plan of actions for each rank, its text, and the
-// checks that every plan must pass.
+// A pipeline's schedule as data: actions, the schedule of actions for each rank, its text, and the
+// checks that every schedule must pass.
 //
 // An action is one step of one micro-batch on one stage. Its text is that of PyTorch's schedules:
 // "2F0" is the forward pass of micro-batch 0 on stage 2, "2B0" its whole backward pass, "2I0" only
@@ -41,20 +41,28 @@ std::string to_string(const Action& action);
 // Throws Error(kInvalid) for any other text.
 Action parse_action(std::string_view text);
 
-// The actions that each rank carries out, in order. A plan has no times: an action begins when the
-// previous one on its rank has ended and its inputs have arrived. Pure functions make plans
-// (named_plans.h, search.h), check them (validate()), time them (simulate.h) and draw them
+}  // namespace paceline::pipeline
+
+namespace paceline {
+
+// The actions that each rank carries out, in order. A schedule has no times: an action begins when
+// the previous one on its rank has ended and its inputs have arrived. Pure functions make schedules
+// (named_schedules.h, search.h), check them (validate()), time them (simulate.h) and draw them
 // (picture.h); none of this needs LibTorch, ranks or data.
-struct Plan {
+struct PipelineSchedule {
   std::string name;
   int num_micro_batches = 0;
-  std::vector<int> rank_of_stage;          // a rank may have several stages
-  std::vector<std::vector<Action>> ranks;  // each rank's actions, in order
+  std::vector<int> rank_of_stage;                    // a rank may have several stages
+  std::vector<std::vector<pipeline::Action>> ranks;  // each rank's actions, in order
 
   int num_stages() const { return static_cast<int>(rank_of_stage.size()); }
   int num_ranks() const { return static_cast<int>(ranks.size()); }
-  bool operator==(const Plan&) const = default;
+  bool operator==(const PipelineSchedule&) const = default;
 };
+
+}  // namespace paceline
+
+namespace paceline::pipeline {
 
 // Puts stage s on rank s % num_ranks. Throws Error(kInvalid) for numbers below 1.
 std::vector<int> looped_layout(int num_ranks, int stages_per_rank);
@@ -63,13 +71,13 @@ std::vector<int> looped_layout(int num_ranks, int stages_per_rank);
 std::vector<int> v_layout(int num_ranks);
 
 // Writes a line for each rank, with actions separated by commas, as PyTorch writes its schedules.
-std::string to_csv(const Plan& plan);
-// Reads a plan from such lines. Empty cells (PyTorch's bubbles) are skipped. A stage belongs to the
-// rank whose line has its actions. Throws Error(kInvalid) for a cell that is not an action, and for
-// a stage on two ranks or on none; validate() checks everything else.
-Plan plan_from_csv(const std::string& text, const std::string& name = "custom");
+std::string to_csv(const PipelineSchedule& schedule);
+// Reads a schedule from such lines. Empty cells (PyTorch's bubbles) are skipped. A stage belongs to
+// the rank whose line has its actions. Throws Error(kInvalid) for a cell that is not an action, and
+// for a stage on two ranks or on none; validate() checks everything else.
+PipelineSchedule schedule_from_csv(const std::string& text, const std::string& name = "custom");
 
-// The rules of every plan, checked before any rank runs it:
+// The rules of every schedule, checked before any rank runs it:
 //
 // - each micro-batch passes each stage once: a forward pass, and either a backward pass or both of
 //   its halves;
@@ -78,6 +86,6 @@ Plan plan_from_csv(const std::string& text, const std::string& name = "custom");
 //   ranks, for itself.
 //
 // Throws Error(kInvalid), which names the rank and the action.
-void validate(const Plan& plan);
+void validate(const PipelineSchedule& schedule);
 
 }  // namespace paceline::pipeline

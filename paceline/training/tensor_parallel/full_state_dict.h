@@ -4,11 +4,11 @@
 // under the names and in the shapes of the dense model, so that a weights file can be used for
 // both.
 //
-//   write_weights("gpt.safetensors", gather_dense(*model, *mesh.group("tp")));
-//   load_dense(*model, read_weights("gpt.safetensors"));
+//   write_weights("gpt.safetensors", full_state_dict(*model, mesh.group("tp")));
+//   load_full_state_dict(*model, read_weights("gpt.safetensors"));
 //
 // To load Hugging Face weights, load them into a dense model first, and from there with
-// load_dense(*model, weights_of(*dense)).
+// load_full_state_dict(*model, weights_of(*dense)).
 //
 // Thread safety: same as a torch::nn::Module and ProcessGroup.
 
@@ -17,6 +17,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
+#include "paceline/engine/collectives/group/group_ref.h"
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/training/models/layers.h"
 
@@ -32,11 +33,10 @@ using OfParameter = std::function<at::Tensor(const at::Tensor& parameter)>;
 // its gradient; then buffers are left out, and so are parameters for which it returns an undefined
 // tensor on all ranks. Error(kInvalid) when the model is not divided among exactly the ranks of
 // `group`; kSystem when the host does not have enough memory.
-TensorsByName gather_dense(torch::nn::Module& module, ProcessGroup& group,
-                           const OfParameter& of = {});
+StateDict full_state_dict(torch::nn::Module& module, GroupRef group, const OfParameter& of = {});
 
 // Not collective. Copies this rank's part of each tensor into the module. Error(kInvalid), which
 // lists every difference in names and whole shapes; in that case no weight has been loaded.
-void load_dense(torch::nn::Module& module, const TensorsByName& tensors);
+void load_full_state_dict(torch::nn::Module& module, const StateDict& tensors);
 
 }  // namespace paceline

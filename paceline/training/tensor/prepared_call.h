@@ -1,0 +1,54 @@
+#pragma once
+
+// A TensorCall (collectives.h) in the form in which the engine carries it out: on tensors whose
+// memory it can use, as buffers and counts of elements.
+//
+// Thread safety: values.
+
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/training/tensor/collectives.h"
+
+namespace paceline {
+
+// The call in the engine's form, with all data to which it points. Error(kInvalid) for tensors that
+// the operation cannot use.
+struct PreparedCall {
+  Call call;
+  CallOptions options;
+  std::vector<std::size_t> counts, receive_counts;
+  std::vector<ConstBuffer> inputs;
+  std::vector<Buffer> outputs;
+
+  PreparedCall(const ProcessGroup& group, const TensorCall& asked);
+  PreparedCall(const PreparedCall&) = delete;
+  PreparedCall& operator=(const PreparedCall&) = delete;
+
+ private:
+  // Sets the shape that ranks compare.
+  void set_shape(const ProcessGroup& group, const TensorCall& asked);
+};
+
+// The same call on tensors that the engine can use, which are copies where necessary; copy_back()
+// then fills the original outputs.
+class FittedCall {
+ public:
+  FittedCall(const ProcessGroup& group, const TensorCall& call);
+  const TensorCall& call() const { return call_; }
+  void copy_back() const;
+
+ private:
+  at::Tensor fitting_output(const at::Tensor& tensor);
+  at::Tensor fitting_input(const at::Tensor& tensor, const at::Tensor& output) const;
+
+  const ProcessGroup& group_;
+  TensorCall call_;
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies_;
+};
+
+}  // namespace paceline

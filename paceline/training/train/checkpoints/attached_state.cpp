@@ -1,0 +1,116 @@
+#include "paceline/training/train/checkpoints/attached_state.h"
+
+#include <sstream>
+#include <typeinfo>
+
+#include <c10/util/Type.h>
+#include <torch/serialize.h>
+
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/json_text.h"
+
+namespace paceline::train {
+namespace {
+
+constexpr const char* kNumber = "number";
+constexpr const char* kCount = "count";
+constexpr const char* kText = "text";
+constexpr const char* kTensor = "tensor";
+constexpr const char* kLoader = "loader";
+
+// The state of one value, as words with a single name.
+optim::Metadata one_word(std::string word) { return {{"value", std::move(word)}}; }
+
+// Runs an action of LibTorch's archives, whose errors say nothing about the checkpoint.
+template <class Action>
+void with_archive(const std::string& name, const char* what, const Action& action) {
+  try {
+    action();
+  } catch (const c10::Error& error) {
+    fail(ErrorCode::kInvalid, "the checkpoint's \"{}\" is not {} of this run: {}", name, what,
+         error.what_without_backtrace());
+  }
+}
+
+}  // namespace
+
+std::string to_bytes(const optim::Metadata& words) { return json_text(nlohmann::json(words)); }
+
+optim::Metadata words_in(const std::string& bytes) {
+  return parse_json(bytes).get<optim::Metadata>();
+}
+
+AttachedState state_of(const std::string& name, torch::optim::Optimizer& optimizer) {
+  return {name, c10::demangle(typeid(optimizer).name()),
+          [&optimizer] {
+            std::ostringstream out;
+            torch::serialize::OutputArchive archive;
+            optimizer.save(archive);
+            archive.save_to(out);
+            return out.str();
+          },
+          [&optimizer, name](const std::string& bytes) {
+            with_archive(name, "the state of an optimizer", [&] {
+              std::istringstream in(bytes);
+              torch::serialize::InputArchive archive;
+              archive.load_from(in);
+              optimizer.load(archive);
+            });
+          }};
+}
+
+AttachedState state_of(const std::string& name, data::DataLoader& loader) {
+  return {name, kLoader,
+          [&loader] {
+            const data::LoaderPosition position = loader.position();
+            return to_bytes({{"epoch", optim::to_word(position.epoch)},
+                             {"consumed", optim::to_word(position.consumed)}});
+          },
+          [&loader, name](const std::string& bytes) {
+            const optim::Metadata words = words_in(bytes);
+            loader.set_position({.epoch = optim::count_in(words, "epoch", name),
+                                 .consumed = optim::count_in(words, "consumed", name)});
+          }};
+}
+
+AttachedState state_of(const std::string& name, double& value) {
+  return {name, kNumber, [&value] { return to_bytes(one_word(optim::to_word(value))); },
+          [&value, name](const std::string& bytes) {
+            value = optim::number_in(words_in(bytes), "value", name);
+          }};
+}
+
+AttachedState state_of(const std::string& name, std::int64_t& value) {
+  return {name, kCount, [&value] { return to_bytes(one_word(optim::to_word(value))); },
+          [&value, name](const std::string& bytes) {
+            value = optim::count_in(words_in(bytes), "value", name);
+          }};
+}
+
+AttachedState state_of(const std::string& name, std::string& value) {
+  return {name, kText, [&value] { return value; },
+          [&value](const std::string& bytes) { value = bytes; }};
+}
+
+AttachedState state_of(const std::string& name, at::Tensor& value) {
+  return {name, kTensor,
+          [&value] {
+            std::ostringstream out;
+            torch::save(value, out);
+            return out.str();
+          },
+          [&value, name](const std::string& bytes) {
+            with_archive(name, "a tensor", [&] {
+              std::istringstream in(bytes);
+              at::Tensor saved;
+              torch::load(saved, in);
+              const at::NoGradGuard no_grad;
+              if (value.defined() && value.sizes() == saved.sizes())
+                value.copy_(saved);
+              else
+                value = saved;
+            });
+          }};
+}
+
+}  // namespace paceline::train

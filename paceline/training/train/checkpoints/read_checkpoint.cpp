@@ -1,0 +1,88 @@
+#include "paceline/training/train/checkpoints/read_checkpoint.h"
+
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/log.h"
+#include "paceline/files/checkpoint/box_file.h"
+#include "paceline/files/checkpoint/checkpoint_directory.h"
+#include "paceline/training/tensor/tensor_view.h"
+
+namespace paceline::train {
+namespace {
+
+constexpr std::string_view kModel = "model.";
+constexpr const char* kAverage = "average.weight.";
+constexpr const char* kNumUpdates = "average.num_updates";
+
+at::Tensor room_of(const StoredTensor& tensor) {
+  return at::empty(tensor.shape, to_scalar_type(tensor.dtype));
+}
+
+WantedBox whole(const StoredTensor& tensor, const at::Tensor& to) {
+  return {tensor.name, whole_box(tensor.shape), static_cast<std::byte*>(to.data_ptr())};
+}
+
+// Whether the checkpoint has an average that has been updated.
+bool has_average(BoxReader& reader, const Manifest& manifest) {
+  const StoredTensor* const stored = manifest.find(kNumUpdates);
+  if (stored == nullptr) return false;
+  const at::Tensor updates = room_of(*stored);
+  const WantedBox wanted = whole(*stored, updates);
+  reader.read(std::span(&wanted, 1));
+  return updates.numel() > 0 && updates.flatten()[0].item<double>() > 0;
+}
+
+CheckpointWeights read_step(const CheckpointDirectory& from, std::int64_t step, bool averaged) {
+  const Manifest manifest = from.read_manifest(step);
+  BoxReader reader(from.files(), from.folder_of(step), manifest);
+  CheckpointWeights read{.step = step, .averaged = averaged && has_average(reader, manifest)};
+  std::vector<WantedBox> wanted;
+  std::vector<std::pair<std::string, at::ScalarType>> to_round;  // averages, which are float32
+  for (const StoredTensor& tensor : manifest.tensors) {
+    if (!tensor.name.starts_with(kModel)) continue;
+    const std::string name = tensor.name.substr(kModel.size());
+    const StoredTensor* const average = read.averaged ? manifest.find(kAverage + name) : nullptr;
+    const StoredTensor& source = average != nullptr ? *average : tensor;
+    const at::Tensor room = room_of(source);
+    if (source.dtype != tensor.dtype) to_round.emplace_back(name, to_scalar_type(tensor.dtype));
+    if (room.numel() > 0) wanted.push_back(whole(source, room));
+    read.weights.emplace(name, room);
+  }
+  check(!read.weights.empty(), "{}: it has no tensor named \"{}…\", so it is not a training run's",
+        from.folder_of(step), kModel);
+  reader.read(wanted);
+  for (const auto& [name, type] : to_round) read.weights[name] = read.weights[name].to(type);
+  return read;
+}
+
+}  // namespace
+
+CheckpointWeights read_checkpoint(const std::string& directory,
+                                  const ReadCheckpointOptions& options) {
+  const CheckpointDirectory from(directory, {.read_only = true});
+  if (options.step) {
+    from.require_step(*options.step);
+    return read_step(from, *options.step, options.averaged);
+  }
+  const auto steps = from.list();
+  check(!steps.empty(), "{}: there is no checkpoint in this directory", directory);
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    try {
+      return read_step(from, *step, options.averaged);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kCorrupt) throw;
+      log::warning(fmt::format("{}: the checkpoint of step {} is skipped: {}", directory, *step,
+                               error.what()));
+    }
+  }
+  fail(ErrorCode::kCorrupt, "{}: all {} checkpoints are damaged; the warnings above say where",
+       directory, steps.size());
+}
+
+}  // namespace paceline::train

@@ -1,0 +1,48 @@
+#include "paceline/training/train/epoch_report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+#include <vector>
+
+#include "paceline/engine/core/check.h"
+
+namespace paceline::train {
+
+bool BestValues::take(const std::string& file, double value, std::int64_t epoch) {
+  const auto found = best_.find(file);
+  if (std::isnan(value) || (found != best_.end() && value >= found->second.value)) return false;
+  best_[file] = {value, epoch};
+  return true;
+}
+
+std::int64_t BestValues::last_epoch() const {
+  std::int64_t last = 0;
+  for (const auto& [file, best] : best_) last = std::max(last, best.epoch);
+  return last;
+}
+
+optim::Metadata BestValues::state() const {
+  optim::Metadata words;
+  for (const auto& [file, best] : best_)
+    words[file] = optim::to_word(std::vector{best.value, static_cast<double>(best.epoch)});
+  return words;
+}
+
+void BestValues::set_state(const optim::Metadata& words) {
+  best_.clear();
+  for (const auto& [file, word] : words) {
+    const std::vector<double> numbers = optim::numbers_in(words, file, "the best value");
+    check(numbers.size() == 2, "the best value for {}: \"{}\" are not two numbers", file, word);
+    best_[file] = {numbers[0], static_cast<std::int64_t>(numbers[1])};
+  }
+}
+
+bool EpochReport::save_if_best(const std::string& file, double value) const {
+  group_.broadcast(std::span(&value, 1), 0);  // all ranks decide by the same value
+  if (!best_.take(file, value, state.epoch)) return false;
+  write_weights_(file);
+  return true;
+}
+
+}  // namespace paceline::train
