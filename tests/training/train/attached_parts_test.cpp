@@ -199,13 +199,13 @@ TEST_F(AttachedPartsTest, two_models_with_an_optimizer_each) {
       EXPECT_TRUE(checkpointer.save(1));
       EXPECT_TRUE(checkpointer.finish());
     }
-    return fmt::format("{} {} {} {}", step, critic->bias.item<float>(),
+    EXPECT_EQ(step, resume ? 1 : 0);
+    return fmt::format("{} {} {}", critic->bias.item<float>(),
                        generator->weight.sum().item<float>(), of_critic.state().size());
   };
   const auto saved = on_ranks(2, [&](ProcessGroup& group) { return gan(group, false, 5); });
   const auto resumed = on_ranks(2, [&](ProcessGroup& group) { return gan(group, true, 0); });
-  EXPECT_EQ(saved.substr(2), resumed.substr(2));
-  EXPECT_EQ(resumed[0], '1');
+  EXPECT_EQ(saved, resumed);
   EXPECT_TRUE(read_checkpoint(folder_.path()).weights.contains("generator.weight"));
 }
 
