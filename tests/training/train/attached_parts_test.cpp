@@ -1,12 +1,16 @@
 // A loop of the program's own attaches the parts of its run under names: LibTorch's optimizers, the
 // loader, values. A resumed run ends with the bits of one that was not interrupted.
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <limits>
 #include <memory>
 #include <sstream>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -117,6 +121,9 @@ struct OwnLoop {
 
 class AttachedPartsTest : public testing::Test {
  protected:
+  // The ranks are forked, which LibTorch's threads would not survive.
+  AttachedPartsTest() { at::set_num_threads(1); }
+
   using Body = std::function<std::string(ProcessGroup& group)>;
 
   static std::string on_ranks(int ranks, const Body& body) {
