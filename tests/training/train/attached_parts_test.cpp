@@ -24,6 +24,7 @@
 #include "paceline/training/train/checkpoints/read_checkpoint.h"
 #include "paceline/training/train/checkpoints/weights_file.h"
 
+#include "tests/harness/borrowed_group.h"
 #include "tests/harness/fresh_directory.h"
 #include "tests/harness/process_ranks.h"
 #include "tests/training/train/small_run.h"
@@ -31,13 +32,10 @@
 namespace paceline::train {
 namespace {
 
+using harness::borrowed;
 using ::testing::HasSubstr;
 
-constexpr std::int64_t kEpochs = 3;
-
-std::shared_ptr<ProcessGroup> lent(ProcessGroup& group) {
-  return {&group, [](auto*) {}};
-}
+constexpr std::int64_t kEpochsOfLoop = 3;
 
 // A class with state() and set_state().
 struct Patience {
@@ -52,7 +50,7 @@ struct Patience {
 // The loop that a user of LibTorch's optimizers would write.
 struct OwnLoop {
   explicit OwnLoop(ProcessGroup& of)
-      : group(lent(of)),
+      : group(borrowed(of)),
         loader(std::make_shared<data::ImageSamples>(
                    small_dataset(),
                    data::ImageSamplesOptions{.transform = {.crop_padding = 1, .random_flip = true},
@@ -75,7 +73,7 @@ struct OwnLoop {
   // Saves after step `save_at` and ends after step `end_at`.
   void train(Checkpointer& checkpointer, std::int64_t save_at, std::int64_t end_at) {
     std::int64_t step = checkpointer.begin(3);
-    for (std::int64_t epoch = loader.position().epoch; epoch < kEpochs; ++epoch) {
+    for (std::int64_t epoch = loader.position().epoch; epoch < kEpochsOfLoop; ++epoch) {
       for (const data::Batch& batch : loader.epoch(epoch)) {
         optimizer.zero_grad();
         const at::Tensor loss =
@@ -191,7 +189,7 @@ TEST_F(AttachedPartsTest, two_models_with_an_optimizer_each) {
     torch::manual_seed(1);
     torch::nn::Linear generator(3, 2), critic(2, 1);
     torch::optim::Adam of_generator(generator->parameters()), of_critic(critic->parameters());
-    Checkpointer checkpointer(lent(group), {.folder = folder_.path(), .resume = resume});
+    Checkpointer checkpointer(borrowed(group), {.folder = folder_.path(), .resume = resume});
     checkpointer.attach("generator", generator);
     checkpointer.attach("critic", critic);
     checkpointer.attach("of_generator", of_generator);
@@ -221,9 +219,9 @@ TEST_F(AttachedPartsTest, an_optimizer_of_paceline_with_its_schedule) {
     torch::manual_seed(1);
     torch::nn::Linear net(3, 2);
     optim::AdamW optimizer(net->parameters());
-    optimizer.shard(lent(group));
+    optimizer.shard(borrowed(group));
     optim::StepLR schedule(optimizer, {.step_size = 2});
-    Checkpointer checkpointer(lent(group), {.folder = folder_.path(), .resume = resume});
+    Checkpointer checkpointer(borrowed(group), {.folder = folder_.path(), .resume = resume});
     checkpointer.attach("model", net);
     checkpointer.attach("optimizer", optimizer);
     checkpointer.attach("schedule", schedule);
