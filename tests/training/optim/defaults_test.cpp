@@ -56,7 +56,7 @@ TEST(Defaults, of_step_lr_are_torchs) {
 
 // An optimizer without options must do what torch::optim's does without options.
 template <class Own, class Torchs>
-void expect_same_steps() {
+void expect_torchs_steps() {
   const at::Tensor start = at::linspace(-1, 1, 8);
   const auto trained = [&start](auto make) {
     at::Tensor parameter = start.clone().requires_grad_();
@@ -75,11 +75,11 @@ void expect_same_steps() {
 }
 
 TEST(Defaults, adam_without_options_takes_torchs_steps) {
-  expect_same_steps<Adam, torch::optim::Adam>();
+  expect_torchs_steps<Adam, torch::optim::Adam>();
 }
 
 TEST(Defaults, adamw_without_options_takes_torchs_steps) {
-  expect_same_steps<AdamW, torch::optim::AdamW>();
+  expect_torchs_steps<AdamW, torch::optim::AdamW>();
 }
 
 }  // namespace

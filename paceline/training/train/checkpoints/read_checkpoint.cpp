@@ -17,7 +17,7 @@ namespace paceline::train {
 namespace {
 
 constexpr std::string_view kModel = "model.";
-constexpr const char* kAverage = "average.weight.";
+constexpr const char* kAveraged = "average.weight.";
 constexpr const char* kNumUpdates = "average.num_updates";
 
 at::Tensor room_of(const StoredTensor& tensor) {
@@ -47,7 +47,7 @@ CheckpointWeights read_step(const CheckpointDirectory& from, std::int64_t step, 
   for (const StoredTensor& tensor : manifest.tensors) {
     if (!tensor.name.starts_with(kModel)) continue;
     const std::string name = tensor.name.substr(kModel.size());
-    const StoredTensor* const average = read.averaged ? manifest.find(kAverage + name) : nullptr;
+    const StoredTensor* const average = read.averaged ? manifest.find(kAveraged + name) : nullptr;
     const StoredTensor& source = average != nullptr ? *average : tensor;
     const at::Tensor room = room_of(source);
     if (source.dtype != tensor.dtype) to_round.emplace_back(name, to_scalar_type(tensor.dtype));
