@@ -39,8 +39,8 @@ TEST(Defaults, of_sgd_are_torchs) {
   EXPECT_EQ(own.nesterov, torchs.nesterov());
 }
 
-// LibTorch keeps a schedule's options private, so this compares the rates. Its first step() does
-// not count, as Python's does and this library's does.
+// LibTorch keeps a schedule's options private, so this compares the rates. LibTorch's first step()
+// keeps the first rate; Python's and this library's count it.
 TEST(Defaults, of_step_lr_are_torchs) {
   const std::vector<at::Tensor> parameters{at::zeros({2})};
   SGD own(parameters, {.lr = 0.5});
