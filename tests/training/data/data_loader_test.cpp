@@ -97,14 +97,14 @@ TEST(DataLoader, reads_tensors_in_any_memory_order) {
 TEST(DataLoader, an_epoch_ends_when_another_one_begins) {
   DataLoader loader(sample_dataset(8), DistributedSampler(8, 2, 1), {.batch_size = 2});
   Epoch first = loader.epoch(0);
-  EXPECT_TRUE(running.next());
+  EXPECT_TRUE(first.next());
   Epoch second = loader.epoch(1);
   expect_error(
       ErrorCode::kInvalid,
       {"rank 1: data loader: a loop takes a batch of an epoch that ended when epoch(1) was "
        "called",
        "make a loader for each loop"},
-      [&] { running.next(); });
+      [&] { first.next(); });
   EXPECT_TRUE(second.next());
   EXPECT_TRUE(second.next());
   EXPECT_TRUE(loader.exhausted());

@@ -39,13 +39,15 @@ TEST(Defaults, of_sgd_are_torchs) {
   EXPECT_EQ(own.nesterov, torchs.nesterov());
 }
 
-// LibTorch keeps a schedule's options private, so this compares the rates.
+// LibTorch keeps a schedule's options private, so this compares the rates. LibTorch's first step()
+// keeps the first rate; Python's and this library's count it.
 TEST(Defaults, of_step_lr_are_torchs) {
   const std::vector<at::Tensor> parameters{at::zeros({2})};
   SGD own(parameters, {.lr = 0.5});
   StepLR own_schedule(own, {.step_size = 2});
   torch::optim::SGD torchs(parameters, torch::optim::SGDOptions(0.5));
   torch::optim::StepLR torchs_schedule(torchs, 2);
+  torchs_schedule.step();
   for (int step = 0; step < 7; ++step) {
     own_schedule.step();
     torchs_schedule.step();
