@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::uint64_t kWakeId = 0, kTimerId = 1;  // ids of the pool's own descriptors
 // The interval at which a waiting thread checks the queue while it has tasks, or had some recently.
-constexpr std::chrono::microseconds kLook(100);
+constexpr std::chrono::microseconds kLook(50);
 constexpr int kMostQuietLooks = 10;
 constexpr std::chrono::milliseconds kStuckForLong(50);
 // kBacklog: a queue of at least this many tasks is a backlog. kInRow: after this many consecutive

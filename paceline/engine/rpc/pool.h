@@ -7,7 +7,7 @@
 //  - One thread always waits for sockets: the last waiting thread wakes or starts another one
 //    before it runs a task.
 //  - A limited number of threads run tasks; the others leave tasks in the queue. The limit is one
-//    thread at first, which is fastest for short tasks. When the queue has not moved for 100
+//    thread at first, which is fastest for short tasks. When the queue has not moved for 50
 //    microseconds, sleeping tasks no longer count and the limit becomes `num_threads`; after a much
 //    longer standstill it grows by one at a time, up to a maximum. Once the queue is empty the
 //    limit is one again. A task that waits for a call of its own (Blocked) does not count.
@@ -16,13 +16,13 @@
 //
 // At most two threads wait for sockets, or one while another thread handles events. During a run of
 // events the waiting thread does not wait for sockets, because each message would wake it; instead
-// it checks every 100 microseconds whether the run goes on. All other threads rest until the last
+// it checks every 50 microseconds whether the run goes on. All other threads rest until the last
 // waiting thread has something to run.
 //
 // A thread that has served the same source several times in a row stays with it: it blocks in a
 // read of that socket and leaves all other sources to the other thread. So a caller that makes one
 // call after another gets its replies as quickly as from a program that only reads one socket. The
-// other thread checks every 100 microseconds meanwhile; if a task of the thread that stays takes
+// other thread checks every 50 microseconds meanwhile; if a task of the thread that stays takes
 // longer, it takes over the source, because other calls may use the same connection.
 //
 // Thread safety: every method may be called from any thread. The threads share the ownership of the
