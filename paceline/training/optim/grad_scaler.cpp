@@ -7,7 +7,7 @@
 #include <ATen/ATen.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/training/optim/rules/kernels.h"
+#include "paceline/engine/optim_kernels/kernels.h"
 #include "paceline/training/optim/rules/tensor_blocks.h"
 
 namespace paceline::optim {

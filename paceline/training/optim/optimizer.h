@@ -22,13 +22,13 @@
 #include <ATen/core/Tensor.h>
 
 #include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/engine/optim_kernels/kernels.h"
 #include "paceline/training/optim/divided_parameters.h"
 #include "paceline/training/optim/guarded_state.h"
 #include "paceline/training/optim/optimizer_shards.h"
 #include "paceline/training/optim/parameter_home.h"
 #include "paceline/training/optim/parameter_norms.h"
 #include "paceline/training/optim/parameter_rows.h"
-#include "paceline/training/optim/rules/kernels.h"
 #include "paceline/training/optim/rules/tensor_blocks.h"
 
 namespace paceline::optim {
