@@ -14,6 +14,7 @@
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/rendezvous/rendezvous.h"
 #include "paceline/engine/rpc/workers.h"
+#include "paceline/engine/tables/tables.h"
 #include "paceline/engine/telemetry/metrics_log.h"
 
 #endif

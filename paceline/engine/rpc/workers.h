@@ -92,6 +92,8 @@ class Workers {
   Workers& operator=(const Workers&) = delete;
 
   const std::string& name() const;
+  // The store of the job, in which the workers find each other.
+  const std::shared_ptr<Store>& store() const;
 
   // Serves a method. `handler(const Request&, rpc::Context&)` returns the reply, and its exceptions
   // become the caller's CallError; `handler(const Request&, rpc::Answer<Reply>)` answers later.
