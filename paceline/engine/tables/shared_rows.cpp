@@ -131,6 +131,8 @@ void SharedRows::pull(std::span<const Id> ids, std::span<float> values) {
 void SharedRows::push(std::span<const Id> ids, std::span<const float> gradients,
                       const PushOptions& options) {
   check_tick("push");
+  check(options.sequence != 0, "worker {}: push: table '{}': pushes are numbered from 1",
+        options_.worker, options_.table);
   check_batch("push", ids, gradients.size());
   if (!optim::all_finite(gradients.data(), static_cast<std::int64_t>(gradients.size()))) {
     for (std::size_t i = 0; i < ids.size(); ++i)

@@ -85,6 +85,20 @@ bool is_owned(const TableMemory& memory, const SessionRecord& session) {
   return state == WorkerState::kPresent || state == WorkerState::kFrozen;
 }
 
+// Completes the last change of the worker that had the session, if that worker is lost. Otherwise
+// the session's position might still change.
+void end_former_worker(const TableAccess& access, std::uint64_t wanted) {
+  const TableMemory& memory = *access.memory;
+  for (std::uint32_t i = 0; i < kMaxSessions; ++i) {
+    if (memory.session(i).number != wanted) continue;
+    const std::uint32_t owner = memory.session(i).owner;
+    if (owner == 0) return;
+    const WorkerState state = state_of(memory, owner, access.is_lost);
+    if (state == WorkerState::kDead || state == WorkerState::kFrozen)
+      evict(access, index_of_token(owner), state);
+  }
+}
+
 // Requires: the lock `repairing`.
 std::uint32_t take_session(const TableAccess& access, std::optional<std::uint64_t> wanted) {
   const TableMemory& memory = *access.memory;
@@ -93,7 +107,7 @@ std::uint32_t take_session(const TableAccess& access, std::optional<std::uint64_
     SessionRecord& session = memory.session(i);
     if (wanted) {
       if (session.number == *wanted) found = &session;
-    } else if (!is_owned(memory, session) &&
+    } else if (session.owner == 0 &&
                (found == nullptr || session.number == 0 ||
                 (found->number != 0 && session.ended_at < found->ended_at))) {
       found = &session;
@@ -175,6 +189,7 @@ void join_table(TableAccess& access, const std::string& name,
   slot.staged_clock = 0;
   slot.clock = 0;  // until it is known, nobody may run ahead
   try {
+    if (session) end_former_worker(access, *session);
     const LockGuard guard(access, memory.header().repairing);
     slot.session = take_session(access, session);
     slot.claim = claim_of(WorkerPhase::kPresent, slot.pid);
