@@ -45,8 +45,9 @@ TEST_F(BadInput, AGradientThatIsNotFinite) {
 }
 
 TEST_F(BadInput, APushWithTheNumber0) {
-  expect_error(ErrorCode::kInvalid, {"worker a: push: table 't': pushes are numbered from 1"},
-               [&] { rows_->push(std::vector<Id>{1}, std::vector<float>{1, 1}, {.sequence = 0}); });
+  expect_error(ErrorCode::kInvalid, {"worker a: push: table 't': pushes are numbered from 1"}, [&] {
+    rows_->push(std::vector<Id>{1}, std::vector<float>{1, 1}, {.sequence = 0});
+  });
 }
 
 TEST_F(BadInput, ALearningRateThatIsNotFinite) {

@@ -60,7 +60,9 @@ void expect_whole_rows(Rows& rows, std::uint64_t done) {
 TEST(Killed, AtAnyMomentAPushIsAppliedExactlyOnceWhenItIsRepeated) {
   std::mt19937 random(harness::random_seed());
   for (int round = 0; round < 60; ++round) {
-    const Memories memories(adding_rows(kWidth));
+    RowOptions options = adding_rows(kWidth);
+    options.capacity = 1'000'000;
+    const Memories memories(options);
     auto& progress = shared_with_children<Progress>();
     Process victim([&] { return push_for_ever(memories, progress); });
     while (progress.acknowledged == 0) std::this_thread::sleep_for(100us);
@@ -154,6 +156,11 @@ TEST_F(Stepped, KilledAtEachInstructionOfTheCopy) {
     const bool is_over = !is_copying();
     victim.kill_now();
     const auto survivor = open(memories.mapped(), "survivor");
+    // Before the version of the row is odd, a reader still sees the row as it was.
+    const auto values = pull(*survivor, {1});
+    ASSERT_EQ(values, std::vector<float>(kWidth, values[0])) << instructions;
+    ASSERT_TRUE(values[0] == 1 || values[0] == 2) << instructions;
+    survivor->push(std::vector<Id>{1}, std::vector<float>(kWidth, 0));  // needs the lock
     ASSERT_EQ(pull(*survivor, {1}), std::vector<float>(kWidth, 2)) << instructions;
     if (is_over) break;
     EXPECT_EQ(survivor->stats().repaired_updates, 1U) << instructions;

@@ -61,12 +61,10 @@ TEST(Tables, MustBeOpenedWithTheSameOptions) {
 // Workers in processes of their own.
 class Processes : public testing::Test {
  protected:
-  std::unique_ptr<rpc::Workers> join(const std::string& name,
-                                     std::chrono::milliseconds lease = 10s) {
+  std::unique_ptr<rpc::Workers> join(const std::string& name) {
     rpc::JoinOptions options{
         .store = std::make_shared<FileStore>(path_), .secret = secret_, .address = "127.0.0.1"};
     options.deadline = 20s;
-    options.lease = lease;
     return rpc::join(name, options);
   }
   template <class Condition>
@@ -135,7 +133,7 @@ TEST_F(Processes, AFrozenWorkerIsReleasedAfterALease) {
   RowOptions options = adding_rows(1);
   options.consistency = Consistency::bounded(0);
   Process frozen([&] {
-    const auto workers = join("frozen", 1s);
+    const auto workers = join("frozen");
     Tables tables(*workers);
     const auto rows = tables.open_rows("t", options);
     rows->push(std::vector<Id>{1}, std::vector<float>{1});
@@ -149,14 +147,14 @@ TEST_F(Processes, AFrozenWorkerIsReleasedAfterALease) {
     return false;
   });
   Process other([&] {
-    const auto workers = join("other", 1s);
+    const auto workers = join("other");
     Tables tables(*workers);
     const auto rows = tables.open_rows("t", options);
     rows->push(std::vector<Id>{1}, std::vector<float>{1});
     wait_for([&] { return stage_ == 2; });
     const auto begin = std::chrono::steady_clock::now();
     rows->tick();
-    const bool is_soon = std::chrono::steady_clock::now() - begin < 15s;
+    const bool is_soon = std::chrono::steady_clock::now() - begin < 50s;
     const bool is_right = pull(*rows, {1})[0] == 2 && rows->stats().evicted_workers == 1;
     stage_ = 3;
     return is_soon && is_right;
