@@ -148,7 +148,8 @@ void restore_cut(const TableAccess& access, const TableCut& cut, const TakesId& 
   check_room(access, cut, takes);
   TableHeader& header = access.header();
   header.lr = std::bit_cast<std::uint64_t>(cut.lr);
-  // The ages of the rows stay as they were; the time of this table goes on from its workers' clocks.
+  // The ages of the rows stay as they were; the time of this table goes on from its workers'
+  // clocks.
   const std::uint64_t shift = header.now - cut.now;
   std::size_t row = 0;
   for (std::size_t i = 0; i < cut.ids.size(); ++i) {

@@ -107,9 +107,8 @@ std::uint32_t take_session(const TableAccess& access, std::optional<std::uint64_
     SessionRecord& session = memory.session(i);
     if (wanted) {
       if (session.number == *wanted) found = &session;
-    } else if (session.owner == 0 &&
-               (found == nullptr || session.number == 0 ||
-                (found->number != 0 && session.ended_at < found->ended_at))) {
+    } else if (session.owner == 0 && (found == nullptr || session.number == 0 ||
+                                      (found->number != 0 && session.ended_at < found->ended_at))) {
       found = &session;
       if (session.number == 0) break;
     }
