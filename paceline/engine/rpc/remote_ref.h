@@ -37,6 +37,7 @@
 // way.
 
 #include <concepts>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -90,7 +91,7 @@ struct ArgumentsOf {
   using Type = Nothing;
 };
 template <class T>
-  requires requires { typename T::Arguments; }
+requires requires { typename T::Arguments; }
 struct ArgumentsOf<T> {
   using Type = typename T::Arguments;
 };
@@ -98,7 +99,10 @@ struct ArgumentsOf<T> {
 // Whether other workers may create objects of the class. False for classes whose objects are made
 // only by methods, which keep them for their callers.
 template <class T>
-concept Creatable = requires { typename T::Arguments; } || std::default_initializable<T>;
+concept Creatable = requires {
+  typename T::Arguments;
+}
+|| std::default_initializable<T>;
 
 inline constexpr std::string_view kCreateName = "create", kFetchName = "fetch";
 // "counter.add", the name on the wire and in errors; the text lives forever.
@@ -195,9 +199,7 @@ class RemoteRef {
         begin<Reply>(target, std::move(request), options), kept);
   }
   // Fetches a copy of the object, which must be a message.
-  Future<T> fetch(const CallOptions& options = {}) const
-    requires Message<T>
-  {
+  Future<T> fetch(const CallOptions& options = {}) const requires Message<T> {
     return begin<T>(own_target<T>(kFetchName, Effect::kRepeatable), Nothing{}, options);
   }
 
@@ -238,9 +240,15 @@ struct FieldCodec<RemoteRef<T>> {
     reference.handle_ = id.number == 0 ? nullptr : receive_reference(in, id);
   }
 };
-// The methods of a class in the form that a worker serves.
+// Makes an object that another worker creates, instead of the constructor of its class: it can give
+// the object what only this worker has.
 template <RemoteClass T>
-std::vector<Method> methods_of(const ServeOptions& options) {
+using MakeObject =
+    std::function<std::shared_ptr<T>(const typename ArgumentsOf<T>::Type&, Context&)>;
+
+// The methods of a class in the form that a worker serves; `make` may be null.
+template <RemoteClass T>
+std::vector<Method> methods_of(const ServeOptions& options, const MakeObject<T>& make = {}) {
   using Arguments = typename ArgumentsOf<T>::Type;
   const std::uint64_t class_number = method_id(T::kName);
   std::vector<Method> all;
@@ -249,14 +257,20 @@ std::vector<Method> methods_of(const ServeOptions& options) {
                    class_number});
   };
   if constexpr (Creatable<T>) {
-    add(kCreateName, Method::Kind::kCreate, [](const std::shared_ptr<Incoming>& call) {
+    add(kCreateName, Method::Kind::kCreate, [make](const std::shared_ptr<Incoming>& call) {
       const RequestOf<Arguments> arguments(*call);
-      if constexpr (std::constructible_from<T, const Arguments&, Context&>) {
+      if (make) {
+        call->object = make(*arguments, static_cast<Context&>(*call));
+      } else if constexpr (std::constructible_from<T, const Arguments&, Context&>) {
         call->object = std::make_shared<T>(*arguments, static_cast<Context&>(*call));
       } else if constexpr (std::constructible_from<T, const Arguments&>) {
         call->object = std::make_shared<T>(*arguments);
-      } else {
+      } else if constexpr (std::default_initializable<T>) {
         call->object = std::make_shared<T>();
+      } else {
+        throw Error(ErrorCode::kInvalid,
+                    "serve() cannot make objects of this class; use "
+                    "serve_made_by()");
       }
       call->answer(make_outgoing(Nothing{}, call->is_for_self()));
     });

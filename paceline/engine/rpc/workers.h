@@ -111,6 +111,12 @@ class Workers {
     serve(methods_of<T>(options));
   }
 
+  // As above; `make(const Arguments&, rpc::Context&)` returns the objects, as std::shared_ptr<T>.
+  template <RemoteClass T>
+  void serve_made_by(MakeObject<T> make, const ServeOptions& options = {}) {
+    serve(methods_of<T>(options, make));
+  }
+
   // Calls a method. The call waits, at most until its deadline, for a worker that has not joined
   // yet, and while the callee's credit is used up. Memory to which spans of the request refer must
   // live until the call has ended.

@@ -12,6 +12,7 @@ void RowBatch::assign(std::span<const Id> ids) {
   first_.clear();
   last_.clear();
   next_.assign(ids.size(), kNone);
+  index_.resize(ids.size());
   const std::size_t mask = std::bit_ceil(2 * ids.size() + 1) - 1;
   table_.assign(mask + 1, kNone);
   digest_ = ids.size();
@@ -28,6 +29,7 @@ void RowBatch::assign(std::span<const Id> ids) {
       next_[last_[table_[at]]] = place;
       last_[table_[at]] = place;
     }
+    index_[place] = table_[at];
   }
 }
 

@@ -21,6 +21,8 @@ class RowBatch {
 
   std::size_t size() const { return first_.size(); }  // different ids
   Id id(std::size_t i) const { return ids_[first_[i]]; }
+  // The number of the id at a place of the batch.
+  std::size_t index_of(std::size_t place) const { return index_[place]; }
   // The sum of the gradients of the i-th id, `width` floats: in `gradients` if the id occurs once,
   // otherwise in `sum`.
   const float* gradient(std::size_t i, std::span<const float> gradients, std::uint32_t width,
@@ -34,6 +36,7 @@ class RowBatch {
   std::vector<std::uint32_t> first_;  // where the i-th id occurs first
   std::vector<std::uint32_t> last_;   // and last
   std::vector<std::uint32_t> next_;   // the next place of the same id
+  std::vector<std::uint32_t> index_;  // of the id at each place
   std::vector<std::uint32_t> table_;  // hash table of the places in first_
   std::uint64_t digest_ = 0;
 };

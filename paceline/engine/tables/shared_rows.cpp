@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/optim_kernels/kernels.h"
 #include "paceline/engine/tables/cutting.h"
+#include "paceline/engine/tables/row_checks.h"
 #include "paceline/engine/tables/staged_pushes.h"
 #include "paceline/engine/tables/table_clock.h"
 #include "paceline/engine/tables/table_workers.h"
@@ -37,7 +37,7 @@ void record_staleness(const TableAccess& access) {
 SharedRows::SharedRows(MemoryPointer memory, SharedRowsOptions options)
     : options_(std::move(options)), width_(memory->settings().width), memory_(std::move(memory)) {
   TableAccess own = access("open_rows");
-  join_table(own, options_.worker, options_.session);
+  join_table(own, options_.worker, {options_.session, options_.new_session});
   index_ = own.index;
   token_ = own.token;
 }
@@ -97,16 +97,6 @@ void SharedRows::move_on(const TableAccess& access, bool must_copy) const {
     slot.descriptor = static_cast<std::uint32_t>(memory_->descriptor());
 }
 
-void SharedRows::check_batch(const char* operation, std::span<const Id> ids,
-                             std::size_t floats) const {
-  check(ids.size() < ~std::uint32_t{0}, "worker {}: {}: table '{}': {} ids are too many",
-        options_.worker, operation, options_.table, ids.size());
-  check(floats == ids.size() * width_,
-        "worker {}: {}: table '{}' has rows of {} floats, so {} ids need {} floats, not {}",
-        options_.worker, operation, options_.table, width_, ids.size(), ids.size() * width_,
-        floats);
-}
-
 void SharedRows::check_tick(const char* operation) const {
   check(!tick_failed_,
         "worker {}: {}: table '{}': the last tick() did not end; call it again first",
@@ -115,7 +105,7 @@ void SharedRows::check_tick(const char* operation) const {
 
 void SharedRows::pull(std::span<const Id> ids, std::span<float> values) {
   check_tick("pull");
-  check_batch("pull", ids, values.size());
+  check_size({options_.worker, "pull", options_.table, width_}, ids.size(), values.size());
   with_access("pull", [&](const TableAccess& access) {
     access.require_open();
     record_staleness(access);
@@ -133,14 +123,9 @@ void SharedRows::push(std::span<const Id> ids, std::span<const float> gradients,
   check_tick("push");
   check(options.sequence != 0, "worker {}: push: table '{}': pushes are numbered from 1",
         options_.worker, options_.table);
-  check_batch("push", ids, gradients.size());
-  if (!optim::all_finite(gradients.data(), static_cast<std::int64_t>(gradients.size()))) {
-    for (std::size_t i = 0; i < ids.size(); ++i)
-      check(optim::all_finite(gradients.data() + i * width_, width_),
-            "worker {}: push: table '{}': the gradient of row {} (place {} of the batch) is not "
-            "finite; no row was changed",
-            options_.worker, options_.table, ids[i], i);
-  }
+  const BatchUse use{options_.worker, "push", options_.table, width_};
+  check_size(use, ids.size(), gradients.size());
+  check_finite(use, ids, gradients);
   const std::lock_guard lock(pushing_);
   batch_.assign(ids);
   std::optional<std::uint64_t> sequence = options.sequence, staged;

@@ -20,8 +20,9 @@
 namespace paceline::tables {
 
 struct SharedRowsOptions {
-  std::string table, worker;               // their names
-  std::optional<std::uint64_t> session{};  // of an earlier worker; default: a new one
+  std::string table, worker;                   // their names
+  std::optional<std::uint64_t> session{};      // of an earlier worker; default: a new one
+  std::optional<std::uint64_t> new_session{};  // the number of the new one; default: random
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
   TornReads torn_reads = TornReads::kRefused;
   IsLost is_lost{};
@@ -62,7 +63,6 @@ class SharedRows final : public Rows {
   TableAccess access(const char* operation) const;
   void move_on(const TableAccess& access, bool must_copy) const;
   void check_tick(const char* operation) const;
-  void check_batch(const char* operation, std::span<const Id> ids, std::size_t floats) const;
   void push_batch(const TableAccess& access, std::span<const float> gradients,
                   std::uint64_t sequence);
 

@@ -100,7 +100,8 @@ void end_former_worker(const TableAccess& access, std::uint64_t wanted) {
 }
 
 // Requires: the lock `repairing`.
-std::uint32_t take_session(const TableAccess& access, std::optional<std::uint64_t> wanted) {
+std::uint32_t take_session(const TableAccess& access, const SessionWish& wish) {
+  const std::optional<std::uint64_t>& wanted = wish.known;
   const TableMemory& memory = *access.memory;
   SessionRecord* found = nullptr;
   for (std::uint32_t i = 0; i < kMaxSessions; ++i) {
@@ -127,7 +128,7 @@ std::uint32_t take_session(const TableAccess& access, std::optional<std::uint64_
     found->sequence = 0;
     found->position = found->size = 0;
     found->digest = 0;
-    found->number = std::uint64_t{random()} << 32 | random() | 1;
+    found->number = wish.number.value_or(std::uint64_t{random()} << 32 | random() | 1);
   }
   found->owner = access.token;
   return static_cast<std::uint32_t>(found - &memory.session(0));
@@ -170,8 +171,7 @@ WorkerState state_of(const TableMemory& memory, std::uint32_t token, const IsLos
   return WorkerState::kPresent;
 }
 
-void join_table(TableAccess& access, const std::string& name,
-                std::optional<std::uint64_t> session) {
+void join_table(TableAccess& access, const std::string& name, const SessionWish& session) {
   const TableMemory& memory = *access.memory;
   access.index = claim_slot(access, name);
   WorkerSlot& slot = access.self();
@@ -188,7 +188,7 @@ void join_table(TableAccess& access, const std::string& name,
   slot.staged_clock = 0;
   slot.clock = 0;  // until it is known, nobody may run ahead
   try {
-    if (session) end_former_worker(access, *session);
+    if (session.known) end_former_worker(access, *session.known);
     const LockGuard guard(access, memory.header().repairing);
     slot.session = take_session(access, session);
     slot.claim = claim_of(WorkerPhase::kPresent, slot.pid);

@@ -24,9 +24,13 @@ WorkerState state_of(const TableMemory& memory, std::uint32_t token, const IsLos
 std::string name_of(const TableMemory& memory, std::uint32_t token);
 bool is_present(const WorkerSlot& slot);
 
+struct SessionWish {
+  std::optional<std::uint64_t> known;  // of an earlier worker, whose pushes may have to be repeated
+  std::optional<std::uint64_t> number;  // of a new session; default: random
+};
+
 // Takes a slot for this process and fills in `access`. The worker's clock starts as far behind the
-// fastest worker as the consistency allows. `session`: of an earlier worker, whose pushes may have
-// to be repeated; otherwise the worker gets a new session. Throws Error(kInvalid) if there is no
+// fastest worker as the consistency allows. Throws Error(kInvalid) if there is no
 // place, or if the session is unknown or in use.
 void join_table(TableAccess& access, const std::string& name, std::optional<std::uint64_t> session);
 // Gives the slot back: the others do not wait for this worker any more. Errors as LockGuard.

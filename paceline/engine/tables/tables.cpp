@@ -1,6 +1,7 @@
 #include "paceline/engine/tables/tables.h"
 
 #include "paceline/engine/tables/host_directory.h"
+#include "paceline/engine/tables/remote_rows.h"
 #include "paceline/engine/tables/shared_rows.h"
 
 namespace paceline::tables {
@@ -8,6 +9,13 @@ namespace paceline::tables {
 std::unique_ptr<Rows> Tables::open_rows(const std::string& name, const RowOptions& options,
                                         const TableOptions& table_options) {
   const Settings settings = Settings::of(name, options);
+  if (!table_options.servers.empty()) {
+    return std::make_unique<RemoteRows>(workers_, name, options,
+                                        SlotMap::agree(*workers_.store(), table_options.servers),
+                                        RemoteRowsOptions{.timeout = table_options.timeout,
+                                                          .as_bfloat16 = table_options.as_bfloat16,
+                                                          .session = table_options.session});
+  }
   const auto directory = std::make_shared<HostDirectory>(workers_.store(), name);
   const Deadline deadline = Deadline::after(table_options.timeout);
   SharedRowsOptions shared{

@@ -13,7 +13,6 @@
 
 #include <cstdint>
 #include <map>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -43,9 +42,5 @@ TableCut load_table(const CheckpointDirectory& directory, std::int64_t step,
 std::vector<std::string> tables_in(const CheckpointDirectory& directory, std::int64_t step);
 std::map<std::string, std::string> texts_in(const CheckpointDirectory& directory,
                                             std::int64_t step);
-
-// One cut with the ids of all, for tables that are divided among several servers. Requires: no id
-// is in two of them. Throws Error(kInvalid) if they are not parts of one table.
-TableCut merge(std::span<const TableCut> parts);
 
 }  // namespace paceline::tables
