@@ -32,7 +32,7 @@ struct SessionWish {
 // Takes a slot for this process and fills in `access`. The worker's clock starts as far behind the
 // fastest worker as the consistency allows. Throws Error(kInvalid) if there is no
 // place, or if the session is unknown or in use.
-void join_table(TableAccess& access, const std::string& name, std::optional<std::uint64_t> session);
+void join_table(TableAccess& access, const std::string& name, const SessionWish& session);
 // Gives the slot back: the others do not wait for this worker any more. Errors as LockGuard.
 void leave_table(const TableAccess& access);
 
