@@ -99,7 +99,7 @@ TEST_F(Servers, ACutOfTwoIsRestoredOnThree) {
   push_some(*rows, 10, 20);
   const auto ids = some_ids(99, 60);
   EXPECT_EQ(pull(*others, ids), pull(*rows, ids));
-  expect_error(ErrorCode::kInvalid, {"has rows already"}, [&] { others->restore(cut); });
+  expect_error(ErrorCode::kAborted, {"has rows already"}, [&] { others->restore(cut); });
 }
 
 TEST_F(Servers, APushIsAppliedOnce) {
@@ -134,9 +134,9 @@ TEST_F(Servers, AWrongOwnerRefuses) {
     first.call<&ServedRows::push>({.epoch = epoch, .sequence = 1, .ids = ids, .gradients = one})
         .get();
   };
-  expect_error(ErrorCode::kInvalid, {"belongs to another server; no row was changed"},
+  expect_error(ErrorCode::kAborted, {"belongs to another server; no row was changed"},
                [&] { push(4); });
-  expect_error(ErrorCode::kInvalid, {"the request has slot map 5, but this server has slot map 4"},
+  expect_error(ErrorCode::kAborted, {"the request has slot map 5, but this server has slot map 4"},
                [&] { push(5); });
   // Another map: the server would have to give rows away.
   ++request.epoch;
