@@ -91,7 +91,7 @@ struct ArgumentsOf {
   using Type = Nothing;
 };
 template <class T>
-requires requires { typename T::Arguments; }
+  requires requires { typename T::Arguments; }
 struct ArgumentsOf<T> {
   using Type = typename T::Arguments;
 };
@@ -99,10 +99,7 @@ struct ArgumentsOf<T> {
 // Whether other workers may create objects of the class. False for classes whose objects are made
 // only by methods, which keep them for their callers.
 template <class T>
-concept Creatable = requires {
-  typename T::Arguments;
-}
-|| std::default_initializable<T>;
+concept Creatable = requires { typename T::Arguments; } || std::default_initializable<T>;
 
 inline constexpr std::string_view kCreateName = "create", kFetchName = "fetch";
 // "counter.add", the name on the wire and in errors; the text lives forever.
@@ -199,7 +196,9 @@ class RemoteRef {
         begin<Reply>(target, std::move(request), options), kept);
   }
   // Fetches a copy of the object, which must be a message.
-  Future<T> fetch(const CallOptions& options = {}) const requires Message<T> {
+  Future<T> fetch(const CallOptions& options = {}) const
+    requires Message<T>
+  {
     return begin<T>(own_target<T>(kFetchName, Effect::kRepeatable), Nothing{}, options);
   }
 
@@ -240,6 +239,7 @@ struct FieldCodec<RemoteRef<T>> {
     reference.handle_ = id.number == 0 ? nullptr : receive_reference(in, id);
   }
 };
+
 // Makes an object that another worker creates, instead of the constructor of its class: it can give
 // the object what only this worker has.
 template <RemoteClass T>
