@@ -5,6 +5,8 @@
 #include <limits>
 #include <random>
 
+#include <sys/stat.h>
+
 #include "tests/engine/tables/table_job.h"
 
 namespace paceline::tables {
@@ -67,6 +69,31 @@ TEST(Rows, KeepManyRows) {
   auto values = pull(*rows, ids);
   for (std::size_t i = 0; i < values.size(); ++i) ASSERT_EQ(values[i], 2 * gradients[i]);
   EXPECT_EQ(rows->stats().rows, 9'000U);
+}
+
+// The pages of a table are those of its file: workers that map it have no copies.
+TEST(Rows, TakeMemoryAsTheyAppearAndOnceForAllWorkers) {
+  constexpr std::size_t kRows = 100'000, kRowBytes = 64 * sizeof(float);
+  RowOptions options = adding_rows(64);
+  options.capacity = 1'000'000;
+  const Memories memories(options);
+  const auto pages = [&] {
+    struct stat status {};
+    fstat(memories.first()->descriptor(), &status);
+    return static_cast<std::size_t>(status.st_blocks) * 512;
+  };
+  const auto rows = open(memories.first(), "a");
+  const std::size_t empty = pages();
+  EXPECT_LT(empty, 32U << 20);
+  std::vector<Id> ids(kRows);
+  for (std::size_t i = 0; i < kRows; ++i) ids[i] = static_cast<Id>(i);
+  rows->push(ids, std::vector<float>(kRows * 64, 1));
+  const std::size_t full = pages();
+  EXPECT_GE(full - empty, kRows * (kRowBytes + sizeof(Entry)));
+  EXPECT_LT(full - empty, kRows * (kRowBytes + sizeof(Entry)) + (8U << 20));
+  const auto other = open(memories.mapped(), "b");
+  EXPECT_EQ(pull(*other, ids), std::vector<float>(kRows * 64, 1));
+  EXPECT_EQ(pages(), full);
 }
 
 TEST(Rows, NothingHappensInAnEmptyBatch) {
