@@ -23,6 +23,7 @@
 #include "paceline/engine/rpc/call_error.h"
 #include "paceline/engine/rpc/workers.h"
 #include "paceline/engine/store/store.h"
+#include "paceline/engine/tables/tables.h"
 #include "paceline/engine/telemetry/metrics_log.h"
 #include "paceline/engine/telemetry/phase_times.h"
 #include "paceline/engine/transport/link_options.h"

@@ -11,6 +11,7 @@
 #include "paceline/files/checkpoint/checkpoint_writer.h"
 #include "paceline/files/checkpoint/memory_checkpoint.h"
 #include "paceline/files/images/image_pipeline.h"
+#include "paceline/files/table_files/table_files.h"
 #include "paceline/files/text/tokenizer.h"
 
 #endif

@@ -80,6 +80,8 @@ class Directory {
   Directory(std::shared_ptr<Store> store, LeaseTime lease)
       : store_(std::move(store)), lease_(lease) {}
 
+  const std::shared_ptr<Store>& store() const { return store_; }
+
   // Enters a worker. Throws Error(kInvalid) if a worker of this name is present.
   void enter(const WorkerEntry& self);
   // Writes `state`, unless the name now belongs to another incarnation or is no longer present.

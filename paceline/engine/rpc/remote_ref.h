@@ -37,6 +37,7 @@
 // way.
 
 #include <concepts>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -238,9 +239,16 @@ struct FieldCodec<RemoteRef<T>> {
     reference.handle_ = id.number == 0 ? nullptr : receive_reference(in, id);
   }
 };
-// The methods of a class in the form that a worker serves.
+
+// Makes an object that another worker creates, instead of the constructor of its class: it can give
+// the object what only this worker has.
 template <RemoteClass T>
-std::vector<Method> methods_of(const ServeOptions& options) {
+using MakeObject =
+    std::function<std::shared_ptr<T>(const typename ArgumentsOf<T>::Type&, Context&)>;
+
+// The methods of a class in the form that a worker serves; `make` may be null.
+template <RemoteClass T>
+std::vector<Method> methods_of(const ServeOptions& options, const MakeObject<T>& make = {}) {
   using Arguments = typename ArgumentsOf<T>::Type;
   const std::uint64_t class_number = method_id(T::kName);
   std::vector<Method> all;
@@ -249,14 +257,20 @@ std::vector<Method> methods_of(const ServeOptions& options) {
                    class_number});
   };
   if constexpr (Creatable<T>) {
-    add(kCreateName, Method::Kind::kCreate, [](const std::shared_ptr<Incoming>& call) {
+    add(kCreateName, Method::Kind::kCreate, [make](const std::shared_ptr<Incoming>& call) {
       const RequestOf<Arguments> arguments(*call);
-      if constexpr (std::constructible_from<T, const Arguments&, Context&>) {
+      if (make) {
+        call->object = make(*arguments, static_cast<Context&>(*call));
+      } else if constexpr (std::constructible_from<T, const Arguments&, Context&>) {
         call->object = std::make_shared<T>(*arguments, static_cast<Context&>(*call));
       } else if constexpr (std::constructible_from<T, const Arguments&>) {
         call->object = std::make_shared<T>(*arguments);
-      } else {
+      } else if constexpr (std::default_initializable<T>) {
         call->object = std::make_shared<T>();
+      } else {
+        throw Error(ErrorCode::kInvalid,
+                    "serve() cannot make objects of this class; use "
+                    "serve_made_by()");
       }
       call->answer(make_outgoing(Nothing{}, call->is_for_self()));
     });

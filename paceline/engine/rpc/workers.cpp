@@ -262,6 +262,7 @@ Workers::~Workers() {
 }
 
 const std::string& Workers::name() const { return impl_->setup->self.name; }
+const std::shared_ptr<Store>& Workers::store() const { return impl_->setup->directory->store(); }
 void Workers::serve(std::vector<Method> methods) { impl_->server->serve(std::move(methods)); }
 std::chrono::milliseconds Workers::default_deadline() const { return impl_->deadline; }
 void Workers::leave() { impl_->leave(); }

@@ -92,6 +92,8 @@ class Workers {
   Workers& operator=(const Workers&) = delete;
 
   const std::string& name() const;
+  // The store of the job, in which the workers find each other.
+  const std::shared_ptr<Store>& store() const;
 
   // Serves a method. `handler(const Request&, rpc::Context&)` returns the reply, and its exceptions
   // become the caller's CallError; `handler(const Request&, rpc::Answer<Reply>)` answers later.
@@ -107,6 +109,12 @@ class Workers {
   template <RemoteClass T>
   void serve(const ServeOptions& options = {}) {
     serve(methods_of<T>(options));
+  }
+
+  // As above; `make(const Arguments&, rpc::Context&)` returns the objects, as std::shared_ptr<T>.
+  template <RemoteClass T>
+  void serve_made_by(MakeObject<T> make, const ServeOptions& options = {}) {
+    serve(methods_of<T>(options, make));
   }
 
   // Calls a method. The call waits, at most until its deadline, for a worker that has not joined

@@ -8,8 +8,8 @@
 
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/optim_kernels/kernels.h"
 #include "paceline/training/optim/optimizer_core.h"
-#include "paceline/training/optim/rules/kernels.h"
 #include "paceline/training/optim/rules/tensor_blocks.h"
 
 namespace paceline::optim {

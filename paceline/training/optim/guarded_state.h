@@ -19,9 +19,9 @@
 #include <string>
 #include <vector>
 
+#include "paceline/engine/optim_kernels/kernels.h"
 #include "paceline/training/optim/parameter_home.h"
 #include "paceline/training/optim/parameter_rows.h"
-#include "paceline/training/optim/rules/kernels.h"
 #include "paceline/training/tensor/tensor_marks.h"
 
 namespace paceline::optim {

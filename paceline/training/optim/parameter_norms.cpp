@@ -5,7 +5,7 @@
 
 #include <ATen/ATen.h>
 
-#include "paceline/training/optim/rules/kernels.h"
+#include "paceline/engine/optim_kernels/kernels.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/tensor/tensor_view.h"
 

@@ -8,7 +8,7 @@
 #include <torch/torch.h>
 
 #include "paceline/engine/core/error.h"
-#include "paceline/training/optim/rules/kernels.h"
+#include "paceline/engine/optim_kernels/kernels.h"
 #include "paceline/training/optim/rules/update_rules.h"
 
 #include "tests/training/optim/odd_parameters.h"

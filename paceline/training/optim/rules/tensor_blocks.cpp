@@ -10,7 +10,7 @@
 #include <ATen/Parallel.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/training/optim/rules/kernels.h"
+#include "paceline/engine/optim_kernels/kernels.h"
 #include "paceline/training/tensor/tensor_view.h"
 
 namespace paceline::optim {

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/training/optim/rules/kernels.h"
+#include "paceline/engine/optim_kernels/kernels.h"
 #include "paceline/training/optim/rules/update_slice.h"
 
 namespace paceline::optim {

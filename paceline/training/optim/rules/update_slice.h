@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "paceline/training/optim/rules/kernels.h"
+#include "paceline/engine/optim_kernels/kernels.h"
 
 namespace paceline::optim {
 

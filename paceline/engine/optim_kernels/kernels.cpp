@@ -1,4 +1,4 @@
-#include "paceline/training/optim/rules/kernels.h"
+#include "paceline/engine/optim_kernels/kernels.h"
 
 #include <cmath>
 
@@ -68,6 +68,27 @@ void sgd_kernel(const SgdKernelArguments& a, float* __restrict parameter,
     written += word(u);
     velocity[i] = u;
     const float p = parameter[i] - c.lr * (c.nesterov ? g + c.momentum * u : u);
+    p_written += word(p);
+    parameter[i] = p;
+  }
+  sums[0].add(p_read, p_written);
+  sums[1].add(read, written);
+}
+
+PACELINE_VECTORISED
+void adagrad_kernel(const AdagradKernelArguments& a, float* __restrict parameter,
+                    const float* __restrict gradient, float* __restrict sum_of_squares,
+                    std::int64_t count, WordSums* __restrict sums) {
+  const AdagradKernelArguments c = a;
+  std::uint32_t p_read = 0, p_written = 0, read = 0, written = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    p_read += word(parameter[i]);
+    read += word(sum_of_squares[i]);
+    const float g = gradient[i] + c.weight_decay * parameter[i];
+    const float sum = sum_of_squares[i] + g * g;
+    written += word(sum);
+    sum_of_squares[i] = sum;
+    const float p = parameter[i] - c.lr * g / (std::sqrt(sum) + c.eps);
     p_written += word(p);
     parameter[i] = p;
   }

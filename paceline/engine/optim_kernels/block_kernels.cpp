@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "paceline/engine/core/simd.h"
-#include "paceline/training/optim/rules/kernels.h"
+#include "paceline/engine/optim_kernels/kernels.h"
 
 #define PACELINE_KERNEL optim_elements
 #include "paceline/engine/collectives/kernels/elements.h"

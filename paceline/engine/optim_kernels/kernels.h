@@ -52,6 +52,14 @@ struct SgdKernelArguments {
 void sgd_kernel(const SgdKernelArguments& a, float* parameter, const float* gradient,
                 float* velocity, std::int64_t count, WordSums* sums);
 
+// sum += g^2, parameter -= lr x g / (sqrt(sum) + eps), where g is the gradient with weight decay.
+struct AdagradKernelArguments {
+  float lr = 0, eps = 0, weight_decay = 0;
+};
+
+void adagrad_kernel(const AdagradKernelArguments& a, float* parameter, const float* gradient,
+                    float* sum_of_squares, std::int64_t count, WordSums* sums);
+
 struct LambKernelArguments {
   float beta1 = 0, beta2 = 0, one_minus_beta1 = 0, one_minus_beta2 = 0;
   float inverse_bias1 = 0;       // 1 / (1 - beta1^t)

@@ -1,0 +1,77 @@
+#pragma once
+
+// Rows on servers of other hosts. A batch is divided among the servers, which are called at the
+// same time. Each different id is sent once, with the sum of its gradients.
+
+#include <atomic>
+#include <chrono>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "paceline/engine/rpc/workers.h"
+#include "paceline/engine/tables/row_batch.h"
+#include "paceline/engine/tables/rows.h"
+#include "paceline/engine/tables/served_rows.h"
+#include "paceline/engine/tables/slot_map.h"
+
+namespace paceline::tables {
+
+struct RemoteRowsOptions {
+  std::chrono::milliseconds timeout = std::chrono::seconds(60);
+  bool as_bfloat16 = false;
+  std::optional<std::uint64_t> session{};
+};
+
+class RemoteRows final : public Rows {
+ public:
+  // Opens the table on all servers. Throws CallError if a server does not answer, and errors of the
+  // servers. Requires: `workers` outlives this object.
+  RemoteRows(rpc::Workers& workers, const std::string& table, const RowOptions& options,
+             SlotMap map, const RemoteRowsOptions& remote);
+
+  using Rows::push;
+  void pull(std::span<const Id> ids, std::span<float> values) override;
+  void push(std::span<const Id> ids, std::span<const float> gradients,
+            const PushOptions& options) override;
+  void tick() override;
+  const std::string& name() const override { return table_; }
+  std::uint32_t width() const override { return width_; }
+  double lr() const override { return state_of(0).lr; }
+  void set_lr(double lr) override;
+  std::uint64_t session() const override { return session_; }
+  std::uint64_t sequence() const override;
+  TableStats stats() const override;
+  TableCut cut() override;
+  void restore(const TableCut& cut) override;
+  void leave() override;
+
+ private:
+  using Ref = rpc::RemoteRef<ServedRows>;
+  // The part of a batch that one server has.
+  struct Share {
+    std::vector<Id> ids;
+    std::vector<std::size_t> places;  // in the batch's different ids
+    std::vector<float> gradients;
+    std::vector<std::uint16_t> bfloat16;
+  };
+  std::vector<Share> divide(const RowBatch& batch) const;
+  rpc::CallOptions call_options() const;
+  RowsState state_of(std::size_t server) const;
+  void check_open(const char* operation) const;
+  template <class Call>
+  void on_all_servers(Call call) const;
+
+  const std::string worker_, table_;
+  const std::uint32_t width_;
+  const SlotMap map_;
+  const RemoteRowsOptions options_;
+  std::vector<Ref> servers_;
+  std::uint64_t session_ = 0;
+  std::atomic<bool> has_left_ = false;
+  std::mutex pushing_;  // one push, tick, cut or restore at a time; guards the members below
+  std::uint64_t sequence_ = 0;
+  std::uint64_t unfinished_digest_ = 0;  // of a push that has not reached all servers; 0: none
+};
+
+}  // namespace paceline::tables

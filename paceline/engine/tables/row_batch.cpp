@@ -1,0 +1,47 @@
+#include "paceline/engine/tables/row_batch.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "paceline/engine/tables/row_update.h"
+
+namespace paceline::tables {
+
+void RowBatch::assign(std::span<const Id> ids) {
+  ids_ = ids;
+  first_.clear();
+  last_.clear();
+  next_.assign(ids.size(), kNone);
+  index_.resize(ids.size());
+  const std::size_t mask = std::bit_ceil(2 * ids.size() + 1) - 1;
+  table_.assign(mask + 1, kNone);
+  digest_ = ids.size();
+  for (std::uint32_t place = 0; place < ids.size(); ++place) {
+    const std::uint64_t hash = mix(static_cast<std::uint64_t>(ids[place]));
+    digest_ = mix(digest_ ^ hash);
+    std::size_t at = hash & mask;
+    while (table_[at] != kNone && ids[first_[table_[at]]] != ids[place]) at = (at + 1) & mask;
+    if (table_[at] == kNone) {
+      table_[at] = static_cast<std::uint32_t>(first_.size());
+      first_.push_back(place);
+      last_.push_back(place);
+    } else {
+      next_[last_[table_[at]]] = place;
+      last_[table_[at]] = place;
+    }
+    index_[place] = table_[at];
+  }
+}
+
+const float* RowBatch::gradient(std::size_t i, std::span<const float> gradients,
+                                std::uint32_t width, std::vector<float>& sum) const {
+  const auto of = [&](std::size_t place) { return gradients.data() + place * width; };
+  std::size_t place = first_[i];
+  if (next_[place] == kNone) return of(place);
+  sum.assign(of(place), of(place) + width);
+  for (place = next_[place]; place != kNone; place = next_[place])
+    for (std::uint32_t j = 0; j < width; ++j) sum[j] += of(place)[j];
+  return sum.data();
+}
+
+}  // namespace paceline::tables

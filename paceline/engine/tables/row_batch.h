@@ -1,0 +1,44 @@
+#pragma once
+
+// The different ids of a batch, in the order in which they first occur, and the places of each. So
+// the gradients of an id that repeats are added in the order of the batch, and the batch changes
+// each row once.
+//
+// Thread safety: none. A RowBatch may be used again; it then keeps its memory.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "paceline/engine/tables/row_options.h"
+
+namespace paceline::tables {
+
+class RowBatch {
+ public:
+  // Requires: fewer than 2^32 - 1 ids.
+  void assign(std::span<const Id> ids);
+
+  std::size_t size() const { return first_.size(); }  // different ids
+  Id id(std::size_t i) const { return ids_[first_[i]]; }
+  // The number of the id at a place of the batch.
+  std::size_t index_of(std::size_t place) const { return index_[place]; }
+  // The sum of the gradients of the i-th id, `width` floats: in `gradients` if the id occurs once,
+  // otherwise in `sum`.
+  const float* gradient(std::size_t i, std::span<const float> gradients, std::uint32_t width,
+                        std::vector<float>& sum) const;
+  // Tells this batch from others with other ids.
+  std::uint64_t digest() const { return digest_; }
+
+ private:
+  static constexpr std::uint32_t kNone = ~std::uint32_t{0};
+  std::span<const Id> ids_;
+  std::vector<std::uint32_t> first_;  // where the i-th id occurs first
+  std::vector<std::uint32_t> last_;   // and last
+  std::vector<std::uint32_t> next_;   // the next place of the same id
+  std::vector<std::uint32_t> index_;  // of the id at each place
+  std::vector<std::uint32_t> table_;  // hash table of the places in first_
+  std::uint64_t digest_ = 0;
+};
+
+}  // namespace paceline::tables

@@ -1,0 +1,77 @@
+#pragma once
+
+// The options of a table of rows: the optimizer that runs where the rows are, and the consistency
+// of workers that train them together.
+
+#include <cstdint>
+#include <string>
+#include <variant>
+
+namespace paceline::tables {
+
+// Any 64-bit number: hashes of features need no vocabulary.
+using Id = std::int64_t;
+
+// The optimizers compute what torch::optim's optimizers of these names compute, one step of a row
+// for each push that contains its id. State that a row needs is kept beside the row.
+struct Sgd {
+  double lr = 0.01, momentum = 0, weight_decay = 0;
+};
+struct Adam {
+  double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
+};
+struct Adagrad {
+  double lr = 0.01, eps = 1e-10, weight_decay = 0;
+};
+// Adagrad with one sum of squares for each row, the mean over the row's elements: 4 bytes of state.
+struct RowAdagrad {
+  double lr = 0.01, eps = 1e-10;
+};
+using RowOptimizer = std::variant<Sgd, Adam, Adagrad, RowAdagrad>;
+
+// What a pull may miss of the pushes of other workers. A worker's clock counts its ticks. Workers
+// that have left or are lost do not count.
+class Consistency {
+ public:
+  // A pull at clock c holds all pushes up to clock c - 1 and none of clock c: a tick waits for all
+  // workers, and then each row that any of them pushed takes one step with the sum of their
+  // gradients, added in the order of the workers' names.
+  static Consistency synchronous() { return {Kind::kSynchronous, 0}; }
+  // A pull at clock c holds the worker's own pushes and all pushes of all present workers up to
+  // clock c - s - 1.
+  static Consistency bounded(std::uint32_t s) { return {Kind::kBounded, s}; }
+  // A pull holds the worker's own pushes, and whatever has arrived of the others'.
+  static Consistency asynchronous() { return {Kind::kAsynchronous, 0}; }
+
+  enum class Kind : std::uint32_t { kSynchronous, kBounded, kAsynchronous };
+  Kind kind() const { return kind_; }
+  std::uint32_t bound() const { return bound_; }  // s
+  std::string text() const;                       // "bounded(4)"
+
+ private:
+  Consistency(Kind kind, std::uint32_t bound) : kind_(kind), bound_(bound) {}
+  Kind kind_;
+  std::uint32_t bound_;
+};
+
+// Every worker that opens a table must give the same options.
+struct RowOptions {
+  std::uint32_t width = 0;  // float32 elements of a row, 1 to 16,384
+  RowOptimizer optimizer = RowAdagrad{};
+  Consistency consistency = Consistency::asynchronous();
+  std::uint64_t capacity = 1'000'000;  // rows; memory is taken as rows appear
+  // A new row has uniform random values in [-initial_range, initial_range), which depend only on
+  // the seed and the id.
+  float initial_range = 0.01F;
+  std::uint64_t seed = 0;
+  // A row is admitted by the push that contains its id for the `admit_after`th time. Earlier pushes
+  // only count: their gradients are dropped, and a pull gets the initial values. At most
+  // `candidates` ids may be counted at a time.
+  std::uint32_t admit_after = 1;
+  std::uint64_t candidates = 1'000'000;
+  // A row that was neither pulled nor pushed for more than this number of ticks begins again with
+  // its initial values; 0: rows never expire.
+  std::uint64_t expire_after = 0;
+};
+
+}  // namespace paceline::tables

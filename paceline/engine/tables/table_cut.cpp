@@ -1,0 +1,91 @@
+#include "paceline/engine/tables/table_cut.h"
+
+#include <algorithm>
+#include <map>
+
+#include "paceline/engine/core/check.h"
+
+namespace paceline::tables {
+
+namespace {
+
+constexpr std::size_t kSessionNumbers = 5;
+
+TableCut without_rows(const TableCut& cut) {
+  return {.width = cut.width,
+          .optimizer = cut.optimizer,
+          .row_floats = cut.row_floats,
+          .seed = cut.seed,
+          .initial_range = cut.initial_range,
+          .lr = cut.lr,
+          .now = cut.now};
+}
+
+void add_id(TableCut& to, const TableCut& from, std::size_t i, std::size_t row) {
+  to.ids.push_back(from.ids[i]);
+  to.sightings.push_back(from.sightings[i]);
+  // Ages stay as they were.
+  const auto age = static_cast<std::int64_t>(from.now) - from.used[i];
+  to.used.push_back(static_cast<std::int64_t>(to.now) - age);
+  to.admitted.push_back(from.admitted[i]);
+  if (from.admitted[i] == 0) return;
+  const auto begin = from.rows.begin() + static_cast<std::ptrdiff_t>(row * from.row_floats);
+  to.rows.insert(to.rows.end(), begin, begin + from.row_floats);
+}
+
+// For each session the record with the largest sequence.
+void add_sessions(std::map<std::int64_t, std::vector<std::int64_t>>& all, const TableCut& part) {
+  for (std::size_t i = 0; i + kSessionNumbers <= part.sessions.size(); i += kSessionNumbers) {
+    const auto begin = part.sessions.begin() + static_cast<std::ptrdiff_t>(i);
+    std::vector<std::int64_t> record(begin, begin + kSessionNumbers);
+    auto& known = all[record[0]];
+    if (known.empty() || known[1] < record[1]) known = std::move(record);
+  }
+}
+
+}  // namespace
+
+TableCut select(const TableCut& cut, const TakesId& takes) {
+  TableCut some = without_rows(cut);
+  std::size_t row = 0;
+  for (std::size_t i = 0; i < cut.ids.size(); ++i) {
+    if (takes(cut.ids[i])) add_id(some, cut, i, row);
+    row += cut.admitted[i];
+  }
+  some.sessions = cut.sessions;
+  return some;
+}
+
+TableCut merge(std::span<const TableCut> parts) {
+  check(!parts.empty(), "merge: there are no parts of a table");
+  TableCut whole = without_rows(parts[0]);
+  struct Place {
+    Id id;
+    std::size_t part, index, row;
+  };
+  std::vector<Place> places;
+  std::map<std::int64_t, std::vector<std::int64_t>> sessions;
+  for (std::size_t p = 0; p < parts.size(); ++p) {
+    const TableCut& part = parts[p];
+    check(part.width == whole.width && part.optimizer == whole.optimizer &&
+              part.row_floats == whole.row_floats && part.seed == whole.seed &&
+              part.initial_range == whole.initial_range,
+          "merge: part {} belongs to another table: width {}, optimizer {}, instead of {}, {}", p,
+          part.width, part.optimizer, whole.width, whole.optimizer);
+    whole.now = std::max(whole.now, part.now);
+    add_sessions(sessions, part);
+    std::size_t row = 0;
+    for (std::size_t i = 0; i < part.ids.size(); ++i) {
+      places.push_back({part.ids[i], p, i, row});
+      row += part.admitted[i];
+    }
+  }
+  std::sort(places.begin(), places.end(),
+            [](const Place& a, const Place& b) { return a.id < b.id; });
+  for (const Place& place : places) add_id(whole, parts[place.part], place.index, place.row);
+  for (const auto& [number, record] : sessions)
+    whole.sessions.insert(whole.sessions.end(), record.begin(), record.end());
+  return whole;
+}
+
+}  // namespace paceline::tables

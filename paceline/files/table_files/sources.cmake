@@ -1,0 +1,2 @@
+set(SOURCES table_files.cpp)
+set(LIBRARIES fmt::fmt)
