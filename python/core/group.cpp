@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "paceline/engine/core/check.h"
+
 #include "python/core/completions.h"
 #include "python/core/interrupts.h"
 #include "python/core/python_error.h"
@@ -67,7 +68,8 @@ class OwnedCall {
     call_.counts = given.counts;
     call_.receive_counts = given.receive_counts;
     if (given.inputs.empty() && given.outputs.empty()) return;
-    for (const auto& [data, count] : given.inputs) inputs_.emplace_back(address(data), count, dtype);
+    for (const auto& [data, count] : given.inputs)
+      inputs_.emplace_back(address(data), count, dtype);
     for (const auto& [data, count] : given.outputs) {
       outputs_.emplace_back(address(data), count, dtype);
     }

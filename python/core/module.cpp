@@ -8,6 +8,7 @@
 
 #include "paceline/engine/collectives/op.h"
 #include "paceline/engine/core/dtype.h"
+
 #include "python/core/group.h"
 #include "python/core/interrupts.h"
 #include "python/core/python_error.h"

@@ -67,7 +67,8 @@ StoreReply PythonStore::apply(const StoreRequest& request) {
   const auto& values = request.values;
   switch (request.command) {
     case StoreCommand::kSet:
-      for (std::size_t i = 0; i < keys.size(); ++i) store_.attr("set")(keys[i], bytes_of(values[i]));
+      for (std::size_t i = 0; i < keys.size(); ++i)
+        store_.attr("set")(keys[i], bytes_of(values[i]));
       break;
     case StoreCommand::kGet:
       for (const std::string& key : keys) reply.values.push_back(text_of(store_.attr("get")(key)));
@@ -76,8 +77,8 @@ StoreReply PythonStore::apply(const StoreRequest& request) {
       reply.number = nb::cast<std::int64_t>(store_.attr("add")(keys[0], request.number));
       break;
     case StoreCommand::kCompareSet:
-      reply.values.push_back(text_of(
-          store_.attr("compare_set")(keys[0], bytes_of(values[0]), bytes_of(values[1]))));
+      reply.values.push_back(
+          text_of(store_.attr("compare_set")(keys[0], bytes_of(values[0]), bytes_of(values[1]))));
       break;
     case StoreCommand::kAppend:
       store_.attr("append")(keys[0], bytes_of(values[0]));

@@ -443,7 +443,8 @@ TEST(RunUsage, a_script_or_a_module_of_python_is_run_by_the_interpreter) {
   const Outcome outcome = run_paceline({"run", script, "-m", "x"});
   EXPECT_EQ(outcome.exit_code, 0);
   EXPECT_THAT(outcome.out, HasSubstr("arguments ['-m', 'x']"));
-  const Outcome module = run_paceline({"run", "--nproc-per-node", "1", "-m", "json.tool", "--help"});
+  const Outcome module =
+      run_paceline({"run", "--nproc-per-node", "1", "-m", "json.tool", "--help"});
   EXPECT_EQ(module.exit_code, 0);
   EXPECT_THAT(module.out, HasSubstr("--json-lines"));
   const Outcome none = run_paceline({"run", "-m"});

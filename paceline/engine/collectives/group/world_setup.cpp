@@ -314,14 +314,14 @@ Error said_of_part(const PartOfWorld& part, const Error& error) {
     const auto number = static_cast<std::size_t>(rank);
     if (number < part.world_ranks.size()) ranks.push_back(part.world_ranks[number]);
   }
-  return Error(error.code(),
-               fmt::format("rank {} of the world, forming group {} of ranks {}: {}",
-                           world_rank_of(part), part.name, fmt::join(part.world_ranks, ", "),
-                           error.what()),
-               {.operation = "init_process_group",
-                .group = part.name,
-                .ranks = std::move(ranks),
-                .deadline = error.deadline()});
+  return Error(
+      error.code(),
+      fmt::format("rank {} of the world, forming group {} of ranks {}: {}", world_rank_of(part),
+                  part.name, fmt::join(part.world_ranks, ", "), error.what()),
+      {.operation = "init_process_group",
+       .group = part.name,
+       .ranks = std::move(ranks),
+       .deadline = error.deadline()});
 }
 
 Rendezvous meet_part(const PartOfWorld& part, GroupOptions& group) {
