@@ -41,9 +41,9 @@ std::string check_path(const std::string& name) {
       throw ProgramError(kExitNotExecutable,
                          fmt::format("'{}' is a directory, not a program", name));
     case Finding::kNotExecutable:
-      throw ProgramError(kExitNotExecutable,
-                         fmt::format("'{0}' may not be executed (make it executable: chmod +x {0})",
-                                     name));
+      throw ProgramError(
+          kExitNotExecutable,
+          fmt::format("'{0}' may not be executed (make it executable: chmod +x {0})", name));
     case Finding::kGood:
       break;
   }
