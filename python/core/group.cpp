@@ -134,6 +134,14 @@ Group::Group(nb::object store, const std::string& name, const std::vector<int>& 
   without_gil([&] { group_ = init_part_of_world(part); }, [] {});
 }
 
+Group::Group(std::int64_t timeout_ms) : name_("world") {
+  InitOptions options;
+  if (timeout_ms > 0) {
+    options.group.timeout = options.rendezvous.timeout = std::chrono::milliseconds(timeout_ms);
+  }
+  without_gil([&] { group_ = init_process_group(options); }, [] {});
+}
+
 Group::~Group() { close(); }
 
 ProcessGroup& Group::open() const {

@@ -73,6 +73,8 @@ class Group {
   // torch.distributed's stores.
   Group(nanobind::object store, const std::string& name, const std::vector<int>& world_ranks,
         int rank, int world_size, std::int64_t timeout_ms, const std::string& transport);
+  // Collective over the job: the world, from the launcher's variables, as init_process_group().
+  explicit Group(std::int64_t timeout_ms);
   ~Group();
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
@@ -108,7 +110,7 @@ class Group {
   void drop_completed();
 
   std::shared_ptr<ProcessGroup> group_;  // owners: this object, and a call under way
-  std::string name_;
+  const std::string name_;
   const OwnerProcess owner_;
   std::list<std::pair<WorkPtr, nanobind::object>> under_way_;
 };

@@ -48,6 +48,7 @@ void add_group(nb::module_& module) {
                     const std::string&>(),
            "store"_a, "name"_a, "world_ranks"_a, "rank"_a, "world_size"_a, "timeout_ms"_a = 0,
            "transport"_a = "")
+      .def(nb::init<std::int64_t>(), "timeout_ms"_a = 0)
       .def_prop_ro("rank", &Group::rank)
       .def_prop_ro("size", &Group::size)
       .def_prop_ro("name", &Group::name)
