@@ -80,6 +80,12 @@ class PacelineWork(Work):
     def result(self):
         return self._result
 
+    def forget_result(self):
+        """Drops the tensors of an operation that has ended and whose future nobody has asked for."""
+        with self._lock:
+            if self._future is None:
+                self._result = []
+
     def get_future(self):
         with self._lock:
             if self._future is not None:
