@@ -29,11 +29,11 @@ def test_a_rank_that_is_killed_is_named(start):
 
 def test_a_rank_that_is_stopped_is_named_after_the_timeout(start):
     ranks = start(2, "faults.py", "stopped")
-    ranks[0].out, _ = ranks[0].process.communicate(timeout=60)
+    ranks[0].wait()
     kind, text = only_error(ranks[0])
     assert kind == "DistBackendError"
     assert "rank 1" in text and "timed out after 3" in text, text
-    ranks[1].process.send_signal(signal.SIGKILL)
+    ranks[1].signal(signal.SIGKILL)
 
 
 @pytest.mark.parametrize("fault, mine, theirs", [
@@ -107,7 +107,7 @@ def test_a_forked_worker_gets_an_error_and_the_loader_works(start):
 
 def test_an_exit_with_work_in_flight_ends_in_order(start):
     begin = time.monotonic()
-    ranks = start(2, "faults.py", "exit_with_work_in_flight").wait(60)
+    ranks = start(2, "faults.py", "exit_with_work_in_flight", own_interpreters=True).wait(60)
     assert [rank.code for rank in ranks] == [0, 0], [rank.out for rank in ranks]
     assert time.monotonic() - begin < 40
 
