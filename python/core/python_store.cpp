@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <string>
+#include <thread>
 #include <utility>
 
-#include <nanobind/stl/chrono.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -17,6 +17,9 @@ namespace paceline::python {
 namespace nb = nanobind;
 
 namespace {
+
+constexpr std::chrono::milliseconds kFirstPause{1};
+constexpr std::chrono::milliseconds kLongestPause{50};
 
 nb::bytes bytes_of(const std::string& text) { return nb::bytes(text.data(), text.size()); }
 
@@ -103,29 +106,26 @@ bool PythonStore::has(const std::vector<std::string>& keys) {
   return nb::cast<bool>(store_.attr("check")(keys));
 }
 
-// A store's wait() tells a timeout and a broken store by exceptions that differ from one version of
-// torch to the next, so this function asks the store afterwards: a broken store does not answer.
+// Asks again and again, at first often. A store's own wait() may count in whole seconds, cannot be
+// interrupted, and tells a timeout and a broken store by exceptions that differ from one version of
+// torch to the next.
 void PythonStore::wait_for(const std::vector<std::string>& keys,
                            std::chrono::milliseconds timeout) {
   auto deadline = Deadline::after(timeout);
+  auto pause = kFirstPause;
   for (Vigil vigil;;) {
     WaitCheck::run();
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining());
-    const auto slice = std::clamp(left, std::chrono::milliseconds(1), WaitCheck::kRound);
     {
       const nb::gil_scoped_acquire gil;
       try {
-        store_.attr("wait")(keys, slice);
-        return;
+        if (has(keys)) return;
       } catch (const nb::python_error& error) {
-        try {
-          if (has(keys)) return;
-        } catch (const nb::python_error&) {
-          throw_broken(error);
-        }
+        throw_broken(error);
       }
     }
     if (vigil.sees_passed(deadline)) throw missing_keys_error(keys, timeout);
+    std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(pause, deadline.remaining()));
+    pause = std::min(2 * pause, kLongestPause);
   }
 }
 

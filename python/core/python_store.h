@@ -1,11 +1,11 @@
 #pragma once
 
 // A store of torch.distributed, or any Python object with its methods, as a Store of the engine:
-// set, get, add, compare_set, append, delete_key, check, num_keys, wait. The keys get the prefix
+// set, get, add, compare_set, append, delete_key, check, num_keys. The keys get the prefix
 // "paceline/", so that they collide with no other use of the store.
 //
-// Waits are cut into slices, so that Ctrl-C ends them (WaitCheck) and a wait has its own time
-// limit, whatever that of the store is.
+// A wait for keys asks up to 20 times a second whether they are set, so that Ctrl-C ends it
+// (WaitCheck) and it has its own time limit, whatever that of the store is.
 //
 // Errors: kTimeout when keys are not set in time; kPeerLost, with the text of Python's exception,
 // when the store fails otherwise.

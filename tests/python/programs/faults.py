@@ -90,10 +90,12 @@ def a_rank_that_never_starts():
 @fault
 def refused_tensors():
     init()
+    group = dist.distributed_c10d._get_default_group()
+    backend = group._get_backend(torch.device("cpu")) if hasattr(dist.Backend, "_ensure_backend_registered") else group
     cases = {
-        "complex": lambda: dist.distributed_c10d._get_default_group().allreduce([torch.ones(2, dtype=torch.complex64)]).wait(),
-        "sparse": lambda: dist.broadcast(torch.ones(2).to_sparse(), 0),
-        "meta": lambda: dist.all_reduce(torch.ones(2, device="meta")),
+        "complex": lambda: backend.allreduce([torch.ones(2, dtype=torch.complex64)]).wait(),
+        "sparse": lambda: backend.broadcast([torch.ones(2).to_sparse()]).wait(),
+        "meta": lambda: backend.allreduce([torch.ones(2, device="meta")]).wait(),
         "bitwise": lambda: dist.all_reduce(torch.ones(2), dist.ReduceOp.BAND),
         "size": lambda: dist.all_gather_into_tensor(torch.ones(5), torch.ones(2)),
     }
