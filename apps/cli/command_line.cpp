@@ -42,10 +42,6 @@ std::vector<std::string> known_names(const CLI::App& app) {
 [[noreturn]] void refuse_unknown(const CLI::App& app, const std::string& argument,
                                  const std::string& name) {
   const bool starts_ranks = app.get_option_no_throw("--nproc-per-node") != nullptr;
-  if (starts_ranks && (name == "-m" || name == "--module")) {
-    throw UsageError(name +
-                     ": write the interpreter out: paceline run [options] python3 -m MODULE");
-  }
   if (std::find(kTorchrunOnly.begin(), kTorchrunOnly.end(), name) != kTorchrunOnly.end()) {
     throw UsageError(
         fmt::format("{} is an option of torchrun that this version does not have", name));
@@ -143,8 +139,13 @@ std::string origin_of(const CLI::Option& option, const CommandLine& line) {
 
 std::string option_name(const std::string& argument) { return take_apart(argument).name; }
 
+bool names_module(const std::string& argument) {
+  return argument == "-m" || argument == "--module";
+}
+
 CommandLine split_command_line(const CLI::App& app, const std::vector<std::string>& arguments) {
   CommandLine line;
+  const bool starts_ranks = app.get_option_no_throw("--nproc-per-node") != nullptr;
   auto argument = arguments.begin();
   for (; argument != arguments.end(); ++argument) {
     if (argument->size() < 2 || argument->front() != '-') break;
@@ -154,6 +155,7 @@ CommandLine split_command_line(const CLI::App& app, const std::vector<std::strin
     }
     Typed typed = take_apart(*argument);
     const CLI::Option* option = app.get_option_no_throw(typed.name);
+    if (option == nullptr && starts_ranks && names_module(*argument)) break;
     if (option == nullptr) refuse_unknown(app, *argument, typed.name);
     const std::string name =
         option->get_lnames().empty() ? typed.name : "--" + option->get_lnames()[0];

@@ -35,7 +35,10 @@ struct CommandLine {
 // The name of the option in an argument: "--a-b" for "--a_b=c", "-t" for "-t3".
 std::string option_name(const std::string& argument);
 
-// Throws UsageError.
+// Whether an argument stands for a module of Python, which follows it.
+bool names_module(const std::string& argument);
+
+// Throws UsageError. For a command that starts ranks, `-m MODULE` begins the program.
 CommandLine split_command_line(const CLI::App& app, const std::vector<std::string>& arguments);
 
 // As above, for a command that takes words instead of a program: options may be before, between and

@@ -77,6 +77,10 @@ constexpr std::array<std::string_view, 9> kTorchruns = {"PET_MODULE",
                                                         "PET_DUPLICATE_STDOUT_FILTERS",
                                                         "PET_DUPLICATE_STDERR_FILTERS"};
 
+// Variables that the Python package reads (python/paceline/torch).
+constexpr std::array<std::string_view, 2> kPythonPackages = {"PACELINE_BIND",
+                                                             "PACELINE_TORCH_DEFAULT"};
+
 // Variables that need no warning: some of torchrun's, whose effect is not needed here, and those of
 // paceline submit.
 const std::vector<std::string>& known_elsewhere() {
@@ -103,20 +107,21 @@ std::string suggestion(const std::string& name, const std::string& prefix,
 
 const std::vector<std::string>& own_variables() {
   static const std::vector<std::string> kNames = {
-      "PACELINE_BACKEND",        "PACELINE_BENCH_SPIN_US",     "PACELINE_CALIBRATION",
-      "PACELINE_CRASH_REPORT",   "PACELINE_ENCRYPT",           "PACELINE_FLIGHT_DIR",
-      "PACELINE_FLIGHT_KEEP",    "PACELINE_FORK_SERVER",       "PACELINE_JOB_SOCKET",
-      "PACELINE_LOGICAL_SHARDS", "PACELINE_LOG_LEVEL",         "PACELINE_SECRET_FD",
-      "PACELINE_SECRET_FILE",    "PACELINE_MEMORY_CHECKPOINT", "PACELINE_PROFILE",
-      "PACELINE_STEP_LOG",       "PACELINE_SOCKET_IFNAME",     "PACELINE_STORE",
-      "PACELINE_STORE_PORT",     "PACELINE_TCP_STREAMS",       "PACELINE_TERMINAL",
-      "PACELINE_THREAD_SHARE",   "PACELINE_TIMELINE_DIR",      "PACELINE_TIMEOUT",
-      "PACELINE_TRANSPORT"};
+      "PACELINE_BACKEND",    "PACELINE_BENCH_SPIN_US",  "PACELINE_CALIBRATION",
+      "PACELINE_PYTHON",     "PACELINE_CRASH_REPORT",   "PACELINE_ENCRYPT",
+      "PACELINE_FLIGHT_DIR", "PACELINE_FLIGHT_KEEP",    "PACELINE_FORK_SERVER",
+      "PACELINE_JOB_SOCKET", "PACELINE_LOGICAL_SHARDS", "PACELINE_LOG_LEVEL",
+      "PACELINE_SECRET_FD",  "PACELINE_SECRET_FILE",    "PACELINE_MEMORY_CHECKPOINT",
+      "PACELINE_PROFILE",    "PACELINE_STEP_LOG",       "PACELINE_SOCKET_IFNAME",
+      "PACELINE_STORE",      "PACELINE_STORE_PORT",     "PACELINE_TCP_STREAMS",
+      "PACELINE_TERMINAL",   "PACELINE_THREAD_SHARE",   "PACELINE_TIMELINE_DIR",
+      "PACELINE_TIMEOUT",    "PACELINE_TRANSPORT"};
   return kNames;
 }
 
 std::vector<std::string> unknown_own_variables() {
-  const std::vector<std::string>& known = own_variables();
+  std::vector<std::string> known = own_variables();
+  known.insert(known.end(), kPythonPackages.begin(), kPythonPackages.end());
   std::vector<std::string> sentences;
   for (const auto& [name, value] : launcher::inherited_environment()) {
     if (!name.starts_with(kOwnPrefix)) continue;

@@ -25,6 +25,7 @@
 #include "apps/run/hosts_options.h"
 #include "apps/run/ignored_options.h"
 #include "apps/run/meeting_options.h"
+#include "apps/run/python_program.h"
 #include "apps/run/run_options.h"
 #include "apps/run/start_preview.h"
 
@@ -38,7 +39,8 @@ Every option can also be set by its variable, or in paceline.toml; the command l
 Examples:
   paceline run --nproc-per-node 2 ./train --epochs 3
   paceline run --nproc-per-node auto --log-dir logs ./train
-  paceline run --nproc-per-node 4 --all-ranks python3 train.py
+  paceline run --nproc-per-node 4 train.py
+  paceline run --nproc-per-node 4 -m package.train
   paceline run --nproc-per-node 2 --dry-run ./train
   paceline run --nproc-per-node 4 --bind numa ./train
   paceline run --roles trainer=2,observer=4 --until trainer ./train
@@ -120,6 +122,7 @@ int Run::run(const Arguments& arguments) {
     }
   }
   table_.read();
+  line.program = with_interpreter(std::move(line.program));
   options_.launch.command = line.program;
   const auto hosts = part_ ? std::nullopt : chosen_hosts(table_, options_.launch);
   if (!part_ && !hosts) refuse_options_of_hosts(table_);

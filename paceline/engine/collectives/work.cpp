@@ -6,6 +6,7 @@
 #include "paceline/engine/core/awake_clock.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/deadline.h"
+#include "paceline/engine/core/wait_check.h"
 
 namespace paceline {
 
@@ -27,20 +28,33 @@ std::optional<Error> copy_of(const std::exception_ptr& error) {
 
 void Work::wait() {
   if (is_completed() && !error_) return;
-  help(Deadline::never());
-  std::unique_lock lock(mutex_);
-  completed_.wait(lock, [&] { return may_go_on(); });
+  std::unique_lock lock(mutex_, std::defer_lock);
+  await_end(Deadline::never(), lock);
   go_on(std::move(lock));
 }
 
 void Work::wait(std::chrono::milliseconds timeout) {
-  const Deadline end = Deadline::after(timeout);
-  help(end);
-  std::unique_lock lock(mutex_);
-  if (!wait_awake(completed_, lock, end, [&] { return may_go_on(); })) {
-    throw_slow(timeout, std::move(lock));
-  }
+  std::unique_lock lock(mutex_, std::defer_lock);
+  if (!await_end(Deadline::after(timeout), lock)) throw_slow(timeout, std::move(lock));
   go_on(std::move(lock));
+}
+
+// Waits until go_on() may be called, and locks the mutex. Returns false at `end`. A thread with a
+// WaitCheck waits in slices, and checks before each of them.
+bool Work::await_end(Deadline end, std::unique_lock<std::mutex>& lock) const {
+  const auto is_ready = [&] { return may_go_on(); };
+  while (WaitCheck::is_set()) {
+    WaitCheck::run();
+    const Deadline slice = Deadline::after(WaitCheck::kRound);
+    if (slice.moment() >= end.moment()) break;
+    help(slice);
+    lock.lock();
+    if (wait_awake(completed_, lock, slice, is_ready)) return true;
+    lock.unlock();
+  }
+  help(end);
+  lock.lock();
+  return wait_awake(completed_, lock, end, is_ready);
 }
 
 void Work::help(Deadline limit) const {

@@ -112,6 +112,7 @@ class Work {
     std::shared_ptr<FlightRecorder> recorder;
   };
 
+  bool await_end(Deadline end, std::unique_lock<std::mutex>& lock) const;
   void help(Deadline limit) const;
   bool may_go_on() const { return done_ || queued_ != nullptr; }  // requires mutex_
   void go_on(std::unique_lock<std::mutex> lock) const;            // requires may_go_on()
@@ -124,7 +125,7 @@ class Work {
   const std::shared_ptr<const DeviceOrder> order_;
   const std::weak_ptr<Progress> progress_;
   mutable std::mutex mutex_;  // guards the members below
-  std::condition_variable completed_;
+  mutable std::condition_variable completed_;
   std::optional<Begun> begun_;
   // Stored last (release): a thread that loads true (acquire) may read error_ and source_rank_
   // without the lock, because they do not change any more.

@@ -10,6 +10,7 @@
 
 #include "paceline/engine/core/awake_clock.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/wait_check.h"
 
 namespace paceline {
 
@@ -118,6 +119,7 @@ void Exchange::run_until(const std::function<bool()>& done, const CheckHeader& c
     if (pump(check)) continue;
     wait_for_peers(kSlice);
     if (pump(check)) continue;
+    WaitCheck::run();
     mesh_.throw_if_failed();  // a rank that leaves in order ends its data channel last
     on_slow();
   }

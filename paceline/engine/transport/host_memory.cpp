@@ -19,6 +19,7 @@
 #include "paceline/engine/core/system/fd.h"
 #include "paceline/engine/core/system/io.h"
 #include "paceline/engine/core/timing.h"
+#include "paceline/engine/core/wait_check.h"
 #include "paceline/engine/transport/mesh.h"
 #include "paceline/engine/transport/shared_memory.h"
 #include "paceline/engine/transport/wire.h"
@@ -104,6 +105,7 @@ Incoming wait_for_offer(Mesh& mesh, int peer, Deadline deadline, std::size_t byt
   for (Vigil vigil; !receive_offer(mesh, peer, incoming);) {
     Interest interest{peer, Channel::kData, POLLIN};
     mesh.wire().wait({&interest, 1}, 10ms);
+    WaitCheck::run();
     mesh.throw_if_failed();
     if (const Awaited awaited{peer}; mesh.is_asked()) mesh.answer({&awaited, 1});
     if (vigil.sees_passed(deadline)) {

@@ -33,11 +33,6 @@ Finding look_at(const std::string& path) {
   return access(path.c_str(), X_OK) == 0 ? Finding::kGood : Finding::kNotExecutable;
 }
 
-std::string hint_for(const std::string& name) {
-  if (name.ends_with(".py")) return fmt::format(" (for a Python script: python3 {})", name);
-  return fmt::format(" (make it executable: chmod +x {})", name);
-}
-
 std::string check_path(const std::string& name) {
   switch (look_at(name)) {
     case Finding::kMissing:
@@ -46,8 +41,9 @@ std::string check_path(const std::string& name) {
       throw ProgramError(kExitNotExecutable,
                          fmt::format("'{}' is a directory, not a program", name));
     case Finding::kNotExecutable:
-      throw ProgramError(kExitNotExecutable,
-                         fmt::format("'{}' may not be executed{}", name, hint_for(name)));
+      throw ProgramError(
+          kExitNotExecutable,
+          fmt::format("'{0}' may not be executed (make it executable: chmod +x {0})", name));
     case Finding::kGood:
       break;
   }

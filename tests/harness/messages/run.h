@@ -158,7 +158,7 @@ inline constexpr Message kRunMessages[] = {
     {"run.ended_because", "paceline: the job ended because of {}"},
     {"program.missing", "'{}' does not exist"},
     {"program.not_in_path", "'{}' was not found in PATH"},
-    {"program.not_executable_python", "'{}' may not be executed (for a Python script: python3 {})"},
+    {"program.no_module", "-m needs the name of a module"},
     {"program.cannot_execute", "paceline: cannot execute {}: {}"},
     {"program.interpreter_missing",
      "paceline: cannot execute {}: {} (the file exists, but the interpreter in its #! line or the "

@@ -430,13 +430,26 @@ TEST(RunUsage, a_program_that_cannot_start_is_126_or_127_at_once) {
   EXPECT_EQ(run_paceline({"run", "no-such-program"}).exit_code, 127);
   EXPECT_EQ(run_paceline({"run", ""}).exit_code, 127);
   EXPECT_EQ(run_paceline({"run", directory.path()}).exit_code, 126);
-  const Outcome python = run_paceline({"run", script});
-  EXPECT_EQ(python.exit_code, 126);
-  EXPECT_THAT(python.err, Says("program.not_executable_python", script, script));
   chmod(script.c_str(), 0755);  // the script has no #! line
   const Outcome no_interpreter = run_paceline({"run", "--nproc-per-node", "2", script});
   EXPECT_EQ(no_interpreter.exit_code, 126);
   EXPECT_THAT(no_interpreter.err, Says("program.cannot_execute", script, "Exec format error"));
+}
+
+TEST(RunUsage, a_script_or_a_module_of_python_is_run_by_the_interpreter) {
+  const FreshDirectory directory;
+  const std::string script = directory.file("script.py");
+  std::ofstream(script) << "import sys; print('arguments', sys.argv[1:])\n";
+  const Outcome outcome = run_paceline({"run", script, "-m", "x"});
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.out, HasSubstr("arguments ['-m', 'x']"));
+  const Outcome module =
+      run_paceline({"run", "--nproc-per-node", "1", "-m", "json.tool", "--help"});
+  EXPECT_EQ(module.exit_code, 0);
+  EXPECT_THAT(module.out, HasSubstr("--json-lines"));
+  const Outcome none = run_paceline({"run", "-m"});
+  EXPECT_EQ(none.exit_code, 2);
+  EXPECT_THAT(none.err, Says("program.no_module"));
 }
 
 TEST(RunUsage, help_names_every_option_its_default_and_examples) {

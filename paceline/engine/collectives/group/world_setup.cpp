@@ -14,6 +14,7 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/engine/core/check.h"
@@ -23,6 +24,7 @@
 #include "paceline/engine/core/system/io.h"
 #include "paceline/engine/core/system/topology.h"
 #include "paceline/engine/telemetry/crash_reporter.h"
+#include "paceline/engine/transport/mesh.h"
 #include "paceline/engine/transport/wire.h"
 
 namespace paceline {
@@ -273,5 +275,94 @@ std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
   }
   return world;
 }
+
+namespace {
+
+void require_possible(const PartOfWorld& part) {
+  const auto size = static_cast<int>(part.world_ranks.size());
+  check(size > 0, "group {} has no ranks", part.name);
+  check(part.rank >= 0 && part.rank < size, "group {}: rank {} is outside a group of {}", part.name,
+        part.rank, size);
+  check(part.store != nullptr, "group {}: there is no store in which its ranks can meet",
+        part.name);
+  for (const int rank : part.world_ranks) {
+    check(rank >= 0 && rank < part.world_size, "group {}: {} is not a rank of a world of {}",
+          part.name, rank, part.world_size);
+  }
+}
+
+int world_rank_of(const PartOfWorld& part) {
+  return part.world_ranks[static_cast<std::size_t>(part.rank)];
+}
+
+// The launcher's description of this process, if it has the rank and the world size of `part`.
+LaunchEnvironment launched_as(const PartOfWorld& part) {
+  try {
+    const LaunchEnvironment who = detect_launch_environment();
+    if (who.rank == world_rank_of(part) && who.world_size == part.world_size) return who;
+  } catch (const Error& error) {
+    log::debug(std::string("the launcher's variables: ") + error.what());
+  }
+  return {};
+}
+
+// In the meeting, the ranks are numbered within the group. Adds the group to the text of an error,
+// and replaces the numbers in its context by ranks of the world.
+Error said_of_part(const PartOfWorld& part, const Error& error) {
+  std::vector<int> ranks;
+  for (const int rank : error.ranks()) {
+    const auto number = static_cast<std::size_t>(rank);
+    if (number < part.world_ranks.size()) ranks.push_back(part.world_ranks[number]);
+  }
+  return Error(
+      error.code(),
+      fmt::format("rank {} of the world, forming group {} of ranks {}: {}", world_rank_of(part),
+                  part.name, fmt::join(part.world_ranks, ", "), error.what()),
+      {.operation = "init_process_group",
+       .group = part.name,
+       .ranks = std::move(ranks),
+       .deadline = error.deadline()});
+}
+
+Rendezvous meet_part(const PartOfWorld& part, GroupOptions& group) {
+  RendezvousOptions options{.rank = part.rank,
+                            .world_size = static_cast<int>(part.world_ranks.size()),
+                            .store = part.store};
+  try {
+    group = checked_options({options, part.group});
+    options.timeout = group.timeout.value_or(kDefaultGroupTimeout);
+    return rendezvous(options);
+  } catch (const Error& error) {
+    throw said_of_part(part, error);
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<ProcessGroup> init_part_of_world(const PartOfWorld& part) {
+  require_possible(part);
+  report_crashes_to_launcher();
+  GroupOptions group;
+  Rendezvous meeting = meet_part(part, group);
+  LaunchEnvironment who = launched_as(part);
+  who.rank = world_rank_of(part);
+  who.world_size = part.world_size;
+  who.local_rank = meeting.who.local_rank;
+  who.local_world_size = meeting.who.local_world_size;
+  meeting.who = who;
+  if (!group.recorder) {
+    group.recorder = open_flight_recorder(who, process_environment(), group.timeline);
+  }
+  if (who.world_size > 1) log::set_rank(who.rank);
+  try {
+    return std::make_shared<ProcessGroup>(std::move(meeting), part.name, part.world_ranks, group,
+                                          ProcessGroup::Parent{.failures = part.failures});
+  } catch (const Error& error) {
+    if (group.recorder) group.recorder->note_failure(error.what());
+    throw;
+  }
+}
+
+std::shared_ptr<FailureDomain> make_failure_domain() { return std::make_shared<FailureDomain>(); }
 
 }  // namespace paceline

@@ -17,6 +17,7 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/core/log.h"
+#include "paceline/engine/core/wait_check.h"
 #include "paceline/engine/transport/control_messages.h"
 #include "paceline/engine/transport/wire.h"
 
@@ -203,6 +204,7 @@ void FormationWatch::require_nobody_gave_up(std::chrono::milliseconds wait) cons
 }
 
 void FormationWatch::look(const std::vector<int>& missing) {
+  WaitCheck::run();
   // A rank that gave up before it connected to this one can tell it only by a published notice.
   if (next_look_.expired()) {
     next_look_ = Deadline::after(kNoticePause);

@@ -11,6 +11,7 @@
 #include "paceline/engine/core/awake_clock.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/system/thread.h"
+#include "paceline/engine/core/wait_check.h"
 #include "paceline/engine/transport/shared_memory.h"
 
 namespace paceline {
@@ -152,6 +153,7 @@ void PhaseBarrier::sleep(int peer, const Fingerprint& operation, const WaitOptio
     awaited.sleepers.fetch_sub(1, std::memory_order_seq_cst);
     const bool is_late = vigil.sees_passed(deadline);
     if (has_arrived(peer)) return;
+    WaitCheck::run();
     if (while_waiting) while_waiting();
     // A rank that arrived before it left is not missing, so its phase is loaded only after its
     // goodbye was read. A rank of another host has no phase here, and no rank waits for it here.

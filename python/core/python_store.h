@@ -1,0 +1,38 @@
+#pragma once
+
+// A store of torch.distributed, or any Python object with its methods, as a Store of the engine:
+// set, get, add, compare_set, append, delete_key, check, num_keys. The keys get the prefix
+// "paceline/", so that they collide with no other use of the store.
+//
+// A wait for keys asks up to 20 times a second whether they are set, so that Ctrl-C ends it
+// (WaitCheck) and it has its own time limit, whatever that of the store is.
+//
+// Errors: kTimeout when keys are not set in time; kPeerLost, with the text of Python's exception,
+// when the store fails otherwise.
+//
+// Thread safety: as Store; every call takes the GIL. The last owner may be any thread.
+
+#include <nanobind/nanobind.h>
+
+#include "paceline/engine/store/store.h"
+
+namespace paceline::python {
+
+class PythonStore final : public Store {
+ public:
+  explicit PythonStore(nanobind::object store) : store_(std::move(store)) {}
+  ~PythonStore() override;
+  PythonStore(const PythonStore&) = delete;
+  PythonStore& operator=(const PythonStore&) = delete;
+
+  StoreReply run(const StoreRequest& request) override;
+
+ private:
+  StoreReply apply(const StoreRequest& request);
+  bool has(const std::vector<std::string>& keys);
+  void wait_for(const std::vector<std::string>& keys, std::chrono::milliseconds timeout);
+
+  nanobind::object store_;
+};
+
+}  // namespace paceline::python

@@ -1,0 +1,69 @@
+"""The threads that complete futures.
+
+An engine's thread must not wait for the GIL, so it only notes that an operation has completed. Threads of this module wait for such notes
+and complete the futures. The callbacks of a future may themselves wait for other futures (PowerSGD's do), so there is always a thread
+that waits for the next completion: a thread that is about to complete a future starts another one if no thread waits.
+"""
+
+import atexit
+import os
+import threading
+import weakref
+
+from paceline import _core
+
+_lock = threading.Lock()  # guards the two variables below
+_threads = []
+_process = None  # the process to which the threads belong: a child of fork() has none of them
+_groups = weakref.WeakSet()  # the groups that must be left before the interpreter ends
+
+_MOST_IDLE = 2
+
+
+def _serve():
+    while True:
+        function = _core.next_completion()
+        if function is None:
+            return
+        if _core.num_waiting_for_completions() == 0:
+            _start_thread()
+        function()
+        del function
+        if _core.num_waiting_for_completions() >= _MOST_IDLE:
+            with _lock:
+                _threads.remove(threading.current_thread())
+            return
+
+
+def _start_thread():
+    thread = threading.Thread(target=_serve, name="paceline-futures", daemon=True)
+    with _lock:
+        _threads.append(thread)
+    thread.start()
+
+
+def ensure_thread():
+    """Starts the first thread. Called before an operation is watched."""
+    global _process
+    with _lock:
+        if _process == os.getpid():
+            return
+        _process = os.getpid()
+        _threads.clear()
+    _start_thread()
+
+
+def leave_at_exit(group):
+    """Closes `group` before the interpreter ends: threads that use Python's objects must not run after that."""
+    _groups.add(group)
+
+
+@atexit.register
+def _end():
+    for group in list(_groups):
+        group.close()
+    _core.close_completions()
+    with _lock:
+        threads = list(_threads) if _process == os.getpid() else []
+    for thread in threads:
+        thread.join(timeout=5)

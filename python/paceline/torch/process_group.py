@@ -1,0 +1,30 @@
+"""The backend for torch 2.6 to 2.13: a ProcessGroup in Python, which stands for the whole group."""
+
+import collections
+
+from torch.distributed import ProcessGroup
+
+from paceline.torch.operations import Operations
+from paceline.torch.versions import torch_version
+
+_KEEPS_WORKS = (2, 9)  # the first version that keeps the Python half of a Work alive itself
+_MOST_KEPT = 4096
+_WITH_RESULT = 64
+
+
+class PacelineProcessGroup(Operations, ProcessGroup):
+    def __init__(self, group, store, timeout):
+        ProcessGroup.__init__(self, group.rank, group.size)
+        # torch before 2.9 forgets the Python half of a Work that C++ waits for, and the wait would never end. So the last Works are kept,
+        # without the tensors of those that have long ended.
+        self._kept = collections.deque(maxlen=_MOST_KEPT) if torch_version() < _KEEPS_WORKS else None
+        self._start(group, store, timeout)
+
+    def _made(self, work):
+        if self._kept is not None:
+            self._kept.append(work)
+            if len(self._kept) > _WITH_RESULT:
+                old = self._kept[-_WITH_RESULT]
+                if old.is_completed():
+                    old.forget_result()
+        return super()._made(work)

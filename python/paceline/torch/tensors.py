@@ -1,0 +1,130 @@
+"""What the engine needs to know of tensors: their element types, and which tensors it can take as they are."""
+
+import torch
+from torch.distributed import ReduceOp
+
+from paceline import _core
+from paceline.torch.errors import refuse
+
+DTYPES = {getattr(torch, name): number for name, number in _core.DTYPES.items()}
+BYTE = DTYPES[torch.uint8]
+
+_KINDS = ReduceOp.RedOpType
+REDUCTIONS = {
+    _KINDS.SUM: _core.REDUCE_OPS["sum"],
+    _KINDS.AVG: _core.REDUCE_OPS["mean"],
+    _KINDS.PRODUCT: _core.REDUCE_OPS["product"],
+    _KINDS.MIN: _core.REDUCE_OPS["min"],
+    _KINDS.MAX: _core.REDUCE_OPS["max"],
+    _KINDS.BAND: _core.REDUCE_OPS["bit_and"],
+    _KINDS.BOR: _core.REDUCE_OPS["bit_or"],
+    _KINDS.BXOR: _core.REDUCE_OPS["bit_xor"],
+    _KINDS.PREMUL_SUM: _core.REDUCE_OPS["sum"],
+}
+
+
+def require_dense(operation, tensors):
+    """Refuses tensors that are not in the host's memory, or have no memory of the usual kind."""
+    for tensor in tensors:
+        if tensor.layout != torch.strided:
+            refuse(operation, f"unsupported layout {tensor.layout}: give it a dense tensor (tensor.to_dense())")
+        if tensor.device.type != "cpu":
+            refuse(
+                operation,
+                f"unsupported device type {tensor.device.type}: this backend takes tensors of the CPU; for both, form the group with "
+                f'init_process_group("cpu:paceline,{tensor.device.type}:...")',
+            )
+
+
+def require_alike(operation, tensors, dtype, sizes):
+    """Refuses tensors that differ from the first one in element type or sizes."""
+    for index, tensor in enumerate(tensors):
+        if tensor.dtype != dtype:
+            refuse(operation, f"invalid tensor type at index {index}: expected {dtype}, got {tensor.dtype}")
+        if tensor.shape != sizes:
+            refuse(operation, f"invalid tensor size at index {index}: expected {list(sizes)}, got {list(tensor.shape)}")
+
+
+def elements(tensor):
+    """(element type, number of elements), as bytes if the engine does not know the type: for operations that only move elements."""
+    number = DTYPES.get(tensor.dtype)
+    if number is None:
+        return BYTE, tensor.numel() * tensor.element_size()
+    return number, tensor.numel()
+
+
+def reduced_type(operation, tensor):
+    """The engine's number of a type that it can reduce."""
+    number = DTYPES.get(tensor.dtype)
+    if number is None:
+        advice = "; reduce torch.view_as_real(tensor)" if tensor.is_complex() else ""
+        refuse(operation, f"{tensor.dtype} cannot be reduced{advice}")
+    return number
+
+
+def kind_of(reduce_op):
+    return getattr(reduce_op, "op", reduce_op)
+
+
+def reduction(operation, reduce_op):
+    """The engine's number of a reduction of torch.distributed."""
+    kind = kind_of(reduce_op)
+    number = REDUCTIONS.get(kind)
+    if number is None:
+        refuse(operation, f"unsupported reduction operation {kind}")
+    return number
+
+
+def prescale(tensor, reduce_op):
+    """PREMUL_SUM multiplies each rank's elements by a factor before the sum; other reductions change nothing."""
+    if kind_of(reduce_op) != _KINDS.PREMUL_SUM:
+        return
+    factor = getattr(reduce_op, "factor", None)
+    if factor is None:
+        factor = reduce_op.__getstate__()[1]  # torch before 2.14 has no other way
+    tensor.mul_(factor)
+
+
+def combine(tensors, reduce_op):
+    """Reduces the tensors of one rank into the first one."""
+    kind = kind_of(reduce_op)
+    into = tensors[0]
+    steps = {
+        _KINDS.SUM: into.add_,
+        _KINDS.PREMUL_SUM: into.add_,
+        _KINDS.AVG: into.add_,
+        _KINDS.PRODUCT: into.mul_,
+        _KINDS.BAND: into.bitwise_and_,
+        _KINDS.BOR: into.bitwise_or_,
+        _KINDS.BXOR: into.bitwise_xor_,
+        _KINDS.MIN: lambda other: torch.minimum(into, other, out=into),
+        _KINDS.MAX: lambda other: torch.maximum(into, other, out=into),
+    }
+    for tensor in tensors[1:]:
+        steps[kind](tensor)
+
+
+def flat(tensors):
+    """One tensor with the elements of all, in order."""
+    if len(tensors) == 1:
+        return tensors[0].reshape(-1)
+    return torch.cat([tensor.reshape(-1) for tensor in tensors])
+
+
+def adjoining(tensors):
+    """Whether the tensors lie one after the other in memory, so that they can be filled as one."""
+    end = tensors[0].data_ptr()
+    for tensor in tensors:
+        if tensor.data_ptr() != end or not tensor.is_contiguous():
+            return False
+        end += tensor.numel() * tensor.element_size()
+    return True
+
+
+def spread(whole, tensors):
+    """Copies consecutive elements of `whole` into the tensors."""
+    begin = 0
+    for tensor in tensors:
+        count = tensor.numel()
+        tensor.copy_(whole[begin : begin + count].view(tensor.shape))
+        begin += count

@@ -1,0 +1,202 @@
+"""One fault, named by the first argument: prints what every rank sees."""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+import torch
+import torch.distributed as dist
+from world import ARGUMENTS, RANK, SIZE, init, outcome, tell
+
+FAULTS = {}
+
+
+def fault(function):
+    FAULTS[function.__name__] = function
+    return function
+
+
+def tell_outcome(action):
+    begin = time.monotonic()
+    result = outcome(action)
+    tell(error=result, seconds=time.monotonic() - begin)
+
+
+@fault
+def killed():
+    init()
+    dist.barrier()
+    if RANK == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    tell_outcome(lambda: dist.all_reduce(torch.ones(4)))
+
+
+@fault
+def stopped():
+    init(timeout=3)
+    dist.barrier()
+    if RANK == 1:
+        tell(pid=os.getpid())
+        os.kill(os.getpid(), signal.SIGSTOP)
+    tell_outcome(lambda: dist.all_reduce(torch.ones(4)))
+
+
+@fault
+def another_shape():
+    init()
+    tell_outcome(lambda: dist.all_reduce(torch.ones(4 + RANK)))
+
+
+@fault
+def another_type():
+    init()
+    tell_outcome(lambda: dist.all_reduce(torch.ones(4, dtype=torch.float32 if RANK else torch.float64)))
+
+
+@fault
+def another_order():
+    init()
+    tell_outcome(lambda: dist.all_reduce(torch.ones(4)) if RANK else dist.broadcast(torch.ones(4), 0))
+
+
+@fault
+def throws():
+    """One rank raises while the others wait for it: Python ends it, and the others learn that it has left."""
+    init()
+    dist.barrier()
+    if RANK == 1:
+        raise ValueError("this rank gives up")
+    tell_outcome(lambda: dist.all_reduce(torch.ones(4)))
+
+
+@fault
+def late_rank():
+    init(timeout=2)
+    dist.barrier()
+    if RANK == 1:
+        time.sleep(5)
+        return
+    tell_outcome(lambda: dist.all_reduce(torch.ones(4)))
+
+
+@fault
+def a_rank_that_never_starts():
+    if RANK == 0:
+        tell_outcome(lambda: init(timeout=2))
+
+
+@fault
+def refused_tensors():
+    init()
+    group = dist.distributed_c10d._get_default_group()
+    backend = group._get_backend(torch.device("cpu")) if hasattr(dist.Backend, "_ensure_backend_registered") else group
+    cases = {
+        "complex": lambda: backend.allreduce([torch.ones(2, dtype=torch.complex64)]).wait(),
+        "sparse": lambda: backend.broadcast([torch.ones(2).to_sparse()]).wait(),
+        "meta": lambda: backend.allreduce([torch.ones(2, device="meta")]).wait(),
+        "bitwise": lambda: dist.all_reduce(torch.ones(2), dist.ReduceOp.BAND),
+        "size": lambda: dist.all_gather_into_tensor(torch.ones(5), torch.ones(2)),
+    }
+    for name, action in cases.items():
+        tell(case=name, error=outcome(action))
+    dist.all_reduce(tensor := torch.ones(1))  # the group still works
+    tell(case="after", error=None if tensor.item() == SIZE else ("AssertionError", str(tensor)))
+
+
+@fault
+def two_groups_of_one_name():
+    init()
+    one = dist.new_group([0, 1], group_desc="same")
+    other = dist.new_group([0, 1], group_desc="same")
+    for group in (one, other):
+        dist.all_reduce(tensor := torch.ones(1), group=group)
+        tell(error=None if tensor.item() == SIZE else ("AssertionError", str(tensor)))
+
+
+@fault
+def store_that_dies():
+    """The store's host leaves before the second rank's group has formed."""
+    port = int(ARGUMENTS[1])
+    if RANK == 0:
+        store = dist.TCPStore("127.0.0.1", port, SIZE, True, wait_for_workers=False)
+        store.wait(["come"])
+        os._exit(0)
+    store = dist.TCPStore("127.0.0.1", port, SIZE, False)
+    store.set("come", "1")
+
+    def form():
+        dist.init_process_group("paceline", store=store, rank=RANK, world_size=SIZE, timeout=__import__("datetime").timedelta(seconds=20))
+
+    tell_outcome(form)
+
+
+@fault
+def forked_workers():
+    """DataLoader workers that fork: the loader works, and a collective in a worker is an error there, not a hang."""
+    init()
+
+    class Data(torch.utils.data.Dataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            error = outcome(lambda: dist.all_reduce(torch.ones(1))) if index == 0 else None
+            return index, "" if error is None else f"{error[0]}: {error[1]}"
+
+    loader = torch.utils.data.DataLoader(Data(), num_workers=2, multiprocessing_context="fork")
+    texts = [text for _, texts in loader for text in texts]
+    tell(error=("worker", texts[0]))
+    dist.all_reduce(tensor := torch.ones(1))
+    tell(error=None if tensor.item() == SIZE else ("AssertionError", str(tensor)))
+
+
+@fault
+def exit_with_work_in_flight():
+    init()
+    dist.barrier()
+    if RANK == 1:
+        time.sleep(1)
+        return
+    dist.all_reduce(torch.ones(4), async_op=True).get_future().then(lambda done: None)
+    dist.irecv(torch.ones(4), 1)
+
+
+@fault
+def interrupted():
+    """Ctrl-C in a collective: a KeyboardInterrupt within a second; the other ranks learn the cause."""
+    init()
+    dist.barrier()
+    if RANK == 1:
+        time.sleep(3)
+        tell_outcome(lambda: dist.all_reduce(torch.ones(4)))
+        return
+    interrupt()
+    tell_outcome(lambda: dist.all_reduce(torch.ones(4)))
+
+
+@fault
+def interrupted_in_a_wait():
+    init()
+    if RANK == 1:
+        time.sleep(3)
+        return
+    work = dist.irecv(torch.ones(4), 1)
+    interrupt()
+    tell_outcome(work.wait)
+
+
+@fault
+def interrupted_while_the_group_forms():
+    if RANK == 0:
+        interrupt(after=1)
+        tell_outcome(init)
+
+
+def interrupt(after=0.5):
+    threading.Timer(after, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+
+
+FAULTS[ARGUMENTS[0]]()
+sys.stdout.flush()

@@ -1,0 +1,30 @@
+"""What every program of the tests does first and last: it makes the default group from its arguments."""
+
+import datetime
+import json
+import sys
+
+import torch.distributed as dist
+
+RANK, SIZE, STORE = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+ARGUMENTS = sys.argv[4:]
+
+
+def init(backend="paceline", timeout=30):
+    if not hasattr(dist.Backend, "_ensure_backend_registered"):
+        import paceline.torch  # noqa: F401: registers the backend; an installed wheel does it by itself
+    store = dist.FileStore(STORE, SIZE)
+    dist.init_process_group(backend, store=store, rank=RANK, world_size=SIZE, timeout=datetime.timedelta(seconds=timeout))
+
+
+def tell(**facts):
+    print(json.dumps(facts), flush=True)
+
+
+def outcome(action):
+    """What `action` raises, as (type, text), or None."""
+    try:
+        action()
+    except BaseException as error:  # a KeyboardInterrupt is an outcome as well
+        return type(error).__name__, str(error)
+    return None

@@ -1,0 +1,123 @@
+"""Bad input and faults: every rank gets an error that names the cause, within the deadline (programs/faults.py)."""
+
+import signal
+import socket
+import time
+
+import pytest
+
+
+def errors(rank):
+    return [one["error"] for one in rank.results if "error" in one]
+
+
+def only_error(rank):
+    (error,) = errors(rank)
+    assert error is not None, rank.out
+    return error
+
+
+def test_a_rank_that_is_killed_is_named(start):
+    ranks = start(3, "faults.py", "killed").wait()
+    assert ranks[1].code == -signal.SIGKILL
+    for number in (0, 2):
+        kind, text = only_error(ranks[number])
+        assert kind == "DistBackendError"
+        assert "rank 1" in text and "all_reduce" in text, text
+        assert ranks[number].results[0]["seconds"] < 5
+
+
+def test_a_rank_that_is_stopped_is_named_after_the_timeout(start):
+    ranks = start(2, "faults.py", "stopped")
+    ranks[0].wait()
+    kind, text = only_error(ranks[0])
+    assert kind == "DistBackendError"
+    assert "rank 1" in text and "timed out after 3" in text, text
+    ranks[1].signal(signal.SIGKILL)
+
+
+@pytest.mark.parametrize("fault, mine, theirs", [
+    ("another_shape", "float32 x 4", "float32 x 5"),
+    ("another_type", "float64 x 4", "float32 x 4"),
+    ("another_order", "broadcast", "all_reduce"),
+])
+def test_a_rank_that_makes_another_call_is_shown_with_both_calls(start, fault, mine, theirs):
+    for rank in start(2, "faults.py", fault).wait():
+        kind, text = only_error(rank)
+        assert kind == "DistBackendError"
+        assert mine in text and theirs in text and "do not match" in text, text
+
+
+def test_a_rank_that_raises_ends_and_the_others_learn_that_it_has_left(start):
+    ranks = start(2, "faults.py", "throws").wait()
+    assert ranks[1].code == 1 and "ValueError: this rank gives up" in ranks[1].out
+    kind, text = only_error(ranks[0])
+    assert kind == "DistBackendError" and "rank 1" in text, text
+
+
+def test_a_rank_that_is_late_is_named_after_the_timeout(start):
+    kind, text = only_error(start(2, "faults.py", "late_rank").wait()[0])
+    assert kind == "DistBackendError"
+    assert "rank 1" in text and "has not arrived" in text and "timed out after 2" in text, text
+
+
+def test_a_rank_that_never_starts_is_named_after_the_timeout(start):
+    kind, text = only_error(start(2, "faults.py", "a_rank_that_never_starts").wait()[0])
+    assert kind == "DistBackendError"
+    assert "rank 1, which did not arrive within 2000 ms" in text, text
+
+
+def test_tensors_that_cannot_be_are_refused_before_anything_is_sent(start):
+    expected = {
+        "complex": "view_as_real",
+        "sparse": "to_dense",
+        "meta": "unsupported device type meta",
+        "bitwise": "bit_and is not defined for float32",
+        "size": "the output has 5 elements, not 2 times the 2 of the input",
+    }
+    for rank in start(2, "faults.py", "refused_tensors").wait():
+        seen = {one["case"]: one["error"] for one in rank.results}
+        assert seen.pop("after") is None
+        assert set(seen) == set(expected), rank.out
+        for name, part in expected.items():
+            assert seen[name] is not None and part in seen[name][1], (name, seen[name])
+
+
+def test_two_groups_of_the_same_ranks_do_not_mix(start):
+    for rank in start(2, "faults.py", "two_groups_of_one_name").wait():
+        assert errors(rank) == [None, None], rank.out
+
+
+def test_a_store_that_dies_is_an_error_that_says_so(start):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    ranks = start(2, "faults.py", "store_that_dies", port).wait()
+    kind, text = only_error(ranks[1])
+    assert kind == "DistBackendError" and "store in which the ranks meet" in text, text
+
+
+def test_a_forked_worker_gets_an_error_and_the_loader_works(start):
+    for rank in start(2, "faults.py", "forked_workers").wait():
+        (kind, text), after = errors(rank)
+        assert after is None
+        assert "made by fork()" in text, text
+        assert rank.code == 0, rank.out
+
+
+def test_an_exit_with_work_in_flight_ends_in_order(start):
+    begin = time.monotonic()
+    ranks = start(2, "faults.py", "exit_with_work_in_flight", own_interpreters=True).wait(60)
+    assert [rank.code for rank in ranks] == [0, 0], [rank.out for rank in ranks]
+    assert time.monotonic() - begin < 40
+
+
+@pytest.mark.parametrize("fault", ["interrupted", "interrupted_in_a_wait", "interrupted_while_the_group_forms"])
+def test_ctrl_c_is_a_keyboard_interrupt_within_a_second(start, fault):
+    ranks = start(2, "faults.py", fault).wait()
+    kind, _ = only_error(ranks[0])
+    assert kind == "KeyboardInterrupt", ranks[0].out
+    assert ranks[0].results[0]["seconds"] < 2.5
+    if fault == "interrupted":
+        kind, text = only_error(ranks[1])
+        assert kind == "DistBackendError" and "Ctrl-C" in text, text

@@ -1,0 +1,75 @@
+"""The installed wheel: its size and what is in it, how long it takes to import, the command, arrays."""
+
+import importlib.metadata
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import paceline
+
+PROGRAMS = pathlib.Path(__file__).with_name("programs")
+FOLDER = pathlib.Path(paceline.__file__).parent
+COMMAND = pathlib.Path(sys.executable).with_name("paceline")
+
+
+def run(*command, **options):
+    return subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=120, **options)
+
+
+def test_the_wheel_is_small_and_has_no_libtorch():
+    files = [path for path in FOLDER.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    libraries = FOLDER.with_name("paceline.libs")
+    files += [path for path in libraries.rglob("*") if path.is_file()] if libraries.exists() else []
+    assert sum(path.stat().st_size for path in files) < 20 << 20  # the wheel itself, compressed, is at most 10 MB
+    (module,) = FOLDER.glob("_core*.so")
+    needed = run("readelf", "-d", module).stdout
+    assert "libtorch" not in needed and "libc10" not in needed, needed
+    names = run("nm", "-D", "--defined-only", module).stdout
+    assert [line.split()[-1] for line in names.splitlines() if " T " in line and "PyInit" in line] == ["PyInit__core"]
+
+
+def test_the_version_is_that_of_the_package():
+    assert importlib.metadata.version("paceline") == paceline.__version__
+
+
+def test_importing_it_takes_less_than_50_ms():
+    """The best of five, because the machine may be busy."""
+    program = "import time; begin = time.perf_counter(); import paceline; print(time.perf_counter() - begin)"
+    assert min(float(run(sys.executable, "-c", program).stdout) for _ in range(5)) < 0.05
+
+
+def test_the_command_is_the_program_in_the_wheel():
+    version = run(COMMAND, "--version")
+    assert version.returncode == 0 and paceline.__version__ in version.stdout
+    assert "without LibTorch" in run(COMMAND, "doctor").stdout
+
+
+def test_the_command_runs_a_script_by_the_interpreter_of_its_environment(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("import os, sys; print(sys.executable, os.environ['RANK'])\n")
+    outcome = run(COMMAND, "run", "--nproc-per-node", "2", "--all-ranks", script)
+    assert outcome.returncode == 0, outcome.stderr
+    assert sorted(re.findall(r"(\S+) (\d)$", outcome.stdout, re.MULTILINE)) == [(sys.executable, "0"), (sys.executable, "1")]
+
+
+def test_the_failure_report_names_a_traceback_of_python(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("import os\nif os.environ['RANK'] == '1': raise KeyError('learning_rate')\nimport time; time.sleep(20)\n")
+    outcome = run(COMMAND, "run", "--nproc-per-node", "2", script)
+    assert outcome.returncode == 1
+    assert "rank 1" in outcome.stderr and "KeyError: 'learning_rate'" in outcome.stderr, outcome.stderr
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_arrays_of_numpy(size):
+    outcome = run(COMMAND, "run", "--nproc-per-node", size, "--all-ranks", PROGRAMS / "arrays.py")
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+    assert outcome.stdout.count("all is well") == size
+
+
+def test_torchrun_is_there():
+    assert shutil.which("torchrun", path=str(COMMAND.parent)), "torch is missing in the environment of the tests"
