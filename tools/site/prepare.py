@@ -28,7 +28,7 @@ class Site:
         self.done = {}  # path in the repository: path on the site
         self.waiting = []
         self.missing = []
-        self.headers = {path for _, paths in api_page.headers() for path in paths}
+        self.headers = {path: (header, names) for _, found in api_page.headers() for path, header, names in found}
 
     def place(self, path):
         """The path on the site of a file or folder of the repository, which is made later if it is new."""
@@ -73,7 +73,7 @@ class Site:
     def make(self, path):
         place, source = self.done[path], ROOT / path
         if path in self.headers:
-            self.write(place, header_page(path))
+            self.write(place, header_page(path, *self.headers[path]))
         elif source.is_dir():
             files = sorted(file.relative_to(ROOT).as_posix() for file in source.rglob("*") if file.is_file() and file.suffix != ".pyc")
             here = os.path.dirname(place)
@@ -102,14 +102,14 @@ def fenced(text, language):
     return f"````{language}\n{text.rstrip()}\n````"
 
 
-def header_page(path):
-    """The declarations of a header, a line each, and its text with all comments."""
-    header = api_page.Header(path)
+def header_page(path, header, names):
+    """The declarations of these names in a header, a line each, and its text with all comments."""
     lines = [f"# {path[len('paceline/'):]}", ""]
     if header.opening:
         lines += [header.opening + ".", ""]
-    for depth, _, label, about in header.entries:
-        lines.append("    " * depth + f"- `{label}`" + (f": {about}" if about else ""))
+    for depth, _, label, about, name in header.entries:
+        if name in names:
+            lines.append("    " * depth + f"- `{label}`" + (f": {about}" if about else ""))
     return "\n".join([*lines, "", "## The header", "", fenced((ROOT / path).read_text(), "cpp"), ""])
 
 
