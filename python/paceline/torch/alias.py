@@ -9,9 +9,10 @@ from paceline.torch.versions import has_python_backends
 
 def replace_gloo():
     if has_python_backends():
-        # Every backend is a plugin, whose name may be registered again.
+        # Every backend is a plugin, whose name may be registered again. The type must not be GLOO: DDP's logger takes every backend of that
+        # type for torch's own class in C++, and would crash.
         dist.Backend.register_backend(
-            "gloo", create_group, extended_api=True, devices=["cpu"], _backend_type=dist.ProcessGroup.BackendType.GLOO
+            "gloo", create_group, extended_api=True, devices=["cpu"], _backend_type=dist.ProcessGroup.BackendType.CUSTOM
         )
     elif not isinstance(c10d.ProcessGroupGloo, _Replacement):
         c10d.ProcessGroupGloo = _Replacement("ProcessGroupGloo", (), {"real": c10d.ProcessGroupGloo})

@@ -8,14 +8,13 @@ that waits for the next completion: a thread that is about to complete a future 
 import atexit
 import os
 import threading
-import weakref
 
 from paceline import _core
 
 _lock = threading.Lock()  # guards the two variables below
 _threads = []
 _process = None  # the process to which the threads belong: a child of fork() has none of them
-_groups = weakref.WeakSet()  # the groups that must be left before the interpreter ends
+_groups = []  # all groups: they must be left before the interpreter ends, and torch calls them even after that
 
 _MOST_IDLE = 2
 
@@ -54,13 +53,14 @@ def ensure_thread():
 
 
 def leave_at_exit(group):
-    """Closes `group` before the interpreter ends: threads that use Python's objects must not run after that."""
-    _groups.add(group)
+    """Closes `group` before the interpreter ends: threads that use Python's objects must not run after that. The object itself, which is
+    small once it is closed, stays: the half of it in C++ may live longer than torch's references to it."""
+    _groups.append(group)
 
 
 @atexit.register
 def _end():
-    for group in list(_groups):
+    for group in _groups:
         group.close()
     _core.close_completions()
     with _lock:

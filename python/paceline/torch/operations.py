@@ -13,7 +13,7 @@ import torch
 from torch.distributed import ReduceOp
 
 from paceline import _core
-from paceline.torch import futures
+from paceline.torch import futures, profiling
 from paceline.torch.errors import Error, as_dist_error, refuse
 from paceline.torch.monitored_barrier import monitored_barrier
 from paceline.torch.sparse import all_reduce_sparse
@@ -59,15 +59,17 @@ class Operations:
 
     # ---- calls of the engine
 
-    def _call(self, op, dtype, source, target, options, keep, result, after=None, reduce_op=0, root=0, **lists):
-        """Carries out or starts a call. `source` and `target`: address and number of elements."""
+    def _call(self, op, dtype, source, target, options, keep, result, after=None, reduce_op=0, root=0, shown=None, **lists):
+        """Carries out or starts a call. `source` and `target`: address and number of elements. `shown`: the tensors whose shapes a
+        profiler records, if they are not those of the result."""
         timeout = milliseconds(_option(options, "timeout", None)) or self._timeout_ms
         self._sequence += 1
         arguments = (_OPS[op], dtype, *source, *target, reduce_op, root, timeout)
+        event = profiling.event(op, shown if shown is not None else result)
         try:
-            if _option(options, "asyncOp", True):
+            if event is not None or _option(options, "asyncOp", True):
                 operation = self._group.start(keep, *arguments, **lists)
-                return self._made(PacelineWork((operation,), result, after))
+                return self._made(PacelineWork((operation,), result, after, event))
             self._group.run(*arguments, **lists)
         except Error as error:
             raise as_dist_error(error) from None
@@ -87,9 +89,11 @@ class Operations:
     @staticmethod
     def _written(tensor):
         """(the memory that the engine fills, what copies it into `tensor` afterwards or None)."""
-        if tensor.is_contiguous():
-            return tensor, None
-        copy = tensor.contiguous()
+        return (tensor, None) if tensor.is_contiguous() else Operations._copied(tensor)
+
+    @staticmethod
+    def _copied(tensor):
+        copy = tensor.clone(memory_format=torch.contiguous_format)
         return copy, lambda: tensor.copy_(copy)
 
     # ---- collectives on whole tensors
@@ -160,7 +164,11 @@ class Operations:
         number = reduction("all_reduce_coalesced", reduce_op)
         for tensor in tensors:
             prescale(tensor, reduce_op)
-        written = [self._written(tensor) for tensor in tensors]
+        written = []
+        for tensor in tensors:
+            # The engine fills buffers that do not overlap, so a tensor that is named twice is copied.
+            named = any(tensor.data_ptr() == memory.data_ptr() for memory, _ in written)
+            written.append(self._copied(tensor) if named else self._written(tensor))
         copies = [copy for _, copy in written if copy]
         keep = [memory for memory, _ in written]
         outputs = [(memory.data_ptr(), memory.numel()) for memory in keep]
@@ -423,26 +431,27 @@ class Operations:
         (tensor,) = _list(tensors)
         require_dense("send", (tensor,))
         memory = tensor.contiguous()
-        return self._message(self._group.send, memory, dst, tag, [tensor], None)
+        return self._message("send", self._group.send, memory, dst, tag, [tensor], None)
 
     def recv(self, tensors, src, tag=0):
         (tensor,) = _list(tensors)
         require_dense("recv", (tensor,))
         memory, copy = self._written(tensor)
-        return self._message(self._group.receive, memory, src, tag, [tensor], copy)
+        return self._message("recv" if src >= 0 else "recvAnySource", self._group.receive, memory, src, tag, [tensor], copy)
 
     def recv_anysource(self, tensors, tag=0):
         return self.recv(tensors, -1, tag)
 
     recvAnysource = recv_anysource
 
-    def _message(self, start, memory, peer, tag, result, after):
+    def _message(self, name, start, memory, peer, tag, result, after):
         dtype, count = elements(memory)
+        event = profiling.event(name, result)
         try:
             operation = start(memory.data_ptr(), count, dtype, peer, tag % _TAGS, self._timeout_ms, memory)
         except Error as error:
             raise as_dist_error(error) from None
-        return self._made(PacelineWork((operation,), result, after))
+        return self._made(PacelineWork((operation,), result, after, event))
 
     # ---- barriers
 

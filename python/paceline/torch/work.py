@@ -28,12 +28,12 @@ def milliseconds(timeout):
 
 class PacelineWork(Work):
     """`operations`: those of the engine that must end; `result`: the tensors of the future; `after`: called once when all have ended,
-    to copy results into the caller's tensors.
+    to copy results into the caller's tensors; `event`: the profiler's event of the operation, or None.
 
     Thread safety: every method may be called from any thread.
     """
 
-    def __init__(self, operations, result, after=None):
+    def __init__(self, operations, result, after=None, event=None):
         super().__init__()
         self._operations = operations
         self._result = result
@@ -41,6 +41,9 @@ class PacelineWork(Work):
         self._lock = threading.Lock()  # guards _after and _future
         self._future = None
         self._unfinished = 0  # operations that the future waits for
+        self._event = event  # of the profiler; None if none runs
+        if event is not None:
+            self.get_future()  # its thread ends the event
         _latest.work = self
 
     def is_completed(self):
@@ -67,6 +70,8 @@ class PacelineWork(Work):
         except Error as error:
             raise as_dist_error(error) from None
         self._run_after()
+        if self._event is not None:
+            self._event.wait()
         return True
 
     def synchronize(self):
@@ -105,6 +110,8 @@ class PacelineWork(Work):
             self._unfinished -= 1
             if self._unfinished > 0:
                 return
+        if self._event is not None:
+            self._event.end()
         error = self.exception()
         if error is None:
             try:

@@ -100,7 +100,6 @@ TEST(PartOfWorld, members_that_cannot_be_are_refused) {
 // The check of a waiting rank ends its collective, and the other rank learns why.
 TEST(WaitCheck, what_it_throws_ends_a_collective_on_every_rank) {
   const auto errors = errors_of_members({0, 1}, [](ProcessGroup& group) {
-    std::array<float, 3> values{};
     if (group.rank() == 1) {
       std::this_thread::sleep_for(500ms);
       group.barrier();
