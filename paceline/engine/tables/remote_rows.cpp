@@ -166,8 +166,9 @@ void RemoteRows::tick() {
   check_open("tick");
   const std::lock_guard lock(pushing_);
   on_all_servers([&](const Ref& server, std::size_t) {
-    return server.call<&ServedRows::tick>({}, call_options());
+    return server.call<&ServedRows::tick>({num_ticks_ + 1}, call_options());
   });
+  ++num_ticks_;
 }
 
 void RemoteRows::set_lr(double lr) {

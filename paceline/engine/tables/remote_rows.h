@@ -70,7 +70,7 @@ class RemoteRows final : public Rows {
   std::uint64_t session_ = 0;
   std::atomic<bool> has_left_ = false;
   std::mutex pushing_;  // one push, tick, cut or restore at a time; guards the members below
-  std::uint64_t sequence_ = 0;
+  std::uint64_t sequence_ = 0, num_ticks_ = 0;
   std::uint64_t unfinished_digest_ = 0;  // of a push that has not reached all servers; 0: none
 };
 

@@ -61,6 +61,11 @@ struct PushRows {
   }
 };
 
+struct TickRows {
+  std::uint64_t number = 0;  // counts the ticks of this worker since it opened the table
+  static auto fields(auto& m) { return std::tie(m.number); }
+};
+
 struct RowsState {
   std::uint64_t session = 0, sequence = 0;
   double lr = 0;

@@ -125,9 +125,11 @@ rpc::Nothing ServedRows::push(const PushRows& request) {
   return {};
 }
 
-rpc::Nothing ServedRows::tick(const rpc::Nothing& /*nothing*/) {
+rpc::Nothing ServedRows::tick(const TickRows& request) {
+  if (request.number <= num_ticks_) return {};
   const rpc::Pool::Blocked blocked;  // other workers' calls must run meanwhile
   rows_.tick();
+  num_ticks_ = request.number;
   return {};
 }
 

@@ -29,7 +29,8 @@ class ServedRows {
 
   PulledRows pull(const PullRows& request);
   rpc::Nothing push(const PushRows& request);
-  rpc::Nothing tick(const rpc::Nothing& nothing);
+  // A tick that has ended here is not repeated, even if it failed on another server.
+  rpc::Nothing tick(const TickRows& request);
   rpc::Nothing set_lr(const LearningRate& request);
   RowsState state(const rpc::Nothing& nothing) const;
   CutPart cut(const CutRange& range);
@@ -53,6 +54,7 @@ class ServedRows {
   const std::uint64_t epoch_;
   const std::uint32_t server_, num_servers_;
   SharedRows rows_;
+  std::uint64_t num_ticks_ = 0;
   std::optional<TableCut> cut_;  // that the worker is reading, or restoring
   std::vector<float> gradients_;
 };

@@ -178,6 +178,17 @@ TEST_F(Servers, BoundedWorkersWaitForEachOther) {
   }
 }
 
+// A tick that was counted is not counted again when it is repeated for the sake of another server.
+TEST_F(Servers, CountATickOnce) {
+  const auto names = start(1);
+  const auto workers = worker("w");
+  OpenRows request = request_of("t", adding_rows(1));
+  request.timeout_ms = 10'000;
+  const auto rows = workers->create<ServedRows>(names[0], request);
+  for (const std::uint64_t number : {1, 1, 2, 2, 1}) rows.call<&ServedRows::tick>({number}).get();
+  EXPECT_EQ(rows.call<&ServedRows::state>().get().clock, 2U);
+}
+
 TEST_F(Servers, RowsMayTravelAsBfloat16) {
   const auto names = start(2);
   const auto workers = worker("w");
