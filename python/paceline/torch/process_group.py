@@ -18,7 +18,23 @@ class PacelineProcessGroup(Operations, ProcessGroup):
         # torch before 2.9 forgets the Python half of a Work that C++ waits for, and the wait would never end. So the last Works are kept,
         # without the tensors of those that have long ended.
         self._kept = collections.deque(maxlen=_MOST_KEPT) if torch_version() < _KEEPS_WORKS else None
+        self._group_name = group.name
+        self._group_desc = "undefined"
         self._start(group, store, timeout)
+
+    # torch's own methods ask the backends of a ProcessGroup for its name, and this one has none.
+
+    def getGroupName(self):
+        return self._group_name
+
+    def setGroupName(self, name):
+        self._group_name = name
+
+    def getGroupDesc(self):
+        return self._group_desc
+
+    def setGroupDesc(self, text):
+        self._group_desc = text
 
     def _made(self, work):
         if self._kept is not None:

@@ -31,12 +31,8 @@ class Event:
         self._has_ended = threading.Event()
 
     def end(self):
-        """Called once, by the thread that notices that the operation has ended. torch takes an event for an asynchronous one if it ends in
-        another thread than the one in which it began, and does not tell the threads of this package from the main one, so the event ends in a
-        new thread."""
-        thread = threading.Thread(target=self._event.__exit__, args=(None, None, None))
-        thread.start()
-        thread.join()
+        """Called once, by the thread that notices that the operation has ended."""
+        self._event.__exit__(None, None, None)
         self._has_ended.set()
 
     def wait(self):
