@@ -12,7 +12,7 @@
 
 namespace paceline::tables {
 
-// Who does what, for messages.
+// The worker and its operation, as error messages name them.
 struct BatchUse {
   const std::string& worker;
   const char* operation;

@@ -29,7 +29,7 @@ struct RowAdagrad {
 };
 using RowOptimizer = std::variant<Sgd, Adam, Adagrad, RowAdagrad>;
 
-// What a pull may miss of the pushes of other workers. A worker's clock counts its ticks. Workers
+// States which pushes of other workers a pull may miss. A worker's clock counts its ticks. Workers
 // that have left or are lost do not count.
 class Consistency {
  public:

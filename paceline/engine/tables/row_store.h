@@ -22,7 +22,7 @@ enum class TornReads : bool { kRefused, kAllowed };
 // torn read may mix the elements of two steps of the row; it is counted.
 void read_row(const TableAccess& access, Id id, float* out, TornReads torn);
 
-// What else the transaction of a step changes: the position of the push to which it belongs.
+// Adds the position of the push to the transaction of its step.
 using AlsoSet = std::function<void(Transaction&)>;
 
 // Takes a step of the optimizer on a row, which appears if this push admits it; otherwise counts

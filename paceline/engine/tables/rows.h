@@ -21,7 +21,7 @@
 
 namespace paceline::tables {
 
-// What a worker has seen of a table. Counts are those of this worker, unless they say otherwise.
+// A worker's view of a table. Counts are those of this worker, unless they say otherwise.
 struct TableStats {
   std::uint64_t epoch = 0;  // the table's memory: one more after each take-over
   std::uint64_t rows = 0;   // in the whole table

@@ -18,7 +18,7 @@
 namespace paceline::tables {
 
 struct TableCut {
-  // What the rows' bytes depend on; a table with other values cannot take them.
+  // The rows' bytes depend on these values; a table with others cannot take them.
   std::uint32_t width = 0;
   std::string optimizer;         // "RowAdagrad"
   std::uint32_t row_floats = 0;  // elements and state of the optimizer

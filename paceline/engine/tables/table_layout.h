@@ -129,7 +129,7 @@ struct Entry {
 };
 static_assert(sizeof(Entry) == 32);
 
-// What a worker is about to change (transaction.h).
+// A change that a worker is about to make (transaction.h).
 struct JournalWrite {
   std::uint64_t at = 0;  // offset in the memory
   std::uint64_t value = 0;

@@ -1,6 +1,6 @@
 #pragma once
 
-// What a program learns and decides after each epoch of a TrainingRun: the result of the
+// A program's view of an epoch of a TrainingRun that has ended, and its decision: the result of the
 // evaluation, the best value so far, and whether the run continues.
 //
 //   .after_epoch = [&](const train::EpochReport& epoch) {
