@@ -46,6 +46,8 @@ def _option(options, name, default):
 class Operations:
     """`group`: the engine's group. `store`: the group's store, for monitored_barrier()."""
 
+    backend_name = "paceline"  # "gloo" in Gloo's place, because programs look for that name
+
     def _start(self, group, store, timeout):
         self._group = group
         self._store = store
@@ -65,7 +67,7 @@ class Operations:
         timeout = milliseconds(_option(options, "timeout", None)) or self._timeout_ms
         self._sequence += 1
         arguments = (_OPS[op], dtype, *source, *target, reduce_op, root, timeout)
-        event = profiling.event(op, shown if shown is not None else result)
+        event = profiling.event(self.backend_name, op, shown if shown is not None else result)
         try:
             if event is not None or _option(options, "asyncOp", True):
                 operation = self._group.start(keep, *arguments, **lists)
@@ -446,7 +448,7 @@ class Operations:
 
     def _message(self, name, start, memory, peer, tag, result, after):
         dtype, count = elements(memory)
-        event = profiling.event(name, result)
+        event = profiling.event(self.backend_name, name, result)
         try:
             operation = start(memory.data_ptr(), count, dtype, peer, tag % _TAGS, self._timeout_ms, memory)
         except Error as error:
@@ -488,7 +490,7 @@ class Operations:
     # ---- the group
 
     def getBackendName(self):
-        return "paceline"
+        return self.backend_name
 
     name = getBackendName
 

@@ -43,7 +43,7 @@ class PacelineWork(Work):
         self._unfinished = 0  # operations that the future waits for
         self._event = event  # of the profiler; None if none runs
         if event is not None:
-            self.get_future()  # its thread ends the event
+            event.end_with(self.get_future())
         _latest.work = self
 
     def is_completed(self):
@@ -110,8 +110,6 @@ class PacelineWork(Work):
             self._unfinished -= 1
             if self._unfinished > 0:
                 return
-        if self._event is not None:
-            self._event.end()
         error = self.exception()
         if error is None:
             try:
