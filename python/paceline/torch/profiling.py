@@ -1,8 +1,12 @@
 """Operations as events of torch's profiler, from their start to their end: "paceline:all_reduce", with the shapes of the tensors."""
 
+import contextlib
+import threading
+
 import torch
 
-_is_on = torch._C._autograd._profiler_enabled
+is_on = torch._C._autograd._profiler_enabled
+_local = threading.local()  # has_event: whether this thread is making calls that count as one event
 
 # Where torch's name of an event differs from the engine's name of the operation.
 _NAMES = {
@@ -14,7 +18,18 @@ _NAMES = {
 
 def event(backend, operation, tensors):
     """The event of an operation that begins now; None if no profiler runs."""
-    return Event(backend, operation, tensors) if _is_on() else None
+    return Event(backend, operation, tensors) if is_on() and not getattr(_local, "has_event", False) else None
+
+
+@contextlib.contextmanager
+def one_event(backend, operation, tensors):
+    """The calls made in the block have one event together, or None if no profiler runs."""
+    one = event(backend, operation, tensors)
+    _local.has_event = one is not None
+    try:
+        yield one
+    finally:
+        _local.has_event = False
 
 
 class Event:

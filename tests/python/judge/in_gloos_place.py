@@ -70,14 +70,15 @@ def pytest_collection_modifyitems(items):
 
 def pytest_runtest_logreport(report):
     if report.when == "setup":
-        _outcomes[report.nodeid] = ("passed", os.fstat(_count_file).st_size, "")
-    _, before, _ = _outcomes[report.nodeid]
+        _outcomes[report.nodeid] = ("passed", os.fstat(_count_file).st_size, report.start, "")
+    _, before, started, _ = _outcomes[report.nodeid]
     if report.outcome != "passed":
         text = str(report.longrepr)
-        _outcomes[report.nodeid] = (report.outcome, before, text[-6000:])
+        _outcomes[report.nodeid] = (report.outcome, before, started, text[-6000:])
     if report.when == "teardown":
-        outcome, before, text = _outcomes.pop(report.nodeid)
-        facts = {"name": report.nodeid, "outcome": outcome, "groups": os.fstat(_count_file).st_size - before, "text": text}
+        outcome, before, started, text = _outcomes.pop(report.nodeid)
+        groups = os.fstat(_count_file).st_size - before
+        facts = {"name": report.nodeid, "outcome": outcome, "groups": groups, "seconds": report.stop - started, "text": text}
         with open(RESULTS, "a", encoding="utf-8") as file:
             file.write(json.dumps(facts) + "\n")
 

@@ -109,7 +109,7 @@ def main():
         for name, one in theirs.items():
             outcome = ours[name]["outcome"] if name in ours else "not run"
             if one["outcome"] == "passed" and outcome != "passed":
-                reason = expected.get(name.replace("::", ".").rsplit("/", 1)[-1])
+                reason = expected.get(name)
                 if reason is None:
                     worse.append(name)
                 print(f"    {name}: {outcome}{': known: ' + reason if reason else ''}", flush=True)
