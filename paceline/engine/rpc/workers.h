@@ -77,7 +77,8 @@ struct JoinOptions {
   // The number of handlers that run at a time while none of them blocks, and the largest number of
   // threads.
   int num_threads = 2, max_threads = 64;
-  // A worker that has been silent for this time has lost its references, and counts as lost.
+  // A worker that has been silent for this time has lost its references, and counts as lost. Workers
+  // look at each other every 100 ms at most, so use at least 400 ms.
   std::chrono::nanoseconds lease = kDefaultLease;
   std::chrono::milliseconds leave_timeout = std::chrono::seconds(5);
   // How long a thread that waits for a worker of this host polls for its message before it sleeps.
