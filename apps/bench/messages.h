@@ -98,7 +98,7 @@ struct CallTurn {
   Form form = Form::kBlocking;
   int width = 1;
   std::size_t bytes = 0, reply_bytes = 0;  // a request's (at least sizeof(CallHead)), a reply's
-  int slow_every = 0;  // the handler of every slow_every-th call takes slow_ms; 0: of none
+  int slow_every = 0;  // the handler of every slow_every-th call takes slow_ms; 0: no call is slow
   int slow_ms = 0;
   double seconds = 0;  // no call begins later than this
   bool operator==(const CallTurn&) const = default;

@@ -216,8 +216,9 @@ class Caller final : public Pool::Source,
     Payload payload;
     PendingPointer call{};
   };
-  std::mutex receiving_;        // guards replies_: the thread that reads the socket holds it
-  std::vector<Reply> replies_;  // that thread takes them together
+  std::mutex receiving_;  // guards replies_; the thread that reads the socket holds it
+  // The replies that the reading thread has received and delivers together.
+  std::vector<Reply> replies_;
   std::atomic<bool> has_missed_{false};  // an event arrived while another thread was reading
 
   mutable std::mutex mutex_;  // guards all members below

@@ -142,10 +142,10 @@ class Incoming final : public Context,
   std::atomic<bool> is_answered_{false};
 };
 
-// The objects of this worker to which other workers have references: the holders of each
-// (ObjectHolds), and the calls to it, which run one at a time in the order in which they arrived,
-// the constructor first. An object whose last hold has ended is destroyed once the calls that
-// arrived before have run.
+// The objects of this worker to which other workers hold references. Each object has its holders
+// (ObjectHolds) and a queue of calls, which run one at a time, in order of arrival, after the
+// constructor. An object is destroyed after its last hold has ended and the calls that arrived
+// before have run.
 //
 // Thread safety: every method may be called from any thread. None of them runs code of the objects;
 // the caller destroys the objects that it gets back.

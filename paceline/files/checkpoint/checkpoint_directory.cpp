@@ -200,8 +200,8 @@ void CheckpointDirectory::save_files(std::int64_t step, const WriteFiles& write)
   rethrow();
 }
 
-// Removes the oldest checkpoint, but never the newest one that verifies. Returns false when there
-// is no other checkpoint.
+// Removes the oldest checkpoint other than the newest one that verifies. Returns false if none
+// verifies, or if no other one could be removed.
 bool CheckpointDirectory::make_room(std::int64_t newest) {
   const auto steps = list_up_to(newest);
   const auto whole =

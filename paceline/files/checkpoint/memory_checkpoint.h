@@ -12,7 +12,7 @@
 // checkpoint/FORMAT.md defines the layout.
 //
 // Thread safety: none for an object. Several processes may write different bytes of a slot at the
-// same time; only the process that has the lock breaks and sets seals.
+// same time; only the process that holds the lock may break or set a seal.
 
 #include <array>
 #include <cstdint>

@@ -187,7 +187,7 @@ const std::vector<int>& MemoryTeam::ranks_of(int memory) const {
   return memories_.members[static_cast<std::size_t>(memory)];
 }
 
-// The rank that writes this rank's file into the next memory; nothing when there is only one
+// The rank that writes the file of `rank` into the next memory; nullopt if there is only one
 // memory.
 std::optional<int> MemoryTeam::second_writer(int rank) const {
   if (memories_.size() == 1) return std::nullopt;

@@ -12,10 +12,10 @@
 //     neither part of a crash loop nor a reason to pause.
 //   - If the state of a rank was damaged (engine/core/error.h), the job restarts as after any other
 //     failure, unless the user chose --on-damage stop.
-//   - Progress of any generation ends a series of equal ends or of early ends, even if the
-//     generation ended only because a node joined or left (note_progress).
-//   - A generation that failed within 1 s, without progress, is followed by a pause, except the
-//     first one in a row: 100 ms, doubling up to 5 s. So a program that cannot start does not keep
+//   - If a generation makes progress, the counts of identical and of early failures start again
+//     from 0, even if the generation ended only because a node joined or left (note_progress).
+//   - If several generations in a row fail within 1 s without progress, each after the first is
+//     followed by a pause: 100 ms, doubling up to 5 s. So a program that cannot start does not keep
 //     the machine busy.
 //
 // Thread safety: none. Callers pass the time, which they read from a monotonic clock.

@@ -295,10 +295,11 @@ struct JobEnd {
   bool agreed = false;         // all ranks ended by an agreed stop
   std::optional<int> decided;  // the exit code that the coordinator gave to all nodes
   std::optional<int> failed;   // the exit code of a failure that the coordinator may not know of
-  int stop_signal = 0;         // the first signal that ended the launcher; 0: none
+  int stop_signal = 0;         // the first signal that asked the job to end; 0: none
   bool abandoned = false;      // the supervisor has ended
 
-  // The job's exit code: 0, that of the first failure, kStoppedAsAgreed, or 128 + N for signal N.
+  // The job's exit code: 0; the code of the failure that ended the job (128 + N for a signal);
+  // kStoppedAsAgreed after an agreed stop; or 128 + N if signal N asked the launcher to stop.
   int exit_code() const {
     if (agreed) return kStoppedAsAgreed;
     if (decided && stop_signal == 0) return *decided;

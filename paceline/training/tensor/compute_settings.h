@@ -39,8 +39,8 @@ class Autocast {
 // from the thread that computes.
 int set_thread_count(int num_threads);
 
-// Sets the number of threads for logical shards, whose bits must be the same for every number of
-// ranks: 1 thread, unless a number was chosen with set_thread_count(), OMP_NUM_THREADS or
+// Sets the number of threads for logical shards, whose results must have the same bits for every
+// number of ranks. It is 1, unless a number was chosen with set_thread_count(), OMP_NUM_THREADS or
 // --threads-per-rank. A number that was only derived from the cores (LibTorch's default, the
 // launcher's share) does not count as chosen. Returns the number in effect.
 int settle_thread_count();

@@ -156,12 +156,12 @@ class Checkpointer {
   // of parts on every rank.
   void attach(const RunParts& parts) { parts_ = parts; }
 
-  // Add a part of the run under a name. Call them before begin(), with the same names and kinds of
+  // Adds a part of the run under a name. Call it before begin(), with the same names and kinds of
   // parts on every rank. Error(kInvalid) for a name that is empty, contains a dot or is taken.
   //
   // With one module, a checkpoint has the names of its parameters; with several, these names begin
-  // with the module's: "generator.conv.weight". A wrapper's communication hook is saved too, of one
-  // wrapper. Error(kUnsupported) for a second wrapper with a hook.
+  // with the module's: "generator.conv.weight". At most one wrapper may have a communication hook;
+  // its state is saved too. Error(kUnsupported) for a second one.
   void attach(const std::string& name, std::shared_ptr<torch::nn::Module> module);
   template <class Contained>
   void attach(const std::string& name, const torch::nn::ModuleHolder<Contained>& module) {
