@@ -46,8 +46,8 @@ struct Rendezvous {
   std::shared_ptr<HostedStore> hosted;
 };
 
-// The place of this process in the job, from the options or else from the environment. Errors as
-// rendezvous().
+// The place of this process in the job, from the options or else from the environment. Throws the
+// errors of rendezvous().
 LaunchEnvironment who_am_i(const RendezvousOptions& options = {},
                            const GetVariable& variable = process_environment());
 

@@ -72,7 +72,7 @@ class UnreadableRequest : public Error {
 // How a method is served.
 struct ServeOptions {
   int threads = 0;           // handlers of this method that may run at a time; 0: any number
-  std::size_t queue = 4096;  // calls that may wait for them; further ones are refused
+  std::size_t queue = 4096;  // calls that may wait for a handler; further calls are refused
 };
 
 // Reads the request, and answers now or later. Its exceptions become the caller's CallError.
@@ -98,7 +98,8 @@ struct Lane {
   std::unique_ptr<std::deque<std::shared_ptr<Incoming>>> waiting{};
 };
 
-// A request that has arrived. Its handler reads it, runs as its task and answers it.
+// A request that has arrived. As a task of the pool it runs its handler, which reads and answers
+// it.
 //
 // Thread safety: any thread may call answer() and cancel(); everything else belongs to the thread
 // that runs it.
@@ -169,12 +170,14 @@ class Objects {
   std::shared_ptr<void> find(ObjectNumber number, std::string& why_not) const;
   // The object, if it exists and belongs to this class.
   std::shared_ptr<void> find_of(std::uint64_t class_number, ObjectNumber number) const;
-  // The constructor has ended, with an object or an error.
+  // Call one of these when the constructor has ended, with an object or an error.
   void constructed(ObjectNumber number, std::shared_ptr<void> object);
   void failed(ObjectNumber number, const std::string& why);
-  // A call to the object has ended. Returns the next one, if any.
+  // Call this when a call to the object has ended. Returns the next call, if any.
   std::shared_ptr<Incoming> finished(ObjectNumber number, Dead& dead);
 
+  // Adds a hold; returns false if the object has been destroyed. release() ends one hold, and
+  // end_session() all holds of a session; both append to `dead` the objects that they destroy.
   bool hold(ObjectNumber number, SessionNumber holder);
   void release(ObjectNumber number, SessionNumber holder, Dead& dead);
   void end_session(SessionNumber holder, Dead& dead);

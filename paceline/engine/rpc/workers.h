@@ -65,8 +65,10 @@ struct JoinOptions {
   // The store and the secret of the job; by default those of the launcher (`paceline run`).
   std::shared_ptr<Store> store{};
   std::optional<Secret> secret{};
-  std::string address{};  // for other hosts; empty: the first interface that is not loopback
-  std::string host{};     // a part of the host that counts as a host of its own, as in LinkOptions
+  // The address of this worker for other hosts. Empty: the one from which this host reaches the
+  // launcher's store or, if that is loopback, the first interface's that is not loopback.
+  std::string address{};
+  std::string host{};    // a part of the host that counts as a host of its own, as in LinkOptions
   bool encrypt = false;  // connections to other hosts; or PACELINE_ENCRYPT=1. Equal on all workers.
   std::chrono::milliseconds deadline = kDefaultDeadline;  // for calls without one
   std::size_t max_message = std::size_t{256} << 20;       // bytes

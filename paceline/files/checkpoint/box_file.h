@@ -81,7 +81,7 @@ class BoxFile {
   std::uint64_t data_bytes() const { return data_bytes_; }
 
   // Reads and checks whole chunks from chunk `first` on. Error(kCorrupt) names the first chunk
-  // whose sum differs. Requires: the chunks are in the file; only the file's last chunk may be
+  // whose checksum differs. Requires: the chunks are in the file; only the file's last chunk may be
   // short.
   void read_chunks(std::uint64_t first, std::span<std::byte> bytes);
 
@@ -118,7 +118,7 @@ class BoxReader {
   // checkpoint or is damaged where it is read. Error(kInvalid) for a tensor or a box that the
   // checkpoint does not have.
   void read(std::span<const WantedBox> wanted);
-  // Reads and checks every byte of every file. Error(kCorrupt) as read().
+  // Reads and checks every byte of every file. Throws the Error(kCorrupt) of read().
   void verify();
 
   // The bytes read from the disk so far, without those of the manifest.

@@ -24,7 +24,7 @@
 
 namespace paceline {
 
-// The disk is full, or the user's share of it.
+// The disk is full, or the user's quota is used up.
 class DiskFull : public Error {
  public:
   using Error::Error;

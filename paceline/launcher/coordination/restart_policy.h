@@ -1,11 +1,11 @@
 #pragma once
 
-// Decides whether a job is restarted after a failure. The decision depends only on the ends of the
-// generations so far.
+// Decides whether a job is restarted after a failure. The decision depends only on how the
+// generations so far ended.
 //
 //   - A job restarts at most max_restarts times within `window`; older restarts do not count.
-//   - The same end, kCrashLoop times in a row and each time before any progress, is a crash loop:
-//     one more attempt would end in the same way, so the job ends, whatever is left of the budget.
+//   - kCrashLoop identical failures in a row, each before any progress, are a crash loop: one more
+//     attempt would fail in the same way, so the job ends even if restarts are left.
 //   - An error of use (engine/core/error.h) before any progress ends the job, because the next
 //     attempt would make the same call.
 //   - A failure that the program did not cause (--chaos, a lost host) uses up a restart, but is

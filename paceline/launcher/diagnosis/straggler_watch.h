@@ -108,8 +108,8 @@ class StragglerReport {
     Clock::time_point when;
     std::map<int, ActivityCounters> counters;  // of each rank
   };
-  // An order may come immediately after the last look; then only the look before covers enough
-  // time.
+  // An order may come immediately after the last look; then only the time since the look before it
+  // is long enough.
   Look last_, before_last_;
 };
 

@@ -121,7 +121,7 @@ class Agent {
   JobMembership membership_;
   std::unique_ptr<Generation> generation_;
   std::string stopped_for_;    // why the coordinator stopped the last generation
-  std::string own_cause_;      // the failure of this node's culprit, as the coordinator was told
+  std::string own_cause_;      // the failure of this node's culprit, as reported to the coordinator
   bool failed_first_ = false;  // a rank of this node was the first to fail in this generation
   std::string held_back_;      // messages about a failure, until it is known to be the first
   bool work_done_ = false;     // on_work_done() was called in this generation

@@ -134,8 +134,8 @@ struct Standstill {
   bool idle = false;         // no rank uses processor time
   std::vector<int> running;  // ranks whose processes have not ended
   std::vector<int> stopped;  // ranks that are stopped, by SIGSTOP or by a terminal
-  // Ranks of any node that wait in the first meeting of all ranks, and ranks that have not arrived
-  // there. Empty except on the node of rank 0.
+  // Ranks of any node that wait in the first rendezvous, and ranks that have not arrived there.
+  // Empty except on the node of rank 0.
   std::vector<int> waiting, missing;
   bool operator==(const Standstill&) const = default;
 };

@@ -6,7 +6,7 @@
 
 namespace paceline {
 
-// Mixed precision on the CPU, as torch.autocast("cpu"): while the object lives, operators of this
+// Mixed precision on the CPU, like torch.autocast("cpu"): while the object lives, operators of this
 // thread that are safe and fast in 16 bits (matrix products, convolutions) compute in 16 bits, and
 // operators that need float32 get float32. Parameters stay float32.
 //
