@@ -235,7 +235,7 @@ expect hook_of_units 2 'hook bf16: needs --shard 0 or 1' "${gpt[@]}" --shard 2 -
 # A rank of the second stage dies while micro-batches are under way: the job ends and names that rank.
 expect dead_stage 137 'rank 3 failed first: killed by SIGKILL' "${run4[@]}" --chaos kill:rank=3@step5 "${gpt[@]}" "${steps[@]}" --mesh dp=2,pp=2 --micro-batches 2
 expect average_of_one_copy 2 'ema: an average of the weights cannot take the place' "${run2[@]}" "${gpt[@]}" --shard 3 --ema 0.9
-expect an_error_of_use_is_not_restarted 2 'an error of use .exit code 2. before any progress; restarting does not help' \
+expect a_usage_error_is_not_restarted 2 'a usage error .exit code 2. before any progress; restarting does not help' \
   "${run2[@]:0:2}" --max-restarts 5 "${run2[@]:2}" "${gpt[@]}" --shard 3 --ema 0.9
 
 exit "$((failures > 0))"

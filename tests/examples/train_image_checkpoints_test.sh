@@ -4,12 +4,12 @@ set -uo pipefail
 # shellcheck source=tests/examples/small_job.sh
 source "$(dirname "$0")/small_job.sh" "$1" "$2"
 
-# No run may begin in a folder that has checkpoints. A restart does not help, because it is an error of use.
+# No run may begin in a folder that has checkpoints. A restart does not help, because it is a usage error.
 run1=("$train_image" "${data[@]}" --epochs 1)
 expect used_by_one 0 'test accuracy' "${run1[@]}" --checkpoint-dir "$work/used" --checkpoint-every 5
 expect begun_in_a_used_folder 2 'used: it has checkpoints already, the newest of step 19; to continue that run, resume it \(--resume\)' \
   "${run1[@]}" --checkpoint-dir "$work/used" --seed 7
-expect not_restarted_in_a_used_folder 2 'an error of use .exit code 2. before any progress; restarting does not help' \
+expect not_restarted_in_a_used_folder 2 'a usage error .exit code 2. before any progress; restarting does not help' \
   "${run2[@]}" --max-restarts 1 "$train_image" "${data[@]}" --seed 7 --max-steps 4 --checkpoint-dir "$work/used" --checkpoint-every 2
 # A job of the same name is not the same job: an older job may have had that name.
 again=("${run2[@]}" --rdzv-id again --max-restarts 1 "$train_image" "${data[@]}" --max-steps 6 --checkpoint-dir "$work/again" --checkpoint-every 2)

@@ -146,12 +146,8 @@ struct Workers::Impl : std::enable_shared_from_this<Impl> {
     server->look();
     publish_open_calls();
     const auto now = std::chrono::steady_clock::now();
-<<<<<<< HEAD
-    // A worker that looks less often than twice a lease could never tell that another one is silent.
-=======
     // A worker that looks less often than twice a lease could never tell that another one is
     // silent.
->>>>>>> h/verify
     const auto pause = std::min(kLookAround, setup->lease / 4);
     if (now - looked_around < pause || looks_around.exchange(true)) return;
     looked_around = now;

@@ -6,7 +6,7 @@
 //   - A job restarts at most max_restarts times within `window`; older restarts do not count.
 //   - kCrashLoop identical failures in a row, each before any progress, are a crash loop: one more
 //     attempt would fail in the same way, so the job ends even if restarts are left.
-//   - An error of use (engine/core/error.h) before any progress ends the job, because the next
+//   - A usage error (engine/core/error.h) before any progress ends the job, because the next
 //     attempt would make the same call.
 //   - A failure that the program did not cause (--chaos, a lost host) uses up a restart, but is
 //     neither part of a crash loop nor a reason to pause.
