@@ -74,6 +74,7 @@ class RowServer::Shelf {
     std::map<std::uint32_t, Part> parts;  // by the number of the server
   };
   static constexpr std::chrono::seconds kFind{20};
+  static constexpr std::chrono::milliseconds kCheck{200};
 
   // Whether the server of a worker's name in memory is lost.
   static bool is_lost(rpc::Workers& workers, const std::string& name) {
@@ -109,15 +110,23 @@ class RowServer::Shelf {
       const std::lock_guard lock(mutex_);
       if (tables_[request.table].parts[request.server].is_kept) return;
     }
+    const auto is_gone = [&] {
+      return workers.wait_until_gone(backup, std::chrono::milliseconds(0));
+    };
+    bool is_lost = false;
     try {
       const rpc::Pool::Blocked blocked;  // two servers may be each other's backups
-      workers.call<HoldRows>(backup, {request, memory.header().number}).get();
+      auto call = workers.call<HoldRows>(backup, {request, memory.header().number});
+      do is_lost = is_gone();
+      while (!is_lost && !call.wait_for(kCheck));
+      if (!is_lost) call.get();
     } catch (const rpc::CallError& error) {
-      const bool is_gone = error.code() == ErrorCode::kPeerLost ||
-                           workers.wait_until_gone(backup, std::chrono::milliseconds(0));
-      if (!is_gone) throw;
-      log::warning(fmt::format("server {}: table '{}' has no backup any more: {}", workers.name(),
-                               request.table, error.what()));
+      is_lost = error.code() == ErrorCode::kPeerLost || is_gone();
+      if (!is_lost) throw;
+    }
+    if (is_lost) {
+      log::warning(fmt::format("server {}: table '{}' has no backup any more: worker {} is lost",
+                               workers.name(), request.table, backup));
     }
     const std::lock_guard lock(mutex_);
     tables_[request.table].parts[request.server].is_kept = true;
