@@ -65,6 +65,12 @@ class Future {
     if (!call_->done()) caller_->pump();
     return call_->done();
   }
+  // Waits for the end of the call, at most for `limit`. Returns whether it has ended, or its
+  // deadline has passed: get() then returns at once.
+  bool wait_for(std::chrono::milliseconds limit) {
+    caller_->wait(call_, Deadline::after(limit));
+    return call_->done() || call_->deadline().expired();
+  }
   // Waits for the reply, at most until the call's deadline; throws CallError (call_error.h) if it
   // does not arrive. Call it once. Spans and views in the reply refer to memory of this Future.
   Reply get() {

@@ -41,6 +41,14 @@ bool is_dead(const WorkerSlot& slot) {
   return (status->state == 'Z' || status->state == 'X') && !has_threads(pid);
 }
 
+void reset(WorkerCounts& counts) {
+  for (LongWord* const count :
+       {&counts.pulled_ids, &counts.pushed_ids, &counts.pushed_rows, &counts.duplicate_pushes,
+        &counts.dropped_gradients, &counts.torn_reads, &counts.expired_rows,
+        &counts.largest_staleness, &counts.staleness_sum, &counts.pulls})
+    *count = 0;
+}
+
 void open_locks_of(const TableMemory& memory, std::uint32_t token) {
   release(memory.header().allocator, token);
   release(memory.header().applying, token);
@@ -187,6 +195,7 @@ void join_table(TableAccess& access, const std::string& name, const SessionWish&
   slot.staged_rows = 0;
   slot.staged_clock = 0;
   slot.clock = 0;  // until it is known, nobody may run ahead
+  reset(slot.counts);
   try {
     if (session.known) end_former_worker(access, *session.known);
     const LockGuard guard(access, memory.header().repairing);

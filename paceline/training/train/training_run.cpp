@@ -198,7 +198,10 @@ int TrainingRun::train() {
 
 // Aborts the group if this rank cannot take the step; otherwise the other ranks would wait for this
 // rank before they learned the reason.
-void TrainingRun::take_step() try { step_.take(); } catch (const DamagedState& error) {
+void TrainingRun::take_step() try {
+  step_.take();
+  if (training_.after_step) training_.after_step();
+} catch (const DamagedState& error) {
   const DamagedState said(said_by(group_->self(), "optimizer's step", error).what());
   group_->abort(said.what());
   throw said;

@@ -57,6 +57,9 @@ struct Training {
   // Collective: evaluates. The module is in eval() mode during the call, with averaged weights if
   // there are any.
   std::function<TestResult()> test;
+  // Called after each step of the optimizer, on every rank; for LowCommunication::step(). Null:
+  // none.
+  std::function<void()> after_step = nullptr;
   // Collective: called after each epoch, once it has been evaluated and before its checkpoint. The
   // run ends regularly if it returns Next::kStop on rank 0. Null: the run continues. A run that was
   // begun with this function can only continue with it, and the other way round.

@@ -38,7 +38,6 @@ struct RunParts {
   optim::GradScaler* scaler = nullptr;
   optim::ExponentialMovingAverage* average = nullptr;
   Reducer* reducer = nullptr;  // its communication hook, if any, may keep tensors between passes
-  PeriodicAverager* averager = nullptr;
   std::vector<AttachedState> states = {};  // other parts, in the order in which they are restored
 };
 

@@ -18,6 +18,7 @@
 #include "paceline/training/parallel/activation_checkpoint.h"
 #include "paceline/training/parallel/communication_hook.h"
 #include "paceline/training/parallel/fully_shard.h"
+#include "paceline/training/parallel/low_communication.h"
 #include "paceline/training/tensor/collectives.h"
 
 #include "tests/harness/borrowed_group.h"
@@ -259,9 +260,10 @@ const std::vector<Writer>& writers() {
       {"a broadcast", true, [=](auto& t, auto& group) { broadcast(group, weight(t).detach(), 1); }},
       {"an average", true,
        [=](auto& t, auto& group) { all_reduce(group, weight(t).detach(), ReduceOp::kMean); }},
-      {"PeriodicAverager", true,
+      {"an outer step", true,
        [](auto& t, auto& group) {
-         PeriodicAverager(borrowed(group), t.net->parameters(), {}).average();
+         LowCommunication(borrowed(group), borrowed(group), t.net->parameters(), {.period = 1})
+             .step();
        }},
       {"averaged weights swapped in and out", true,
        [](auto& t, auto&) {

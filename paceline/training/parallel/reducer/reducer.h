@@ -75,8 +75,7 @@ struct DistributedDataParallelOptions {
   // Every parameter is compared between the replicas once in this many steps; a difference is a
   // DamagedState (engine/core/error.h). 0: never. It must be the same on every rank. Unless it is
   // 0, each rank also compares its buffers before a pass with those at the end of the last pass
-  // (KeptTensors). Set it to 0 for replicas that differ on purpose, as between the averages of
-  // PeriodicAverager.
+  // (KeptTensors). Set it to 0 for replicas that differ on purpose.
   std::int64_t check_replicas_every = 100;
   // kReport: rank 0 logs the rank and the parameter whose gradient is not finite. kError: every
   // rank throws Error(kInvalid), before any replica has taken a step.
