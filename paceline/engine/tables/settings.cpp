@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint64_t kMostEntries = std::numeric_limits<std::uint32_t>::max() - 1;
 
-const char* kOptimizers[] = {"SGD", "Adam", "Adagrad", "RowAdagrad"};
+constexpr const char* kOptimizers[] = {"SGD", "Adam", "Adagrad", "RowAdagrad"};
 
 // Writes an optimizer's numbers, and throws for those that no optimizer can have.
 struct OptimizerNumbers {

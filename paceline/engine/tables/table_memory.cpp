@@ -26,7 +26,7 @@ std::shared_ptr<TableMemory> TableMemory::make(const Settings& settings, std::ui
   if (!file) no_memory(layout.bytes);
   Mapping mapping = Mapping::of_file(file, layout.bytes, Pages::kOnTouch);
   if (!mapping) no_memory(layout.bytes);
-  const std::shared_ptr<TableMemory> memory(
+  std::shared_ptr<TableMemory> memory(
       new TableMemory(std::move(file), std::move(mapping), settings));
   memory->allocate(0, layout.entries);  // they are zero
   TableHeader& header = memory->header();

@@ -299,7 +299,7 @@ int world_rank_of(const PartOfWorld& part) {
 // The launcher's description of this process, if it has the rank and the world size of `part`.
 LaunchEnvironment launched_as(const PartOfWorld& part) {
   try {
-    const LaunchEnvironment who = detect_launch_environment();
+    LaunchEnvironment who = detect_launch_environment();
     if (who.rank == world_rank_of(part) && who.world_size == part.world_size) return who;
   } catch (const Error& error) {
     log::debug(std::string("the launcher's variables: ") + error.what());
