@@ -145,10 +145,11 @@ std::uint32_t take_session(const TableAccess& access, const SessionWish& wish) {
 void start_clock(const TableAccess& access) {
   const TableMemory& memory = *access.memory;
   const std::uint64_t bound = memory.settings().bound;
-  std::uint64_t largest = 0;
+  std::optional<std::uint64_t> others;  // the largest clock of the others that are present
   for (std::uint32_t i = 0; i < kMaxWorkers; ++i)
-    if (is_present(memory.worker(i))) largest = std::max(largest, memory.worker(i).clock.load());
-  if (largest == 0) largest = access.header().now;  // nobody else is there
+    if (i != access.index && is_present(memory.worker(i)))
+      others = std::max(others.value_or(0), memory.worker(i).clock.load());
+  const std::uint64_t largest = others.value_or(access.header().now);
   const bool is_bounded =
       consistency_of(memory.settings()).kind() != Consistency::Kind::kAsynchronous;
   access.self().clock = is_bounded ? largest - std::min(largest, bound) : largest;

@@ -89,6 +89,7 @@ class Schedule {
     for (const Worker& other : workers_)
       if (other.rows && bound_) {
         EXPECT_LE(other.clock, worker.clock + *bound_);
+        EXPECT_LE(worker.clock, other.clock + *bound_);
       }
   }
 
