@@ -58,10 +58,9 @@
 #include "paceline/training/train/checkpoints/weights_file.h"
 #include "paceline/training/train/evaluate.h"
 #include "paceline/training/train/loop.h"
+#include "paceline/training/train/model_parts.h"
 #include "paceline/training/train/pipeline_gradients.h"
-#include "paceline/training/train/run_report.h"
 #include "paceline/training/train/training_process.h"
 #include "paceline/training/train/training_run.h"
-#include "paceline/training/train/training_step.h"
 
 #endif

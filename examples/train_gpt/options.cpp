@@ -6,6 +6,7 @@
 
 #include "paceline/engine/core/error.h"
 #include "paceline/planning/schedules/named_schedules.h"
+#include "paceline/planning/schedules/schedule_makers.h"
 
 #include "apps/cli/option_value.h"
 

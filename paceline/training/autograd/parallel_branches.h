@@ -47,7 +47,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "paceline/engine/collectives/group/group_ref.h"
+#include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/training/autograd/differentiable_collectives.h"
 
 namespace paceline {

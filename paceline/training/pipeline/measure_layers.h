@@ -13,7 +13,6 @@
 #include <cstddef>
 #include <vector>
 
-#include "paceline/engine/collectives/group/group_ref.h"
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/planning/schedules/simulate.h"
 #include "paceline/training/pipeline/pipeline.h"
