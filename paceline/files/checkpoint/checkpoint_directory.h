@@ -65,7 +65,7 @@ class CheckpointDirectory {
   void verify(std::int64_t step) const;
 
   // Removes all checkpoints except the newest `keep` and the newest one that verifies; returns the
-  // removed steps. Errors as save_files(). Requires: a writer.
+  // removed steps. Throws the errors of save_files(). Requires: a writer.
   std::vector<std::int64_t> prune_to(int keep);
 
   // Error(kInvalid), with the steps that exist, when this step does not.
@@ -73,7 +73,7 @@ class CheckpointDirectory {
   // The steps that have a committed folder, in ascending order. The checkpoints are not verified.
   std::vector<std::int64_t> list() const;
 
-  // The number of checkpoints that the disk has room for; nothing if it was never full.
+  // The number of checkpoints that the disk has room for; nullopt if it was never full.
   std::optional<int> room() const { return room_; }
 
   const std::string& path() const { return path_; }
@@ -102,7 +102,8 @@ class CheckpointDirectory {
   Manifest read_manifest(std::int64_t step) const;
   // Reads the RunMark.
   std::optional<RunMark> mark() const;
-  // Errors of write_run_mark(), and Error(kAborted) as save_files(). Requires: a writer.
+  // Throws the errors of write_run_mark(), and the Error(kAborted) of save_files(). Requires: a
+  // writer.
   void set_mark(const RunMark& mark);
   FileSystem& files() const { return files_; }
   // The folder in which a writer prepares its changes before it commits them. Requires: a writer.

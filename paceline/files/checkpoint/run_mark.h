@@ -25,7 +25,7 @@ struct RunMark {
   bool operator==(const RunMark&) const = default;
 };
 
-// Returns nothing when there is no mark. An invalid mark is logged and counts as none.
+// Returns nullopt when there is no mark. An invalid mark is logged and counts as none.
 std::optional<RunMark> read_run_mark(const std::string& directory,
                                      FileSystem& files = FileSystem::real());
 

@@ -109,7 +109,7 @@ class Reducer : public GradientSync {
   // Throws Error(kInvalid), which shows both names, when `words` are from another hook.
   void require_own_hook(const optim::Metadata& words) const;
   // Makes the hook continue from a result of hook_state() for the same parameters. Requires: a
-  // hook, and the same words on every rank. Errors as above.
+  // hook, and the same words on every rank. Throws the errors of require_own_hook().
   void set_hook_state(HookState state);
 
   // For join(): the next pass divides the sum over the ranks with inputs by `others.divisor`.
