@@ -38,7 +38,7 @@ using Tensors = PipelineStage::Tensors;
 
 constexpr double kMiB = 1 << 20;
 
-// The blocks of each stage of the pipeline, and its plan. The same on every rank.
+// The blocks of each stage of the pipeline, and its schedule. The same on every rank.
 struct Division {
   std::vector<int> blocks;  // of each stage
   pipeline::Costs costs;    // of each stage, measured

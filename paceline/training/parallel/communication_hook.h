@@ -169,7 +169,7 @@ std::shared_ptr<ProcessGroup> host_group(GroupRef group);
 // later each rank averages them only with the ranks of its host, and all ranks average their
 // parameters periodically.
 //
-//   model.register_comm_hook(std::make_shared<PostLocalSGDHook>(host_group(*group), 1000));
+//   model.register_comm_hook(std::make_shared<PostLocalSGDHook>(host_group(group), 1000));
 //   PeriodicAverager averager(group, model->parameters(), {.period = 4, .warmup_steps = 1000});
 //   ... optimizer.step(); averager.average();
 //

@@ -168,6 +168,26 @@ class DistributedDataParallel {
   DistributedDataParallel* operator->() { return this; }
 
  public:  // internal
+  // Usual mistakes: each is an error that says what to write instead.
+  explicit DistributedDataParallel(std::shared_ptr<Module> /*module*/) {
+    static_assert(sizeof(Module) == 0,
+                  "the group is missing: write DistributedDataParallel model(module, group), with "
+                  "auto group = paceline::init_process_group()");
+  }
+  explicit DistributedDataParallel(const torch::nn::ModuleHolder<Module>& /*holder*/) {
+    static_assert(sizeof(Module) == 0,
+                  "the group is missing: write DistributedDataParallel model(module, group), with "
+                  "auto group = paceline::init_process_group()");
+  }
+  DistributedDataParallel(const Module& /*module*/, const std::shared_ptr<ProcessGroup>& /*group*/,
+                          const DistributedDataParallelOptions& /*options*/ = {})
+    requires(std::is_base_of_v<torch::nn::Module, Module>)
+  {
+    static_assert(sizeof(Module) == 0,
+                  "the wrapper shares the module with the program: give it std::make_shared<Net>() "
+                  "or a holder (TORCH_MODULE), not the module itself");
+  }
+
   Reducer& reducer() { return detail::reducer_of(*state_); }
   DataParallelState& state() { return *state_; }
 

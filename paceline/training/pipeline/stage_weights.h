@@ -21,7 +21,7 @@ namespace paceline {
 // In each step their gradients are added up in rank order before the optimizer's step, so the
 // copies stay equal.
 //
-//   TiedWeights tied(*group, stage->tied_weights());
+//   TiedWeights tied(group, stage->tied_weights());
 //   ...
 //   pipeline.step(batches, loss);
 //   tied.add_gradients();

@@ -17,7 +17,7 @@
 //                              options.ignore_index(-100).reduction(torch::kSum)); },
 //       .count = train::targets_except(-100)};
 //   train::backward_passes(loss, model);
-//   train::evaluate_text(*group, loader, loss);
+//   train::evaluate_text(group, loader, loss);
 //
 // A loop of your own sets the weights of each step's batches first, and continues as with means
 // over samples:
