@@ -80,14 +80,14 @@ int program(const std::string& folder) {
         paceline::write_weights(folder + "/best.safetensors", paceline::weights_of(*net));
     }
     checkpointer.save(step);
-    if (stop.requested(*group)) return paceline::kStoppedAsAgreed;
+    if (stop.requested(group)) return paceline::kStoppedAsAgreed;
   }
   checkpointer.finish();
   group->barrier({.timeout = 10s});
 
   const at::Tensor total = torch::ones({1});
   paceline::all_reduce(group, total);
-  const auto told = paceline::broadcast_object(*group, "told", 0);
+  const auto told = paceline::broadcast_object(group, "told", 0);
   const auto restored = train::read_checkpoint(folder + "/run");
   paceline::load_weights(*net, paceline::read_weights(folder + "/best.safetensors"));
   std::printf("%lld steps, %zu weights, %s\n", static_cast<long long>(step),
