@@ -7,7 +7,9 @@
 #include <fmt/format.h>
 
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/option_text.h"
+#include "paceline/training/train/named_choices.h"
 
 #include "apps/cli/command_line.h"
 #include "apps/cli/option_value.h"

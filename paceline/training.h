@@ -4,6 +4,7 @@
 
 #if __cplusplus < 202002L
 #error "Paceline needs C++20: compile with -std=c++20"
+#include <the-error-above>  // ends the compilation, because every later error would follow from it
 #else
 
 #include "paceline/training/autograd/differentiable_collectives.h"
@@ -61,10 +62,9 @@
 #include "paceline/training/train/checkpoints/weights_file.h"
 #include "paceline/training/train/evaluate.h"
 #include "paceline/training/train/loop.h"
+#include "paceline/training/train/model_parts.h"
 #include "paceline/training/train/pipeline_gradients.h"
-#include "paceline/training/train/run_report.h"
 #include "paceline/training/train/training_process.h"
 #include "paceline/training/train/training_run.h"
-#include "paceline/training/train/training_step.h"
 
 #endif

@@ -6,6 +6,7 @@
 
 #include "paceline/engine/core/error.h"
 #include "paceline/planning/schedules/named_schedules.h"
+#include "paceline/planning/schedules/schedule_makers.h"
 
 #include "apps/cli/option_value.h"
 
@@ -69,10 +70,10 @@ std::vector<std::string> schedule_names() {
 void declare_pipeline(CLI::App& app, PipelineFlags& flags) {
   FlagGroup group(app, "Pipeline (with pp in --mesh)");
   group
-      .value(
-          "--schedule", flags.schedule, "NAME",
-          "gpipe, 1f1b, interleaved-1f1b, zero-bubble, or search: the best stages and plan found "
-          "for the layers' measured costs")
+      .value("--schedule", flags.schedule, "NAME",
+             "gpipe, 1f1b, interleaved-1f1b, zero-bubble, or search: the best stages and schedule "
+             "found "
+             "for the layers' measured costs")
       ->check(CLI::IsMember(schedule_names()));
   group.count("--micro-batches", flags.micro_batches,
               "Parts of each replica's batch; [twice the stages]", 1, 100000);

@@ -47,10 +47,12 @@ T read_payload(const Payload& payload, ReferenceTable* references, Deadline dead
 // Thread safety: one thread at a time may use it.
 template <class Reply>
 class Future {
- public:
+ public:  // internal
   Future(std::shared_ptr<Caller> caller, PendingPointer call,
          std::shared_ptr<ReferenceTable> references)
       : caller_(std::move(caller)), call_(std::move(call)), references_(std::move(references)) {}
+
+ public:
   Future(Future&& other) noexcept = default;
   Future& operator=(Future&& other) noexcept {
     abandon();

@@ -163,9 +163,11 @@ template <class T>
 class RemoteRef {
  public:
   RemoteRef() = default;  // refers to nothing
+ public:                  // internal
   RemoteRef(HandlePointer handle, std::chrono::milliseconds deadline)
       : handle_(std::move(handle)), deadline_(deadline) {}
 
+ public:
   explicit operator bool() const { return handle_ != nullptr; }
   // The worker that owns the object. Requires: the reference is not empty.
   const std::string& owner() const { return handle_->id.owner; }

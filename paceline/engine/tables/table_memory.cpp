@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/tables/row_update.h"
 
 namespace paceline::tables {

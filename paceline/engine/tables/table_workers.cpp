@@ -9,6 +9,7 @@
 
 #include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/system/host.h"
 #include "paceline/engine/core/system/thread.h"
 #include "paceline/engine/tables/transaction.h"

@@ -78,7 +78,7 @@ WorkPtr CompressHook::start_round(ProcessGroup& group, const GradientBucket& buc
   const at::Tensor& narrow = narrow_[bucket.index];
   if (round == 0) {
     narrow.copy_(bucket.flat);
-    return all_reduce_async(group, narrow, ReduceOp::kMean);
+    return all_reduce(group, narrow, ReduceOp::kMean, {.async_op = true});
   }
   bucket.flat.copy_(narrow);
   return nullptr;
@@ -160,7 +160,7 @@ WorkPtr PowerSGDHook::start_round(ProcessGroup& group, const GradientBucket& buc
   if (round == 0) {
     state.compresses = num_steps_ >= options_.start_step;
     if (state.compresses) return send_p(group, bucket, state);
-    return all_reduce_async(group, bucket.flat, ReduceOp::kMean);
+    return all_reduce(group, bucket.flat, ReduceOp::kMean, {.async_op = true});
   }
   if (state.compresses && round == 1) return send_q(group, bucket, state);
   if (state.compresses) multiply(bucket, state);
@@ -182,7 +182,7 @@ WorkPtr PowerSGDHook::send_p(ProcessGroup& group, const GradientBucket& bucket,
     orthogonalize_columns(matrix.q, options_.orthogonalization_epsilon);
     at::mm_out(matrix.p, as_matrix(bucket.gradients[matrix.gradient]), matrix.q);
   }
-  return all_reduce_async(group, state.whole_and_p, ReduceOp::kMean);
+  return all_reduce(group, state.whole_and_p, ReduceOp::kMean, {.async_op = true});
 }
 
 WorkPtr PowerSGDHook::send_q(ProcessGroup& group, const GradientBucket& bucket,
@@ -191,7 +191,7 @@ WorkPtr PowerSGDHook::send_q(ProcessGroup& group, const GradientBucket& bucket,
     orthogonalize_columns(matrix.p, options_.orthogonalization_epsilon);
     at::mm_out(matrix.q, as_matrix(bucket.gradients[matrix.gradient]).t(), matrix.p);
   }
-  return all_reduce_async(group, state.qs, ReduceOp::kMean);
+  return all_reduce(group, state.qs, ReduceOp::kMean, {.async_op = true});
 }
 
 void PowerSGDHook::multiply(const GradientBucket& bucket, State& state) const {
@@ -251,7 +251,7 @@ WorkPtr TopKHook::start_round(ProcessGroup& group, const GradientBucket& bucket,
     state.mine[0].copy_(indices);
     state.mine[1].copy_(state.error.index_select(0, indices).view(at::kInt));
     state.error.index_fill_(0, indices, 0);
-    return all_gather_into_tensor_async(group, state.all, state.mine);
+    return all_gather_into_tensor(group, state.all, state.mine, {.async_op = true});
   }
   bucket.flat.zero_();
   for (int rank = 0; rank < group.world_size(); ++rank) {

@@ -191,7 +191,7 @@ void LowCommunication::encode(Travelling& round, Fragment& fragment) {
   const double learners = peers_->world_size();
   if (options_.wire == WirePrecision::kFloat32) {
     bytes_sent_ += 4 * elements * 2 * (learners - 1) / learners;
-    round.work = all_reduce_async(*peers_, round.values, ReduceOp::kMean);
+    round.work = all_reduce(*peers_, round.values, ReduceOp::kMean, {.async_op = true});
     return;
   }
   if (fragment.error.defined()) round.values += fragment.error;
@@ -199,7 +199,7 @@ void LowCommunication::encode(Travelling& round, Fragment& fragment) {
     round.payload = round.values.to(at::kBFloat16);
     fragment.error = round.values - round.payload.to(at::kFloat);
     bytes_sent_ += 2 * elements * 2 * (learners - 1) / learners;
-    round.work = all_reduce_async(*peers_, round.payload, ReduceOp::kMean);
+    round.work = all_reduce(*peers_, round.payload, ReduceOp::kMean, {.async_op = true});
     return;
   }
   round.payload = to_int8(round.values);
@@ -207,7 +207,7 @@ void LowCommunication::encode(Travelling& round, Fragment& fragment) {
   round.payloads =
       at::empty({peers_->world_size() * round.payload.size(0), round.payload.size(1)}, at::kByte);
   bytes_sent_ += static_cast<double>(round.payload.numel()) * (learners - 1);
-  round.work = all_gather_into_tensor_async(*peers_, round.payloads, round.payload);
+  round.work = all_gather_into_tensor(*peers_, round.payloads, round.payload, {.async_op = true});
 }
 
 // Turns what has arrived into the mean difference.

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 
 #include <ATen/ATen.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/grad_mode.h>
 
+#include "paceline/engine/collectives/collective.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/training/tensor/tensor_marks.h"
 #include "paceline/training/tensor/tensor_view.h"
@@ -125,6 +127,10 @@ PreparedCall::PreparedCall(const ProcessGroup& group, const TensorCall& asked) {
   call.shapes = tensors.get();
   options = options_for(group, tensors);
   options.timeout = asked.timeout;
+  if (asked.keep_alive) {
+    using Both = std::pair<std::shared_ptr<void>, std::shared_ptr<void>>;
+    options.keep_alive = std::make_shared<Both>(asked.keep_alive, tensors);
+  }
 }
 
 void PreparedCall::set_shape(const ProcessGroup& group, const TensorCall& asked) {

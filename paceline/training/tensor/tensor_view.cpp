@@ -9,6 +9,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "paceline/engine/collectives/collective.h"
+#include "paceline/engine/collectives/device_order.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/training/tensor/c10d.h"
 

@@ -14,6 +14,7 @@
 #include "paceline/engine/collectives/backends/backend_list.h"
 #include "paceline/engine/collectives/buffer.h"
 #include "paceline/engine/collectives/call.h"
+#include "paceline/engine/collectives/device_order.h"
 #include "paceline/engine/collectives/work.h"
 
 namespace paceline {

@@ -180,7 +180,8 @@ struct Throwing : CommunicationHook {
   std::string name() const override { return "throwing"; }
   WorkPtr start_round(ProcessGroup& group, const GradientBucket& bucket, int round) override {
     if (round == 1 && throws) throw std::runtime_error("no more paper");
-    return round == 0 ? all_reduce_async(group, bucket.flat, ReduceOp::kMean) : nullptr;
+    return round == 0 ? all_reduce(group, bucket.flat, ReduceOp::kMean, {.async_op = true})
+                      : nullptr;
   }
   const bool throws;
 };
@@ -222,7 +223,8 @@ struct Spy : CommunicationHook {
     }
   }
   WorkPtr start_round(ProcessGroup& group, const GradientBucket& bucket, int round) override {
-    return round == 0 ? all_reduce_async(group, bucket.flat, ReduceOp::kMean) : nullptr;
+    return round == 0 ? all_reduce(group, bucket.flat, ReduceOp::kMean, {.async_op = true})
+                      : nullptr;
   }
   std::vector<std::int64_t> sizes;
 };

@@ -1,6 +1,8 @@
 // The state of a communication hook can be restored: in another replica, as after a restart, and
 // after buckets have been planned again.
 
+#include "paceline/training/parallel/hook_state.h"
+
 #include <functional>
 
 #include <gmock/gmock.h>
@@ -10,7 +12,9 @@
 
 #include "paceline/training/parallel/communication_hook.h"
 #include "paceline/training/parallel/distributed_data_parallel.h"
+#include "paceline/training/parallel/reducer/reducer.h"
 #include "paceline/training/tensor/collectives.h"
+#include "paceline/training/train/named_choices.h"
 
 #include "tests/harness/borrowed_group.h"
 #include "tests/harness/says.h"

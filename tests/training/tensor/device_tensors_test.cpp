@@ -10,6 +10,7 @@
 #include <ATen/ATen.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
+#include "paceline/engine/collectives/device_order.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/tensor/tensor_view.h"
 
@@ -128,7 +129,7 @@ TEST_F(DeviceTensorsTest, an_asynchronous_call_belongs_to_the_stream_in_which_it
     std::vector<float> data(10, 3.0f);
     WorkPtr work;
     current_stream = 7;
-    work = all_reduce_async(group, cuda_tensor(data));
+    work = all_reduce(group, cuda_tensor(data), ReduceOp::kSum, {.async_op = true});
     current_stream = 8;
     work->wait();
     EXPECT_EQ(data, std::vector<float>(10, 6.0f));
@@ -145,7 +146,8 @@ TEST_F(DeviceTensorsTest, without_a_backend_for_them_are_an_error_that_names_one
         "a tensor is on cuda:0, which backend paceline does not reach; form the group with "
         "--backend cpu:paceline,cuda:nccl";
     expect_error(ErrorCode::kUnsupported, {text}, [&] { all_reduce(group, tensor); });
-    expect_error(ErrorCode::kUnsupported, {text}, [&] { all_reduce_async(group, tensor); });
+    expect_error(ErrorCode::kUnsupported, {text},
+                 [&] { all_reduce(group, tensor, ReduceOp::kSum, {.async_op = true}); });
     expect_error(ErrorCode::kUnsupported, {text}, [&] { broadcast(group, tensor, 0); });
     EXPECT_EQ(all_reduce_value(group, 1), 2) << "as good as before";
   });

@@ -15,8 +15,11 @@
 #include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/communication_hook.h"
 #include "paceline/training/parallel/low_communication.h"
+#include "paceline/training/parallel/reducer/reducer.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/train/checkpoints/checkpointer.h"
+#include "paceline/training/train/named_choices.h"
+#include "paceline/training/train/run_parts.h"
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/process_ranks.h"

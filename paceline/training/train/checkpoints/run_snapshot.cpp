@@ -11,7 +11,9 @@
 #include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/json_text.h"
+#include "paceline/training/parallel/hook_state.h"
 #include "paceline/training/tensor/collectives.h"
+#include "paceline/training/train/run_parts.h"
 
 namespace paceline::train {
 

@@ -17,6 +17,8 @@
 #include "paceline/files/checkpoint/manifest.h"
 #include "paceline/training/optim/optimizer.h"
 #include "paceline/training/parallel/communication_hook.h"
+#include "paceline/training/parallel/hook_state.h"
+#include "paceline/training/train/run_parts.h"
 #include "paceline/training/train/training_state.h"
 
 namespace paceline::train {

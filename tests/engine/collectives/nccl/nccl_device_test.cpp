@@ -67,7 +67,7 @@ TEST_F(NcclDevice, every_reduction_of_one_rank_is_its_own_values) {
         SCOPED_TRACE(std::string(name_of(dtype)) + " " + std::string(name_of(reduce_op)));
         OnDevice input(values.size()), output(values.size());
         input.write(values);
-        group.reduce_scatter(input.buffer(dtype), output.buffer(dtype), reduce_op);
+        group.reduce_scatter(output.buffer(dtype), input.buffer(dtype), reduce_op);
         EXPECT_EQ(output.read(), values);
         group.reduce(input.buffer(dtype), 0, reduce_op);
         group.all_reduce(input.buffer(dtype), reduce_op);
@@ -90,10 +90,10 @@ TEST_F(NcclDevice, data_that_one_rank_moves_arrives) {
       move(output.buffer(Dtype::kFloat32));
       EXPECT_EQ(output.read(), values);
     };
-    expect_arrival([&](Buffer taken) { group.all_gather(given, taken); });
-    expect_arrival([&](Buffer taken) { group.gather(given, taken, 0); });
-    expect_arrival([&](Buffer taken) { group.scatter(given, taken, 0); });
-    expect_arrival([&](Buffer taken) { group.all_to_all(given, taken); });
+    expect_arrival([&](Buffer taken) { group.all_gather(taken, given); });
+    expect_arrival([&](Buffer taken) { group.gather(taken, given, 0); });
+    expect_arrival([&](Buffer taken) { group.scatter(taken, given, 0); });
+    expect_arrival([&](Buffer taken) { group.all_to_all(taken, given); });
     group.broadcast(given, 0);
     EXPECT_EQ(input.read(), values);
   });
