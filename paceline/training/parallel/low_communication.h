@@ -40,7 +40,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "paceline/engine/collectives/group/group_ref.h"
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/training/optim/metadata.h"
 #include "paceline/training/optim/optimizer.h"
