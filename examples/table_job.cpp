@@ -18,7 +18,7 @@ namespace rpc = paceline::rpc;
 namespace tables = paceline::tables;
 
 TableJob::TableJob(const std::shared_ptr<paceline::ProcessGroup>& world) {
-  const paceline::LaunchEnvironment& launch = world->launch_environment();
+  const paceline::LaunchEnvironment launch = paceline::detect_launch_environment();
   is_server_ = launch.role == "server";
   const int num_servers = paceline::all_reduce_value(*world, is_server_ ? 1 : 0);
   paceline::check(num_servers < world->world_size(),
