@@ -11,8 +11,10 @@
 
 #include "paceline/engine/collectives/group/device_mesh.h"
 #include "paceline/training/optim/rules/update_rules.h"
+#include "paceline/training/parallel/data_parallel_state.h"
 #include "paceline/training/parallel/distributed_data_parallel.h"
 #include "paceline/training/parallel/fully_shard.h"
+#include "paceline/training/parallel/reducer/reducer.h"
 #include "paceline/training/tensor/collectives.h"
 
 #include "tests/harness/borrowed_group.h"
@@ -105,7 +107,7 @@ struct LearnerRank {
   void step(int step, int learner) {
     optimizer.zero_grad();
     // The wrapper's forward() would need the type of the input; a pass announces itself.
-    const DataParallelState::Pass pass(model.state(), 8);
+    const detail::ForwardPass pass(model.state(), 8);
     loss_of(net, learner, step).backward();
     optimizer.step();
     outer.step();
@@ -245,7 +247,7 @@ TEST(LowCommunication, SynchronisesLearnersThatDivideTheirParameters) {
       for (int step = 1; step <= kSteps; ++step) {
         optimizer.zero_grad();
         {
-          const DataParallelState::Pass pass(model.state(), 8);
+          const detail::ForwardPass pass(model.state(), 8);
           loss_of(net, mesh.rank("learner"), step).backward();
         }
         optimizer.step();

@@ -12,7 +12,9 @@
 #include "paceline/engine/tables/row_server.h"
 #include "paceline/engine/tables/tables.h"
 #include "paceline/training/optim/rules/update_rules.h"
+#include "paceline/training/parallel/data_parallel_state.h"
 #include "paceline/training/parallel/distributed_data_parallel.h"
+#include "paceline/training/parallel/reducer/reducer.h"
 #include "paceline/training/tensor/compute_settings.h"
 
 #include "tests/engine/rpc/job.h"
@@ -54,7 +56,7 @@ std::vector<at::Tensor> train_with_all_reduce(int num_workers, const Options& op
     for (int step = 0; step < kSteps; ++step) {
       optimizer.zero_grad();
       {
-        const DataParallelState::Pass pass(model.state(), 6);
+        const detail::ForwardPass pass(model.state(), 6);
         loss_of(net, group.rank(), step).backward();
       }
       optimizer.step();
