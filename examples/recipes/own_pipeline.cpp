@@ -4,6 +4,7 @@
 //   paceline run --nproc-per-node 3 own_pipeline
 
 #include <cstdio>
+#include <span>
 #include <vector>
 
 #include <torch/torch.h>
@@ -51,5 +52,7 @@ int main() {
     last = 0;
     for (const auto& loss : done.losses) last += loss.item<double>() / kMicroBatches;
   }
-  if (rank == pipeline.last_stage_rank()) std::printf("loss %.4f\n", last);
+  // The last stage has the losses, and `paceline run` shows the output of rank 0.
+  group->broadcast(std::span(&last, 1), pipeline.last_stage_rank());
+  if (rank == 0) std::printf("loss %.4f\n", last);
 }
