@@ -55,9 +55,10 @@ void prefetch_rows(const TableMemory& memory, std::size_t i, std::size_t size, I
   }
 }
 
-// For copies of the whole table: calls `visit` for each entry in use.
-void for_entries(const TableMemory& memory,
-                 const std::function<void(std::uint32_t number, const Entry& entry)>& visit);
+// For copies of the whole table: calls `visit` for each entry in use of a slot. Requires: this
+// worker holds the slot's lock.
+void for_entries(const TableMemory& memory, std::uint32_t slot,
+                 const std::function<void(const Entry& entry)>& visit);
 
 // Puts a row with all its state back, for loading a saved table. `row` is null if the id has not
 // been admitted.
