@@ -273,8 +273,6 @@ void remove_expired(const TableAccess& access, std::uint32_t begin, std::uint32_
   }
 }
 
-void prefetch_chain(const TableMemory& memory, Id id) { __builtin_prefetch(&memory.bucket(id)); }
-
 void for_entries(const TableMemory& memory, std::uint32_t slot,
                  const std::function<void(const Entry& entry)>& visit) {
   const std::size_t first = std::size_t{slot} * memory.layout().buckets_per_slot;
