@@ -39,6 +39,7 @@
 #include "paceline/training/parallel/fully_shard.h"
 #include "paceline/training/parallel/join.h"
 #include "paceline/training/parallel/low_communication.h"
+#include "paceline/training/parallel/outer_server.h"
 #include "paceline/training/parallel/sync_batch_norm.h"
 #include "paceline/training/parameter_server/dense_table.h"
 #include "paceline/training/parameter_server/remote_embedding.h"

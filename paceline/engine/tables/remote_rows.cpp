@@ -56,20 +56,32 @@ auto RemoteRows::call_server(std::size_t part, Call call) const {
 template <class Call, class Use>
 void RemoteRows::on_servers(const std::vector<std::size_t>& parts, Call call, Use use) const {
   std::vector<Ref> servers;
-  std::vector<decltype(call(server_of(0), std::size_t{0}))> futures;
+  std::vector<std::optional<decltype(call(server_of(0), std::size_t{0}))>> futures;
   for (const std::size_t part : parts) {
     servers.push_back(server_of(part));
-    futures.push_back(call(servers.back(), part));
+    futures.emplace_back();
+    try {
+      futures.back() = call(servers.back(), part);
+    } catch (const rpc::CallError&) {
+      // The server is known to be lost; the call is made below.
+    }
   }
   std::exception_ptr first;
   for (std::size_t i = 0; i < parts.size(); ++i) {
+    const auto call_again = [&] {
+      use(parts[i],
+          call_server(parts[i], [&](const Ref& server) { return call(server, parts[i]); }));
+    };
     try {
+      if (!futures[i]) {
+        call_again();
+        continue;
+      }
       try {
-        use(parts[i], value_of(std::move(futures[i]), servers[i].owner()));
+        use(parts[i], value_of(std::move(*futures[i]), servers[i].owner()));
       } catch (const rpc::CallError& error) {
         if (!move_part(parts[i], servers[i].owner(), error)) throw;
-        use(parts[i],
-            call_server(parts[i], [&](const Ref& server) { return call(server, parts[i]); }));
+        call_again();
       }
     } catch (...) {
       if (!first) first = std::current_exception();

@@ -18,6 +18,7 @@
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/tables/row_options.h"
 #include "paceline/engine/tables/table_cut.h"
+#include "paceline/engine/tables/table_snapshot.h"
 
 namespace paceline::tables {
 
@@ -88,9 +89,12 @@ class Rows {
   virtual std::uint64_t sequence() const = 0;
   virtual TableStats stats() const = 0;
 
-  // Copies the whole table as it is at one moment (table_cut.h). Pushes of all workers wait
-  // meanwhile, pulls do not. Pushes that a synchronous table has staged are not in it.
+  // Copies the whole table as it is at one moment (table_cut.h). A push waits only until the rows
+  // that it needs have been copied; pulls do not wait. Pushes that a synchronous table has staged
+  // are not in it. On servers, each has a moment of its own.
   virtual TableCut cut() = 0;
+  // As cut(), for reading: the rows as they were at that moment, whatever is pushed later.
+  TableSnapshot snapshot() { return TableSnapshot(cut()); }
   // Fills an empty table with a cut. Throws Error(kInvalid) if the table is not empty or does not
   // fit, Error(kSystem) if it is too small; no row has changed then.
   virtual void restore(const TableCut& cut) = 0;

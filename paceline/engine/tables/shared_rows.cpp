@@ -112,8 +112,10 @@ void SharedRows::pull(std::span<const Id> ids, std::span<float> values) {
   with_access("pull", [&](const TableAccess& access) {
     access.require_open();
     record_staleness(access);
+    RowPrefetch prefetch(*access.memory, 0, ids.size(),
+                         [&](std::size_t place) { return ids[place]; });
     for (std::size_t i = 0; i < ids.size(); ++i) {
-      prefetch_rows(*access.memory, i, ids.size(), [&](std::size_t place) { return ids[place]; });
+      prefetch.at(i);
       read_row(access, ids[i], values.data() + i * width_, options_.torn_reads);
     }
     access.require_open();  // nothing that is read after a take-over counts
@@ -170,9 +172,10 @@ void SharedRows::push_batch(const TableAccess& access, std::span<const float> gr
     transaction.set(session.sequence, sequence);
     transaction.set(session.digest, batch_.digest());
   };
-  const auto id_at = [&](std::size_t place) { return batch_.id(place); };
+  RowPrefetch prefetch(*access.memory, i, batch_.size(),
+                       [&](std::size_t place) { return batch_.id(place); });
   for (; i < batch_.size(); ++i) {
-    prefetch_rows(*access.memory, i, batch_.size(), id_at);
+    prefetch.at(i);
     push_row(access, batch_.id(i), batch_.gradient(i, gradients, width_, sum_), set_position);
     count(access.self().counts.pushed_rows, 1);
   }

@@ -37,6 +37,17 @@ void DenseTable::for_parameters(Use use) {
 
 void DenseTable::pull() {
   rows_->pull(blocks_, values_);
+  write_parameters();
+}
+
+std::uint64_t DenseTable::pull_snapshot() {
+  const TableSnapshot snapshot = rows_->snapshot();
+  snapshot.pull(blocks_, values_);
+  write_parameters();
+  return snapshot.version();
+}
+
+void DenseTable::write_parameters() {
   const at::NoGradGuard no_grad;
   for_parameters([](const at::Tensor& parameter, const at::Tensor& values) {
     parameter.detach().copy_(values);

@@ -45,6 +45,10 @@ class DenseTable {
   // Copies the table's values into the parameters. Each block is whole; different blocks may hold
   // different pushes of asynchronous or bounded workers.
   void pull();
+  // As above, but all blocks are of one moment. A push that is being applied then may have changed
+  // the first blocks only, unless the table is synchronous. On servers, each has a moment of its
+  // own. Returns the largest clock that any worker had reached.
+  std::uint64_t pull_snapshot();
   // Pushes the gradients of the parameters; an undefined gradient counts as zeros. The parameters
   // and their gradients do not change.
   void push();
@@ -65,6 +69,7 @@ class DenseTable {
   template <class Use>
   void for_parameters(Use use);
   void fill();
+  void write_parameters();
 
   const std::unique_ptr<Rows> rows_;
   const std::vector<at::Tensor> parameters_;

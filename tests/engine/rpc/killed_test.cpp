@@ -211,6 +211,34 @@ TEST_F(Killed, a_callee_in_the_middle_of_calls_leaves_no_doubt_that_is_not_said)
   std::printf("%d replied, %d of unknown end\n", all.replied, all.unknown);
 }
 
+// The port of the dead callee refuses a new connection, so nobody waits for its lease.
+TEST_F(Killed, a_callee_of_another_host_is_lost_at_once) {
+  Process callee([&] {
+    const auto workers = join("callee", 60s, "far");
+    serve_all(*workers);
+    return serve_for_ever();
+  });
+  const auto caller = join("caller", 60s, "near");
+  ASSERT_TRUE(soon([&] { return finds(*caller, "callee"); }));
+  // As if it were another machine, whose processes this one cannot see.
+  const auto store = open_store();
+  WorkerEntry entry = Directory(store, 60s).find("callee").value();
+  entry.host = "another machine";
+  write_entry(*store, entry);
+  const auto apply = [&] { caller->call<Apply<Effect::kOnce>>("callee", Cell{0}).get(); };
+  ASSERT_TRUE(soon([&] {
+    try {
+      apply();
+      return true;
+    } catch (const CallError&) {  // the callee may not serve the method yet
+      return false;
+    }
+  }));
+  callee.end();
+  expect_error(ErrorCode::kPeerLost, {"callee"}, apply);
+  EXPECT_FALSE(finds(*caller, "callee"));
+}
+
 TEST_F(Killed, a_caller_in_the_middle_of_calls_is_not_served_twice) {
   std::mt19937 random(harness::random_seed());
   std::vector<std::unique_ptr<Process>> callers;

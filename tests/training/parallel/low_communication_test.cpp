@@ -124,7 +124,7 @@ struct LearnerRank {
   LowCommunication outer;
 };
 
-TEST(LowCommunication, HasTheBitsOfTwoLearnersInOneProcess) {
+TEST(LowCommunication, TrainsAsTwoLearnersInOneProcess) {
   const LowCommunicationOptions options{.period = 4};
   const auto expected = two_learners_alone(kSteps, options);
   for (const int ranks_of_learner : {1, 2}) {

@@ -2,9 +2,11 @@
 
 #include "paceline/training/parameter_server/dense_table.h"
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <torch/torch.h>
@@ -155,6 +157,36 @@ TEST_F(DenseTables, BeginWithTheValuesOfTheFirstWorker) {
   const auto b = open_dense(second, "net", other->parameters());
   expect_equal(expected, other->parameters());
   EXPECT_EQ(a->num_elements(), 10 * 33 + 33 + 33 * 4 + 4);
+}
+
+// Every push subtracts 1 from all parameters, so those of one moment are equal.
+TEST_F(DenseTables, MayBeReadAtOneMoment) {
+  Job job;
+  const auto one = job.join("one"), two = job.join("two");
+  Tables first(*one), second(*two);
+  at::Tensor here = at::zeros({300}), there = at::zeros({300});
+  const DenseOptions options{
+      .optimizer = SGD{.lr = 1}, .consistency = Consistency::asynchronous(), .block = 10};
+  const auto trained = open_dense(first, "t", {there}, options);
+  const auto read = open_dense(second, "t", {here}, options);
+  there.mutable_grad() = at::ones({300});
+  std::atomic<int> pushes = 0;
+  std::atomic<bool> stops = false;
+  std::jthread trainer([&] {
+    for (; !stops; ++pushes) {
+      trained->push();
+      trained->tick();
+    }
+  });
+  while (pushes == 0) std::this_thread::yield();
+  for (int i = 0; i < 20; ++i) {
+    const std::uint64_t version = read->pull_snapshot();
+    // A push in the middle has changed the first blocks.
+    EXPECT_LE((here[299] - here[0]).item<float>(), 1);
+    EXPECT_GE((here[299] - here[0]).item<float>(), 0);
+    EXPECT_LE(static_cast<std::uint64_t>(-here[0].item<float>()), version + 1);
+  }
+  stops = true;
 }
 
 TEST_F(DenseTables, RefuseBadInput) {
