@@ -39,7 +39,7 @@ def run(options, file, backend, results):
         variables = {
             "JUDGE_BACKEND": backend,
             "JUDGE_RESULTS": str(results.resolve()),
-            "PYTHONPATH": f"{HERE.resolve()}",
+            "PYTHONPATH": f"{HERE.resolve()}:{(options.tests / file).parent.resolve()}",
             "BACKEND": "gloo",
             "WORLD_SIZE": str(options.world_size),
             "TEMP_DIR": folder,
