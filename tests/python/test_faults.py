@@ -133,6 +133,18 @@ def test_an_exit_with_work_in_flight_ends_in_order(start):
     assert time.monotonic() - begin < 40
 
 
+def test_an_exit_without_destroying_the_groups_ends_in_order(start):
+    ranks = start(2, "faults.py", "exit_without_destroying_groups", own_interpreters=True).wait(60)
+    assert [rank.code for rank in ranks] == [0, 0], [rank.out for rank in ranks]
+
+
+def test_debugging_in_detail_shows_both_calls_and_the_group_still_works(start):
+    for rank in start(2, "faults.py", "calls_that_differ_with_debugging").wait():
+        (_, text), after = errors(rank)
+        assert after is None, rank.out
+        assert "[4]" in text and "[5]" in text and "Collectives differ in the following" in text, text
+
+
 def test_a_dev_shm_of_64_kb_is_enough(start):
     mount = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=64k tmpfs /dev/shm && exec "$@"', "sh"]
     if os.getuid() != 0:

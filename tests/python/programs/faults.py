@@ -226,6 +226,25 @@ def exit_with_work_in_flight():
 
 
 @fault
+def exit_without_destroying_groups():
+    """A program may end without destroy_process_group()."""
+    init()
+    group = dist.new_group([0, 1])
+    dist.all_reduce(torch.ones(1 << 16), group=group)
+    dist.all_reduce(torch.ones(4))
+
+
+@fault
+def calls_that_differ_with_debugging():
+    """TORCH_DISTRIBUTED_DEBUG=DETAIL: a difference is an error before anything is sent, so the group still works afterwards."""
+    dist.set_debug_level(dist.DebugLevel.DETAIL)
+    init()
+    tell_outcome(lambda: dist.all_reduce(torch.ones(4 + RANK)))
+    dist.all_reduce(tensor := torch.ones(1))
+    tell(error=None if tensor.item() == SIZE else ("AssertionError", str(tensor)))
+
+
+@fault
 def without_shared_memory_files():
     """A container whose /dev/shm has 64 KB (the test has mounted it): the engine does not use it."""
     room = os.statvfs("/dev/shm")
