@@ -5,7 +5,8 @@
 
 Contestants: Paceline under `paceline run`, Paceline under torchrun, Gloo under torchrun as its users run it ("gloo"), and Gloo with each rank
 on its share of the cores ("gloo bound"). A round runs each of them once. A cell is the median of the rounds, of medians over the calls of
-a round, with the lowest and the highest of them; the last columns say how many times as long Gloo takes.
+a round, with the lowest and the highest of them; the last columns say how many times as long Gloo takes as Paceline under torchrun, with
+ratios of one round each.
 
 --what reductions: all-reduce of three sizes and two types. training: steps of DDP with a small CNN and a ResNet-18 (if torchvision is
 there), and of FSDP2 with a GPT. generation: a token of a Llama of transformers, random weights, tp_plan="auto". calls: what one call
@@ -181,7 +182,7 @@ def run(contestant, options):
 
 
 def cell(values):
-    middle, digits = statistics.median(values), 0 if max(values) >= 100 else 1
+    middle, digits = statistics.median(values), 0 if max(values) >= 100 else 1 if max(values) >= 10 else 2
     return f"{middle:.{digits}f} [{min(values):.{digits}f}, {max(values):.{digits}f}]"
 
 
@@ -205,13 +206,12 @@ def main():
             rounds[contestant].append(run(contestant, options))
     theirs = [contestant for contestant in contestants if contestant.startswith("gloo")]
     print(f"| {options.ranks} rank{'s' * (options.ranks > 1)}, us | {' | '.join(contestants)} | "
-          + " | ".join(f"{one} / {contestants[0]}" for one in theirs) + " |")
+          + " | ".join(f"{one} / paceline" for one in theirs) + " |")
     print("|---|" + "---|" * (len(contestants) + len(theirs)))
     for name in rounds[contestants[0]][0]:
         values = {one: [times[name] for times in rounds[one] if name in times] for one in contestants}
         columns = [cell(values[one]) if values[one] else "" for one in contestants]
-        mine = statistics.median(values[contestants[0]])
-        columns += [f"{statistics.median(values[one]) / mine:.1f}" if values[one] else "" for one in theirs]
+        columns += [cell([two / mine for two, mine in zip(values[one], values["paceline"])]) if values[one] else "" for one in theirs]
         print(f"| {name} | {' | '.join(columns)} |", flush=True)
     if options.what == "calls":
         for name, microseconds in imports().items():
