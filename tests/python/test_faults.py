@@ -138,6 +138,11 @@ def test_an_exit_without_destroying_the_groups_ends_in_order(start):
     assert [rank.code for rank in ranks] == [0, 0], [rank.out for rank in ranks]
 
 
+def test_a_group_forms_again_in_the_same_store(start):
+    for rank in start(2, "faults.py", "groups_that_form_again").wait():
+        assert errors(rank) == [None] * 3 and rank.code == 0, rank.out
+
+
 def test_debugging_in_detail_shows_both_calls_and_the_group_still_works(start):
     for rank in start(2, "faults.py", "calls_that_differ_with_debugging").wait():
         (_, text), after = errors(rank)

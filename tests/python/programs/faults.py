@@ -235,6 +235,17 @@ def exit_without_destroying_groups():
 
 
 @fault
+def groups_that_form_again():
+    """The default group forms again in the same store after destroy_process_group()."""
+    store = dist.FileStore(STORE, SIZE)
+    for _ in range(3):
+        init(store=store)
+        dist.all_reduce(tensor := torch.ones(1))
+        tell(error=None if tensor.item() == SIZE else ("AssertionError", str(tensor)))
+        dist.destroy_process_group()
+
+
+@fault
 def calls_that_differ_with_debugging():
     """TORCH_DISTRIBUTED_DEBUG=DETAIL: a difference is an error before anything is sent, so the group still works afterwards."""
     dist.set_debug_level(dist.DebugLevel.DETAIL)
