@@ -128,13 +128,13 @@ def test_a_forked_worker_gets_an_error_and_the_loader_works(start):
 
 def test_an_exit_with_work_in_flight_ends_in_order(start):
     begin = time.monotonic()
-    ranks = start(2, "faults.py", "exit_with_work_in_flight", own_interpreters=True).wait(60)
+    ranks = start(2, "faults.py", "exit_with_work_in_flight", own_interpreters=True).wait()
     assert [rank.code for rank in ranks] == [0, 0], [rank.out for rank in ranks]
-    assert time.monotonic() - begin < 40
+    assert time.monotonic() - begin < 90  # most of it is the start of two interpreters on a busy machine
 
 
 def test_an_exit_without_destroying_the_groups_ends_in_order(start):
-    ranks = start(2, "faults.py", "exit_without_destroying_groups", own_interpreters=True).wait(60)
+    ranks = start(2, "faults.py", "exit_without_destroying_groups", own_interpreters=True).wait()
     assert [rank.code for rank in ranks] == [0, 0], [rank.out for rank in ranks]
 
 
