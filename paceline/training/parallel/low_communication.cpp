@@ -42,12 +42,12 @@ std::shared_ptr<void> open_parameters(const LowCommunicationOptions& options) {
   return options.optimizer == nullptr ? nullptr : options.optimizer->writable_parameters();
 }
 
-}  // namespace
-
-std::shared_ptr<ProcessGroup> host_group(GroupRef group) {
-  return group->split(group->hosts().host_of[static_cast<std::size_t>(group->rank())],
-                      group->rank());
+// The number of a type of wire in checkpoints.
+std::int64_t number_of(at::ScalarType wire) {
+  return wire == at::kFloat ? 0 : wire == at::kBFloat16 ? 1 : 2;
 }
+
+}  // namespace
 
 LowCommunication::LowCommunication(std::shared_ptr<ProcessGroup> peers,
                                    std::shared_ptr<ProcessGroup> learner,
@@ -70,6 +70,9 @@ LowCommunication::LowCommunication(std::shared_ptr<ProcessGroup> peers,
         "LowCommunication: warmup_steps {} must be at least 0, outer_lr {} above 0, and "
         "outer_momentum {} in [0, 1)",
         options.warmup_steps, options.outer_lr, options.outer_momentum);
+  check(options.wire == at::kFloat || options.wire == at::kBFloat16 || options.wire == at::kChar,
+        "LowCommunication: values cannot be sent as {}, only as float32, bfloat16 or int8",
+        c10::toString(options.wire));
   std::int64_t elements = 0;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor& parameter = parameters_[i];
@@ -189,13 +192,13 @@ void LowCommunication::send(std::size_t number, std::int64_t due) {
 void LowCommunication::encode(Travelling& round, Fragment& fragment) {
   const auto elements = static_cast<double>(fragment.part_size);
   const double learners = peers_->world_size();
-  if (options_.wire == WirePrecision::kFloat32) {
+  if (options_.wire == at::kFloat) {
     bytes_sent_ += 4 * elements * 2 * (learners - 1) / learners;
     round.work = all_reduce(*peers_, round.values, ReduceOp::kMean, {.async_op = true});
     return;
   }
   if (fragment.error.defined()) round.values += fragment.error;
-  if (options_.wire == WirePrecision::kBfloat16) {
+  if (options_.wire == at::kBFloat16) {
     round.payload = round.values.to(at::kBFloat16);
     fragment.error = round.values - round.payload.to(at::kFloat);
     bytes_sent_ += 2 * elements * 2 * (learners - 1) / learners;
@@ -212,8 +215,8 @@ void LowCommunication::encode(Travelling& round, Fragment& fragment) {
 
 // Turns what has arrived into the mean difference.
 void LowCommunication::decode(Travelling& round) const {
-  if (options_.wire == WirePrecision::kBfloat16) round.values = round.payload.to(at::kFloat);
-  if (options_.wire != WirePrecision::kInt8) return;
+  if (options_.wire == at::kBFloat16) round.values = round.payload.to(at::kFloat);
+  if (options_.wire != at::kChar) return;
   round.values.zero_();
   for (const at::Tensor& payload : round.payloads.chunk(peers_->world_size()))
     round.values += from_int8(payload);
@@ -252,7 +255,7 @@ optim::Metadata LowCommunication::options_words() const {
           {"warmup_steps", optim::to_word(options_.warmup_steps)},
           {"outer_lr", optim::to_word(options_.outer_lr)},
           {"outer_momentum", optim::to_word(options_.outer_momentum)},
-          {"wire", optim::to_word(static_cast<std::int64_t>(options_.wire))}};
+          {"wire", optim::to_word(number_of(options_.wire))}};
 }
 
 optim::Metadata LowCommunication::state() const {

@@ -46,12 +46,6 @@
 
 namespace paceline {
 
-// Returns a group of the ranks of `group` that are on this rank's host, in the same order: a
-// learner for each host. Collective.
-std::shared_ptr<ProcessGroup> host_group(GroupRef group);
-
-enum class WirePrecision { kFloat32, kBfloat16, kInt8 };
-
 struct LowCommunicationOptions {
   std::int64_t period = 50;    // H: steps between two rounds of a fragment
   std::int64_t fragments = 1;  // at most `period`
@@ -60,7 +54,7 @@ struct LowCommunicationOptions {
   std::int64_t warmup_steps = 0;
   double outer_lr = 0.7;
   double outer_momentum = 0.9;
-  WirePrecision wire = WirePrecision::kFloat32;
+  at::ScalarType wire = at::kFloat;  // of the values that are sent; or at::kBFloat16, at::kChar
   // The optimizer of a learner that divides it (fully_shard()), which opens the parameters for the
   // rounds; null: every rank has its own parameters.
   optim::Optimizer* optimizer = nullptr;
