@@ -64,13 +64,14 @@ void Caller::connect() {
       why_code_ = ErrorCode::kInvalid;
       return want_connection_locked(kNameless);
     }
-    if (callee->state == WorkerState::kPresent) return connect_to(*callee);
+    if (callee->state == WorkerInfo::State::kPresent) return connect_to(*callee);
     {
       const Lock lock(mutex_);
       is_connecting_ = false;
     }
-    end_all(callee->state == WorkerState::kLeft ? "the worker has left" : "the worker is lost",
-            ErrorCode::kPeerLost, true);
+    end_all(
+        callee->state == WorkerInfo::State::kLeft ? "the worker has left" : "the worker is lost",
+        ErrorCode::kPeerLost, true);
   } catch (const CalleeGone&) {
     {
       const Lock lock(mutex_);
@@ -113,7 +114,7 @@ std::pair<Fd, std::unique_ptr<Cipher>> Caller::make_connection(const WorkerEntry
   // name of a Unix socket. So a refusal is final. If the port now belongs to another program, the
   // handshake fails.
   if (error == ECONNREFUSED) {
-    setup_->directory->change(callee, WorkerState::kLost);
+    setup_->directory->change(callee, WorkerInfo::State::kLost);
     throw CalleeGone();
   }
   if (error != 0) throw system_error("connecting to worker " + name_, error);

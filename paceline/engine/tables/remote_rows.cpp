@@ -31,7 +31,7 @@ Value RemoteRows::value_of(rpc::Future<Value> future, const std::string& server)
         backup_of(*workers_.store(), server).empty())
       continue;
     throw rpc::CallError(
-        ErrorCode::kPeerLost, rpc::Executed::kUnknown, server, "tables.rows",
+        ErrorCode::kPeerLost, rpc::CallError::Executed::kUnknown, server, "tables.rows",
         fmt::format("worker {}: table '{}': server {} is lost", worker_, table_, server));
   }
   return future.get();
@@ -229,10 +229,9 @@ void RemoteRows::pull(std::span<const Id> ids, std::span<float> values) {
 }
 
 void RemoteRows::push(std::span<const Id> ids, std::span<const float> gradients,
-                      const PushOptions& options) {
+                      std::optional<std::uint64_t> number) {
   check_open("push");
-  check(options.sequence != 0, "worker {}: push: table '{}': pushes are numbered from 1", worker_,
-        table_);
+  check(number != 0, "worker {}: push: table '{}': pushes are numbered from 1", worker_, table_);
   const BatchUse use{worker_, "push", table_, width_};
   check_size(use, ids.size(), gradients.size());
   check_finite(use, ids, gradients);
@@ -243,7 +242,7 @@ void RemoteRows::push(std::span<const Id> ids, std::span<const float> gradients,
   // A push that has not reached all servers continues if it is repeated: those that have applied it
   // change nothing.
   const bool continues = unfinished_digest_ == batch.digest();
-  sequence_ = options.sequence.value_or(continues ? sequence_ : sequence_ + 1);
+  sequence_ = number.value_or(continues ? sequence_ : sequence_ + 1);
   unfinished_digest_ = batch.digest();
   std::vector<Share> shares = divide(batch);
   std::vector<float> sum;
@@ -297,8 +296,8 @@ std::uint64_t RemoteRows::sequence() const {
   return sequence;
 }
 
-TableStats RemoteRows::stats() const {
-  TableStats all;
+Rows::Stats RemoteRows::stats() const {
+  Rows::Stats all;
   for (std::size_t s = 0; s < map_.servers.size(); ++s) {
     const RowsState one = state_of(s);
     all.epoch = map_.epoch;

@@ -124,16 +124,16 @@ void SharedRows::pull(std::span<const Id> ids, std::span<float> values) {
 }
 
 void SharedRows::push(std::span<const Id> ids, std::span<const float> gradients,
-                      const PushOptions& options) {
+                      std::optional<std::uint64_t> number) {
   check_tick("push");
-  check(options.sequence != 0, "worker {}: push: table '{}': pushes are numbered from 1",
-        options_.worker, options_.table);
+  check(number != 0, "worker {}: push: table '{}': pushes are numbered from 1", options_.worker,
+        options_.table);
   const BatchUse use{options_.worker, "push", options_.table, width_};
   check_size(use, ids.size(), gradients.size());
   check_finite(use, ids, gradients);
   const std::lock_guard lock(pushing_);
   batch_.assign(ids);
-  std::optional<std::uint64_t> sequence = options.sequence, staged;
+  std::optional<std::uint64_t> sequence = number, staged;
   with_access("push", [&](const TableAccess& access) {
     access.require_open();
     if (ids.empty()) return;
@@ -230,7 +230,7 @@ std::uint64_t SharedRows::sequence() const {
   return own.memory->session(own.self().session).sequence;
 }
 
-TableStats SharedRows::stats() const {
+Rows::Stats SharedRows::stats() const {
   const TableAccess own = access("stats");
   const TableHeader& header = own.header();
   const WorkerCounts& counts = own.self().counts;

@@ -29,6 +29,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/log.h"
 #include "paceline/engine/core/system/io.h"
 #include "paceline/engine/core/system/socket.h"

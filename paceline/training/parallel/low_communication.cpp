@@ -30,12 +30,12 @@ std::shared_ptr<void> open_parameters(const LowCommunicationOptions& options) {
   return options.optimizer == nullptr ? nullptr : options.optimizer->writable_parameters();
 }
 
-}  // namespace
-
-std::shared_ptr<ProcessGroup> host_group(GroupRef group) {
-  return group->split(group->hosts().host_of[static_cast<std::size_t>(group->rank())],
-                      group->rank());
+// The number of a type of wire in checkpoints.
+std::int64_t number_of(at::ScalarType wire) {
+  return wire == at::kFloat ? 0 : wire == at::kBFloat16 ? 1 : 2;
 }
+
+}  // namespace
 
 LowCommunication::LowCommunication(std::shared_ptr<ProcessGroup> peers,
                                    std::shared_ptr<ProcessGroup> learner,
@@ -77,6 +77,9 @@ LowCommunication::LowCommunication(std::shared_ptr<ProcessGroup> peers, rpc::Wor
   check(peers_ || options.warmup_steps == 0,
         "LowCommunication: warmup_steps {}: a server takes no mean of parameters; use 0",
         options.warmup_steps);
+  check(options.wire == at::kFloat || options.wire == at::kBFloat16 || options.wire == at::kChar,
+        "LowCommunication: values cannot be sent as {}, only as float32, bfloat16 or int8",
+        c10::toString(options.wire));
   std::int64_t elements = 0;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor& parameter = parameters_[i];
@@ -225,17 +228,17 @@ void LowCommunication::send(std::size_t number, std::int64_t due) {
 }
 
 void LowCommunication::encode(Travelling& round, Fragment& fragment) {
-  if (options_.wire == WirePrecision::kFloat32) {
+  if (options_.wire == at::kFloat) {
     round.payload = round.values;
   } else {
     if (fragment.error.defined()) round.values += fragment.error;
     round.payload = detail::encode_update(round.values, options_.wire);
-    fragment.error = round.values - detail::decode_update(round.payload, options_.wire);
+    fragment.error = round.values - detail::decode_update(round.payload);
   }
   const auto bytes = static_cast<double>(round.payload.nbytes());
   if (!peers_) return send_to_server(round, fragment, bytes);
   const double learners = peers_->world_size();
-  if (options_.wire != WirePrecision::kInt8) {
+  if (options_.wire != at::kChar) {
     bytes_sent_ += bytes * 2 * (learners - 1) / learners;
     round.work = all_reduce(*peers_, round.payload, ReduceOp::kMean, {.async_op = true});
     return;
@@ -250,23 +253,21 @@ void LowCommunication::send_to_server(Travelling& round, Fragment& fragment, dou
   const std::int64_t tokens = std::exchange(fragment.tokens, 0);
   if (learner_->rank() != 0) return;
   bytes_sent_ += bytes;
-  round.reply =
-      workers_->call<detail::ExchangeUpdate>(server_,
-                                             {.fragment = round.fragment,
-                                              .version = fragment.version,
-                                              .tokens = tokens,
-                                              .wire = static_cast<std::uint8_t>(options_.wire),
-                                              .payload = round.payload},
-                                             {.deadline = options_.server_timeout});
+  round.reply = workers_->call<detail::ExchangeUpdate>(server_,
+                                                       {.fragment = round.fragment,
+                                                        .version = fragment.version,
+                                                        .tokens = tokens,
+                                                        .payload = round.payload},
+                                                       {.deadline = options_.server_timeout});
 }
 
 // Turns what has arrived into the mean difference.
 void LowCommunication::decode(Travelling& round) const {
-  if (options_.wire == WirePrecision::kBfloat16) round.values = round.payload.to(at::kFloat);
-  if (options_.wire != WirePrecision::kInt8) return;
+  if (options_.wire == at::kBFloat16) round.values = round.payload.to(at::kFloat);
+  if (options_.wire != at::kChar) return;
   round.values.zero_();
   for (const at::Tensor& payload : round.payloads.chunk(peers_->world_size()))
-    round.values += detail::decode_update(payload, options_.wire);
+    round.values += detail::decode_update(payload);
   round.values /= peers_->world_size();
 }
 
@@ -317,7 +318,7 @@ optim::Metadata LowCommunication::options_words() const {
           {"warmup_steps", optim::to_word(options_.warmup_steps)},
           {"outer_lr", optim::to_word(options_.outer_lr)},
           {"outer_momentum", optim::to_word(options_.outer_momentum)},
-          {"wire", optim::to_word(static_cast<std::int64_t>(options_.wire))}};
+          {"wire", optim::to_word(number_of(options_.wire))}};
 }
 
 optim::Metadata LowCommunication::state() const {

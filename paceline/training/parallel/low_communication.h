@@ -57,19 +57,15 @@
 
 namespace paceline {
 
-// Returns a group of the ranks of `group` that are on this rank's host, in the same order: a
-// learner for each host. Collective.
-std::shared_ptr<ProcessGroup> host_group(GroupRef group);
-
 struct LowCommunicationOptions {
   std::int64_t period = 50;    // H: steps between two rounds of a fragment
   std::int64_t fragments = 1;  // at most `period`
   std::int64_t delay = 0;      // steps; below period / fragments
   // Steps at the beginning, after each of which the learners take the mean of their parameters.
   std::int64_t warmup_steps = 0;
-  double outer_lr = 0.7;        // with a server, that of OuterServerOptions counts
-  double outer_momentum = 0.9;  // likewise
-  WirePrecision wire = WirePrecision::kFloat32;
+  double outer_lr = 0.7;             // with a server, that of OuterServerOptions counts
+  double outer_momentum = 0.9;       // likewise
+  at::ScalarType wire = at::kFloat;  // of the values that are sent; or at::kBFloat16, at::kChar
   // The optimizer of a learner that divides it (fully_shard()), which opens the parameters for the
   // rounds; null: every rank has its own parameters.
   optim::Optimizer* optimizer = nullptr;

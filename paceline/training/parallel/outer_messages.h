@@ -38,11 +38,8 @@ struct ExchangeUpdate {
   struct Request {
     std::uint64_t fragment = 0, version = 0;  // from which the learner began
     std::int64_t tokens = 0;
-    std::uint8_t wire = 0;
     at::Tensor payload;  // the difference (outer_step.h)
-    static auto fields(auto& m) {
-      return std::tie(m.fragment, m.version, m.tokens, m.wire, m.payload);
-    }
+    static auto fields(auto& m) { return std::tie(m.fragment, m.version, m.tokens, m.payload); }
   };
   struct Reply {
     std::uint64_t version = 0;

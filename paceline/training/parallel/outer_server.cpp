@@ -54,15 +54,13 @@ class OuterServer::Rounds {
   // Waits until the round of this update has ended.
   ExchangeUpdate::Reply exchange(rpc::Workers& workers, const ExchangeUpdate::Request& request,
                                  const rpc::Context& context) {
-    const auto wire = static_cast<WirePrecision>(request.wire);
     check(
-        request.wire <= static_cast<std::uint8_t>(WirePrecision::kInt8) &&
-            request.payload.defined() && request.tokens > 0,
+        request.payload.defined() && request.tokens > 0,
         "outer.exchange: the update of learner {} has {} tokens; a learner trains before it sends "
         "an update",
         context.caller(), request.tokens);
     // A tensor of the server's own, because the memory of a request ends with its call.
-    const at::Tensor values = detail::decode_update(request.payload, wire).clone();
+    const at::Tensor values = detail::decode_update(request.payload).clone();
     const rpc::Pool::Blocked blocked;
     std::unique_lock lock(mutex_);
     check(request.fragment < fragments_.size() && learners_.contains(context.caller()),

@@ -1,6 +1,10 @@
 #include "paceline/training/parallel/outer_step.h"
 
+#include <fmt/ranges.h>
+
 #include <ATen/ATen.h>
+
+#include "paceline/engine/core/check.h"
 
 namespace paceline::detail {
 
@@ -22,14 +26,18 @@ at::Tensor from_int8(const at::Tensor& payload) {
 
 }  // namespace
 
-at::Tensor encode_update(const at::Tensor& values, WirePrecision wire) {
-  if (wire == WirePrecision::kFloat32) return values;
-  return wire == WirePrecision::kBfloat16 ? values.to(at::kBFloat16) : to_int8(values);
+at::Tensor encode_update(const at::Tensor& values, at::ScalarType wire) {
+  return wire == at::kChar ? to_int8(values) : values.to(wire);
 }
 
-at::Tensor decode_update(const at::Tensor& payload, WirePrecision wire) {
-  if (wire == WirePrecision::kFloat32) return payload;
-  return wire == WirePrecision::kBfloat16 ? payload.to(at::kFloat) : from_int8(payload);
+at::Tensor decode_update(const at::Tensor& payload) {
+  const auto type = payload.scalar_type();
+  const bool is_int8 = type == at::kByte && payload.dim() == 2 &&
+                       payload.size(1) == kOuterBlock + static_cast<std::int64_t>(sizeof(float));
+  check(is_int8 || type == at::kFloat || type == at::kBFloat16,
+        "an update of {} of {} is none that a learner sends", fmt::join(payload.sizes(), " x "),
+        c10::toString(type));
+  return is_int8 ? from_int8(payload) : payload.to(at::kFloat);
 }
 
 void take_outer_step(const at::Tensor& anchor, const at::Tensor& momentum, const at::Tensor& mean,

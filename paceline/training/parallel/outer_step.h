@@ -9,23 +9,18 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace paceline {
-
-enum class WirePrecision { kFloat32, kBfloat16, kInt8 };
-
-namespace detail {
+namespace paceline::detail {
 
 inline constexpr std::int64_t kOuterBlock = 256;  // elements with one scale
 
-// Requires: float32 [n], n a multiple of kOuterBlock. Int8 is [n / 256, 260] bytes: 256 elements
-// and a float32 scale for each block. Float32 is the tensor itself.
-at::Tensor encode_update(const at::Tensor& values, WirePrecision wire);
-// float32 [n].
-at::Tensor decode_update(const at::Tensor& payload, WirePrecision wire);
+// `values`: float32 [n], n a multiple of kOuterBlock. Float32 is the tensor itself; kChar gives
+// [n / 256, 260] of kByte: 256 elements and a float32 scale for each block.
+at::Tensor encode_update(const at::Tensor& values, at::ScalarType wire);
+// float32 [n]. Throws Error(kInvalid) for a tensor that encode_update() does not return.
+at::Tensor decode_update(const at::Tensor& payload);
 
 // SGD with Nesterov momentum on the mean difference, in place.
 void take_outer_step(const at::Tensor& anchor, const at::Tensor& momentum, const at::Tensor& mean,
                      double lr, double momentum_factor);
 
-}  // namespace detail
-}  // namespace paceline
+}  // namespace paceline::detail

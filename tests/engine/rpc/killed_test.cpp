@@ -142,9 +142,11 @@ class Killed : public testing::Test {
           ++ends.replied;
           EXPECT_GE(executed(effect, cell), 1) << cell;
         } catch (const CallError& error) {
-          ++(error.executed() == Executed::kNo ? ends.not_executed : ends.unknown);
-          EXPECT_NE(static_cast<int>(error.executed()), static_cast<int>(Executed::kYes));
-          if (error.executed() == Executed::kNo) not_executed_.emplace_back(effect, cell);
+          ++(error.executed() == CallError::Executed::kNo ? ends.not_executed : ends.unknown);
+          EXPECT_NE(static_cast<int>(error.executed()),
+                    static_cast<int>(CallError::Executed::kYes));
+          if (error.executed() == CallError::Executed::kNo)
+            not_executed_.emplace_back(effect, cell);
         }
       }
     }
@@ -168,7 +170,7 @@ class Killed : public testing::Test {
 
 bool finds(Workers& workers, const std::string& name) {
   for (const auto& info : workers.list()) {
-    if (info.name == name) return info.state == WorkerState::kPresent;
+    if (info.name == name) return info.state == WorkerInfo::State::kPresent;
   }
   return false;
 }
@@ -451,7 +453,8 @@ TEST_F(Deaths, the_receiver_dies_before_it_uses_the_reference) {
     return false;
   }));
   receiver.end();
-  expect_call_error(Executed::kUnknown, {"use of worker receiver", "lost"}, [&] { call->get(); });
+  expect_call_error(CallError::Executed::kUnknown, {"use of worker receiver", "lost"},
+                    [&] { call->get(); });
   thing->call<&Thing::touch>().get();
   thing.reset();
   EXPECT_TRUE(soon([] { return shared().num_alive == 0; }));

@@ -164,7 +164,7 @@ TEST(Cuts, KeepSessions) {
   const auto rows = open(whole.first(), "a");
   const std::vector<Id> ids = {1, 2, 3};
   const std::vector<float> ones(3, 1);
-  rows->push(ids, ones, {.sequence = 7});
+  rows->push(ids, ones, 7);
   // As if the cut had been taken after two of the three rows.
   TableCut cut = rows->cut();
   ASSERT_EQ(cut.sessions.size(), 5U);
@@ -173,7 +173,7 @@ TEST(Cuts, KeepSessions) {
   open(second.first(), "loader")->restore(cut);
   const auto again = open(second.first(), "a", {.session = rows->session()});
   EXPECT_EQ(again->sequence(), 7U);
-  again->push(ids, ones, {.sequence = 7});
+  again->push(ids, ones, 7);
   EXPECT_EQ(pull(*again, ids), ones);
 }
 

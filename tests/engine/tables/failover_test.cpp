@@ -268,7 +268,7 @@ TEST_F(FailOver, EachPushIsAppliedOnceWhenClientsAreKilled) {
       progress.session = rows->session();
       for (std::uint64_t push = std::max<std::uint64_t>(progress.begun, 1);; ++push) {
         progress.begun = push;
-        rows->push(ids, gradients, {.sequence = push});
+        rows->push(ids, gradients, push);
         progress.acknowledged = push;
       }
       return true;
