@@ -86,9 +86,9 @@ class OuterServer::Rounds {
     return {fragment.version, fragment.anchor.clone()};
   }
 
-  OuterStats stats() const {
+  Stats stats() const {
     const std::lock_guard lock(mutex_);
-    OuterStats stats = stats_;
+    Stats stats = stats_;
     if (stats.updates > 0) stats.mean_age = sum_of_ages_ / static_cast<double>(stats.updates);
     return stats;
   }
@@ -107,7 +107,7 @@ class OuterServer::Rounds {
   static constexpr std::chrono::milliseconds kLook{10};  // for learners that are lost
   using Clock = std::chrono::steady_clock;
   struct Arrived {
-    OuterUpdate update;
+    Update update;
     at::Tensor values;
   };
   struct Fragment {
@@ -158,7 +158,7 @@ class OuterServer::Rounds {
     std::sort(arrived.begin(), arrived.end(), [](const Arrived& a, const Arrived& b) {
       return a.update.learner < b.update.learner;
     });
-    const auto weight = [&](const OuterUpdate& update) {
+    const auto weight = [&](const Update& update) {
       return options_.weight
                  ? options_.weight(update)
                  : static_cast<double>(update.tokens) / (1.0 + static_cast<double>(update.age));
@@ -191,7 +191,7 @@ class OuterServer::Rounds {
   at::Tensor anchor_, momentum_;
   std::vector<Fragment> fragments_;
   std::set<std::string> learners_;  // that have begun, also those that are lost
-  OuterStats stats_;
+  Stats stats_;
   double sum_of_ages_ = 0;
 };
 
@@ -210,7 +210,7 @@ void OuterServer::serve(rpc::Workers& workers) {
       });
 }
 
-OuterStats OuterServer::stats() const { return rounds_->stats(); }
+OuterServer::Stats OuterServer::stats() const { return rounds_->stats(); }
 at::Tensor OuterServer::anchor() const { return rounds_->anchor(); }
 at::Tensor OuterServer::momentum() const { return rounds_->momentum(); }
 void OuterServer::restore(const at::Tensor& anchor, const at::Tensor& momentum) {

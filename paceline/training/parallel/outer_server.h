@@ -30,30 +30,21 @@
 
 namespace paceline {
 
-struct OuterUpdate {
-  std::string learner;      // the name of its worker
-  std::int64_t tokens = 0;  // that it trained on
-  std::int64_t age = 0;     // rounds that have ended since the learner got its parameters
-};
-
-struct OuterServerOptions {
-  double lr = 0.7, momentum = 0.9;
-  // The updates with which a round may end; learners that are lost reduce it.
-  std::size_t quorum = 1;
-  // How long a round waits for further learners once it has its quorum.
-  std::chrono::milliseconds grace{0};
-  // The weight of an update in the mean. Null: its tokens, divided by 1 + age.
-  std::function<double(const OuterUpdate&)> weight{};
-};
-
-struct OuterStats {
-  std::uint64_t rounds = 0, updates = 0;
-  std::int64_t largest_age = 0;
-  double mean_age = 0;
-};
+struct OuterServerOptions;
 
 class OuterServer {
  public:
+  struct Update {
+    std::string learner;      // the name of its worker
+    std::int64_t tokens = 0;  // that it trained on
+    std::int64_t age = 0;     // rounds that have ended since the learner got its parameters
+  };
+  struct Stats {
+    std::uint64_t rounds = 0, updates = 0;
+    std::int64_t largest_age = 0;
+    double mean_age = 0;
+  };
+
   // Throws Error(kInvalid) for options that no server can have.
   explicit OuterServer(const OuterServerOptions& options);
   OuterServer(const OuterServer&) = delete;
@@ -63,7 +54,7 @@ class OuterServer {
   // Serves the learners of one model. Requires: `workers` leaves before its end.
   void serve(rpc::Workers& workers);
 
-  OuterStats stats() const;
+  Stats stats() const;
   // Copies, float32 [elements]: for a checkpoint. Undefined before the first learner.
   at::Tensor anchor() const;
   at::Tensor momentum() const;
@@ -73,6 +64,16 @@ class OuterServer {
  private:
   class Rounds;
   const std::shared_ptr<Rounds> rounds_;  // owners: this object and the handlers
+};
+
+struct OuterServerOptions {
+  double lr = 0.7, momentum = 0.9;
+  // The updates with which a round may end; learners that are lost reduce it.
+  std::size_t quorum = 1;
+  // How long a round waits for further learners once it has its quorum.
+  std::chrono::milliseconds grace{0};
+  // The weight of an update in the mean. Null: its tokens, divided by 1 + age.
+  std::function<double(const OuterServer::Update&)> weight{};
 };
 
 }  // namespace paceline

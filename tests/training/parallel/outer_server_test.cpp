@@ -147,7 +147,7 @@ TEST(OuterServer, TellsTheOptimizerTheAgeOfEachUpdate) {
   OuterServerOptions options = plain_sgd();
   std::mutex mutex;
   std::vector<std::int64_t> ages;
-  options.weight = [&](const OuterUpdate& update) {
+  options.weight = [&](const OuterServer::Update& update) {
     const std::lock_guard lock(mutex);
     if (update.learner == "slow") ages.push_back(update.age);
     return static_cast<double>(update.tokens);
@@ -290,7 +290,7 @@ TEST(OuterServerProcesses, LearnersThatAreKilledOrSlowHoldNobodyUp) {
     trained += static_cast<double>(counts.trained_us);
     waited += static_cast<double>(counts.waited_us);
   }
-  const OuterStats stats = server.stats();
+  const OuterServer::Stats stats = server.stats();
   std::printf("goodput %.3f, %lu rounds of %lu updates, age %.2f on average and %ld at most\n",
               trained / (trained + waited), stats.rounds, stats.updates, stats.mean_age,
               stats.largest_age);
