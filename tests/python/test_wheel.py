@@ -43,6 +43,19 @@ def test_importing_it_takes_less_than_50_ms():
     assert min(float(run(sys.executable, "-c", program).stdout) for _ in range(5)) < 0.05
 
 
+def test_importing_it_leaves_the_handlers_of_the_process_alone():
+    program = """
+import ctypes, signal
+find = ctypes.CDLL("libstdc++.so.6")._ZSt13get_terminatev
+find.restype = ctypes.c_void_p
+before = find(), [signal.getsignal(number) for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGTERM)]
+import paceline
+assert before == (find(), [signal.getsignal(number) for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGTERM)])
+"""
+    result = run(sys.executable, "-c", program)
+    assert result.returncode == 0, result.stderr
+
+
 def test_the_command_is_the_program_in_the_wheel():
     version = run(COMMAND, "--version")
     assert version.returncode == 0 and paceline.__version__ in version.stdout

@@ -289,4 +289,8 @@ void report_uncaught_errors() noexcept {
   handler_before = std::set_terminate(on_terminate);
 }
 
+void do_not_report_uncaught_errors() noexcept {
+  if (std::get_terminate() == on_terminate) std::set_terminate(handler_before);
+}
+
 }  // namespace paceline
