@@ -167,20 +167,20 @@ TEST_F(DenseTables, MayBeReadAtOneMoment) {
   at::Tensor here = at::zeros({300}), there = at::zeros({300});
   const DenseOptions options{
       .optimizer = SGD{.lr = 1}, .consistency = Consistency::asynchronous(), .block = 10};
-  const auto trained = open_dense(first, "t", {there}, options);
-  const auto read = open_dense(second, "t", {here}, options);
+  DenseTable trained(first, "t", {there}, options);
+  DenseTable read(second, "t", {here}, options);
   there.mutable_grad() = at::ones({300});
   std::atomic<int> pushes = 0;
   std::atomic<bool> stops = false;
   std::jthread trainer([&] {
     for (; !stops; ++pushes) {
-      trained->push();
-      trained->tick();
+      trained.push();
+      trained.tick();
     }
   });
   while (pushes == 0) std::this_thread::yield();
   for (int i = 0; i < 20; ++i) {
-    const std::uint64_t version = read->pull_snapshot();
+    const std::uint64_t version = read.pull_snapshot();
     // A push in the middle has changed the first blocks.
     EXPECT_LE((here[299] - here[0]).item<float>(), 1);
     EXPECT_GE((here[299] - here[0]).item<float>(), 0);
