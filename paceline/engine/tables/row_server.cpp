@@ -90,7 +90,8 @@ class RowServer::Shelf {
     std::set<std::string> wards;
     for (std::string name; std::getline(lines, name);) wards.insert(name);
     for (const rpc::WorkerInfo& worker : workers.list()) {
-      if (worker.state != rpc::WorkerInfo::State::kPresent || !wards.contains(worker.name)) continue;
+      if (worker.state != rpc::WorkerInfo::State::kPresent || !wards.contains(worker.name))
+        continue;
       try {
         const auto held = workers.call<HeldParts>(worker.name, {}, {.deadline = kFind}).get();
         for (const HoldRows::Request& part : held.parts) hold(workers, part);
