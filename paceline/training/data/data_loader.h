@@ -13,7 +13,7 @@
 // With global_batch_size a step takes this many samples of all ranks together, so a job that
 // shrinks or grows continues with the same steps (batch_source.h). The training loop must then
 // use batch.weighted(loss) in place of each loss, and reduce gradients and call the optimizer only
-// after batches with `ends_step`; train::run_loop() does that. The weight is meant for losses that
+// after batches with `ends_step`; train::TrainingRun does that. The weight is meant for losses that
 // are means over a batch's samples; for other losses see training/train/step_gradients.h.
 //
 // Streams are read in the same way (streamed_dataset.h). With DataLoaderOptions::groups all samples

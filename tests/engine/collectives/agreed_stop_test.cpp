@@ -245,7 +245,7 @@ TEST(AgreedStop, two_at_once_are_an_error) {
 
 TEST(AgreedStop, a_signal_that_cannot_be_caught_is_an_error) {
   try {
-    AgreedStop({.signals = {SIGUSR2, SIGKILL}});
+    AgreedStop("", {SIGUSR2, SIGKILL});
     FAIL() << "SIGKILL was accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kInvalid);
