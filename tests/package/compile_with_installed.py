@@ -41,7 +41,8 @@ def mistake(command, source):
 
 def program(command, source, prelude):
     """The error of a program that does not compile; empty if it does."""
-    done = run(command + ["-fsyntax-only", "-include", str(prelude), "-I", str(pathlib.Path(source).parent), source])
+    folder = pathlib.Path(source).parent
+    done = run(command + ["-fsyntax-only", "-include", str(prelude), "-I", str(folder), "-I", str(folder.parents[1]), source])
     if done.returncode == 0:
         return ""
     return "\n".join(["it does not compile with the installed headers:", *done.stderr.splitlines()[:20]])
