@@ -1,8 +1,10 @@
 #include "paceline/training/parallel/outer_server.h"
 
 #include <algorithm>
+#include <cmath>
 #include <condition_variable>
 #include <mutex>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <utility>
@@ -32,6 +34,7 @@ class OuterServer::Rounds {
   }
 
   OpenLearner::Reply open(const OpenLearner::Request& request, const std::string& learner) {
+    require_whole(request, learner);
     const std::lock_guard lock(mutex_);
     if (!anchor_.defined() && request.parameters.defined()) begin_with(request.parameters);
     if (!anchor_.defined()) return {};
@@ -60,7 +63,11 @@ class OuterServer::Rounds {
         "an update",
         context.caller(), request.tokens);
     // A tensor of the server's own, because the memory of a request ends with its call.
-    const at::Tensor values = detail::decode_update(request.payload).clone();
+    const at::Tensor values = detail::decode_update(request.payload).reshape({-1}).clone();
+    check(values.isfinite().all().item<bool>(),
+          "outer.exchange: the update of learner {} has values that are not finite, which would "
+          "spoil the parameters of all learners: look at its loss",
+          context.caller());
     const rpc::Pool::Blocked blocked;
     std::unique_lock lock(mutex_);
     check(request.fragment < fragments_.size() && learners_.contains(context.caller()),
@@ -125,11 +132,22 @@ class OuterServer::Rounds {
     anchor_ = anchor.clone();
     momentum_ = at::zeros_like(anchor_);
   }
+  // A request that no learner sends changes nothing.
+  static void require_whole(const OpenLearner::Request& request, const std::string& learner) {
+    std::int64_t left = request.elements;
+    for (const std::int64_t size : request.fragments)
+      left = size >= 0 && size <= left ? left - size : -1;
+    const at::Tensor& parameters = request.parameters;
+    check(
+        left == 0 && (!parameters.defined() ||
+                      (parameters.dim() == 1 && parameters.scalar_type() == at::kFloat &&
+                       parameters.numel() == request.elements)),
+        "outer.open: the fragments or the parameters of learner {} are not {} elements of float32",
+        learner, request.elements);
+  }
   void divide(const std::vector<std::int64_t>& sizes) {
     std::int64_t begin = 0;
     for (const std::int64_t size : sizes) {
-      check(size >= 0 && begin + size <= anchor_.numel(),
-            "outer.open: the fragments have more than {} elements", anchor_.numel());
       fragments_.push_back({.anchor = anchor_.slice(0, begin, begin + size),
                             .momentum = momentum_.slice(0, begin, begin + size)});
       begin += size;
@@ -151,24 +169,31 @@ class OuterServer::Rounds {
     return missing == 0 || Clock::now() >= *fragment.quorum_since + options_.grace;
   }
 
-  // The mean has the bits of an all-reduce if all weights are equal.
+  double weight_of(const Update& update) const {
+    const double weight = options_.weight ? options_.weight(update)
+                                          : static_cast<double>(update.tokens) /
+                                                (1.0 + static_cast<double>(update.age));
+    check(weight >= 0 && std::isfinite(weight),
+          "outer.exchange: the weight {} of an update of learner {} is not a number from 0", weight,
+          update.learner);
+    return weight;
+  }
+
+  // The mean has the bits of an all-reduce if all weights are equal. If the program's function of
+  // weights throws, nothing has changed, and each learner of the round gets the error.
   void end_round(Fragment& fragment) {
     const at::NoGradGuard no_grad;
-    std::vector<Arrived> arrived = std::exchange(fragment.arrived, {});
+    std::vector<Arrived>& arrived = fragment.arrived;
     std::sort(arrived.begin(), arrived.end(), [](const Arrived& a, const Arrived& b) {
       return a.update.learner < b.update.learner;
     });
-    const auto weight = [&](const Update& update) {
-      return options_.weight
-                 ? options_.weight(update)
-                 : static_cast<double>(update.tokens) / (1.0 + static_cast<double>(update.age));
-    };
-    double sum = 0;
-    for (const Arrived& one : arrived) sum += weight(one.update);
+    std::vector<double> weights;
+    for (const Arrived& one : arrived) weights.push_back(weight_of(one.update));
+    const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
     std::vector<const std::byte*> sources;
-    for (const Arrived& one : arrived) {
-      const auto count = static_cast<double>(arrived.size());
-      const double share = sum > 0 ? weight(one.update) * count / sum : 0;
+    for (std::size_t i = 0; i < arrived.size(); ++i) {
+      const Arrived& one = arrived[i];
+      const double share = sum > 0 ? weights[i] * static_cast<double>(arrived.size()) / sum : 0;
       if (share != 1) one.values.mul_(share);
       sources.push_back(static_cast<const std::byte*>(one.values.data_ptr()));
       ++stats_.updates;
@@ -180,6 +205,7 @@ class OuterServer::Rounds {
            static_cast<std::size_t>(mean.numel()), Dtype::kFloat32, ReduceOp::kMean);
     detail::take_outer_step(fragment.anchor, fragment.momentum, mean, options_.lr,
                             options_.momentum);
+    arrived.clear();
     ++fragment.version;
     ++stats_.rounds;
     fragment.quorum_since.reset();

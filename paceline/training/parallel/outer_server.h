@@ -13,7 +13,7 @@
 // updates, weighted by tokens and by age; then all learners that have sent one continue from the
 // result. The update of a slower learner is part of a later round, and older by then. A learner
 // that is lost is not waited for; one that joins later, or again, begins from the present
-// parameters.
+// parameters. An update with a value that is not finite is refused; its learner gets the error.
 //
 // Thread safety: every method may be called from any thread.
 
@@ -72,7 +72,7 @@ struct OuterServerOptions {
   std::size_t quorum = 1;
   // How long a round waits for further learners once it has its quorum.
   std::chrono::milliseconds grace{0};
-  // The weight of an update in the mean. Null: its tokens, divided by 1 + age.
+  // The weight of an update in the mean, at least 0. Null: its tokens, divided by 1 + age.
   std::function<double(const OuterServer::Update&)> weight{};
 };
 

@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -21,6 +22,7 @@
 #include "paceline/engine/store/file_store.h"
 #include "paceline/engine/store/memory_store.h"
 #include "paceline/training/parallel/low_communication.h"
+#include "paceline/training/parallel/outer_messages.h"
 #include "paceline/training/tensor/collectives.h"
 
 #include "tests/engine/rpc/job.h"
@@ -220,6 +222,52 @@ TEST(OuterServer, RefusesWhatDoesNotFit) {
 
 // Four learners, of which one is four times slower, and one is killed and started again. The
 // goodput is the share of its time in which a learner trains.
+TEST(OuterServer, AnUpdateThatIsNotFiniteSpoilsNobodysParameters) {
+  Job job;
+  const Served served(job, plain_sgd());
+  Lone good(job, "good"), bad(job, "bad");
+  good.train(1);
+  EXPECT_THROW(bad.train(std::numeric_limits<float>::quiet_NaN()), Error);
+  EXPECT_EQ(served.server.anchor().item<float>(), -1);
+  good.train(1);
+  EXPECT_EQ(good.value(), -2);
+}
+
+TEST(OuterServer, AWeightThatIsNoNumberIsAnErrorAndChangesNothing) {
+  for (const double weight : {-1.0, std::numeric_limits<double>::quiet_NaN()}) {
+    Job job;
+    OuterServerOptions options = plain_sgd();
+    options.weight = [&](const OuterServer::Update&) { return weight; };
+    const Served served(job, options);
+    Lone one(job, "one");
+    EXPECT_THROW(one.train(1), Error);
+    EXPECT_EQ(served.server.anchor().item<float>(), 0);
+    EXPECT_EQ(served.server.stats().rounds, 0U);
+  }
+}
+
+TEST(OuterServer, ARequestThatNoLearnerSendsChangesNothing) {
+  using detail::OpenLearner;
+  Job job;
+  const Served served(job, plain_sgd());
+  const auto stranger = job.join("stranger");
+  const at::Tensor four = at::zeros({4});
+  const std::vector<OpenLearner::Request> requests = {
+      {.elements = 4, .fragments = {4, 1}, .parameters = four},
+      {.elements = 4, .fragments = {3}, .parameters = four},
+      {.elements = 4, .fragments = {-1, 5}, .parameters = four},
+      {.elements = 4,
+       .fragments = {4, std::numeric_limits<std::int64_t>::max()},
+       .parameters = four},
+      {.elements = 5, .fragments = {5}, .parameters = four},
+      {.elements = 4, .fragments = {4}, .parameters = at::zeros({4}, at::kDouble)}};
+  for (const auto& request : requests)
+    EXPECT_THROW(stranger->call<OpenLearner>("server", request).get(), Error);
+  Lone one(job, "one");  // has one parameter
+  one.train(1);
+  EXPECT_EQ(one.value(), -1);
+}
+
 TEST(OuterServerProcesses, LearnersThatAreKilledOrSlowHoldNobodyUp) {
   struct Counts {
     std::atomic<std::int64_t> trained_us, waited_us, rounds;
