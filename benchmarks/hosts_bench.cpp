@@ -26,6 +26,7 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "paceline/engine/collectives/op_traits.h"
 #include "paceline/engine/collectives/selection/calibration.h"
 #include "paceline/engine/core/check.h"
 

@@ -3,7 +3,9 @@
 other type that a public declaration on the page names, wherever it is defined.
 
     tools/api_page.py > docs/api.md
-    tools/api_page.py --check      prints a diff and exits with 1 if docs/api.md is out of date
+    tools/api_page.py --check      prints a diff and exits with 1 if docs/api.md is out of date; also exits with 1 if the
+                                   page has too many names, or if an installed header has a name that is neither on the
+                                   page nor in a namespace `detail`
     tools/api_page.py --count      prints how many names the page lists; overloads are one name
 
 A section of a class that begins with `public:  // internal` is for the library's own rooms, and is not on the page.
@@ -44,6 +46,23 @@ def included(path, cache):
     return cache[path]
 
 
+def installed():
+    """The paths of all headers that the doors include, directly or not: those that cmake/PacelineInstall.cmake installs."""
+    cache = {}
+    return set().union(*(included(door, cache) for door in DOORS)) - set(DOORS)
+
+
+def unlisted():
+    """[(path, names)]: the types, functions and constants of installed headers that are neither on the page nor in a
+    namespace `detail`. A private member of a public class is what brings most of them: put it behind a pointer."""
+    listed = {path: names for _, paths in headers() for path, _, names in paths}
+    for path in sorted(installed()):
+        header = Header(path)
+        names = {item for depth, _, _, _, item in header.entries if depth == 0} - listed.get(path, set())
+        if names:
+            yield path, sorted(names)
+
+
 def headers():
     """(front door, [(path, Header, the names of its items on the page)]) for each wing, in the order of the paths.
 
@@ -51,7 +70,7 @@ def headers():
     the page names, so the page is complete by construction."""
     cache, read, listed, open_items = {}, {}, {}, []
     doors = {door: INCLUDE.findall((ROOT / door).read_text()) for door in DOORS}
-    for path in set().union(*(included(door, cache) for door in DOORS)) - set(DOORS):
+    for path in installed():
         read[path] = Header(path)
     home = {}  # a type's name: the headers that define it
     for path, header in read.items():
@@ -430,6 +449,12 @@ def main():
         if names > MOST_NAMES:
             print(f"api_page: {names} names are public, and at most {MOST_NAMES} may be: put those that users do not need into a header of "
                   "their own, which no public header includes")
+            return 1
+        others = list(unlisted())
+        for path, hidden in others:
+            print(f"api_page: {path} is installed, but these names are not on the page: {', '.join(hidden)}. Put them into a namespace "
+                  "`detail`, or into a header that no installed header includes")
+        if others:
             return 1
         print(f"api_page: docs/api.md has the {text.count('### ')} headers as they are, with {names} names")
         return 0

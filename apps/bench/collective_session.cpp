@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "paceline/engine/collectives/op_traits.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/system/topology.h"
 

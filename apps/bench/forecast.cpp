@@ -9,6 +9,7 @@
 #include "paceline/engine/collectives/kernels/reduce.h"
 #include "paceline/engine/collectives/selection/calibration.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/dtype_traits.h"
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/core/json_text.h"
 #include "paceline/engine/core/option_text.h"

@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "paceline/engine/collectives/op_traits.h"
+#include "paceline/engine/core/dtype_traits.h"
 #include "paceline/engine/core/number_text.h"
 
 namespace paceline::bench {

@@ -7,6 +7,7 @@
 #include <sys/sysinfo.h>
 #include <sys/utsname.h>
 
+#include "paceline/engine/collectives/op_traits.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/json_text.h"
 #include "paceline/engine/core/system/host.h"

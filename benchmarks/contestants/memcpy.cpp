@@ -5,6 +5,8 @@
 
 #include <cstring>
 
+#include "paceline/engine/core/dtype_traits.h"
+
 #include "apps/bench/contestant/contestant.h"
 
 namespace paceline::bench {

@@ -6,7 +6,9 @@
 
 #include <mpi.h>
 
+#include "paceline/engine/collectives/op_traits.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/dtype_traits.h"
 
 #include "apps/bench/contestant/contestant.h"
 

@@ -7,6 +7,7 @@
 
 #include <oneapi/ccl.hpp>
 
+#include "paceline/engine/collectives/op_traits.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/rendezvous/rendezvous.h"
 

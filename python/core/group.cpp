@@ -5,6 +5,8 @@
 #include "paceline/engine/collectives/group/engine_group.h"
 #include "paceline/engine/collectives/group/part_of_world.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/dtype_traits.h"
+#include "paceline/engine/transport/transport_name.h"
 
 #include "python/core/completions.h"
 #include "python/core/interrupts.h"

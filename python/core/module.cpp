@@ -6,8 +6,8 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
-#include "paceline/engine/collectives/op.h"
-#include "paceline/engine/core/dtype.h"
+#include "paceline/engine/collectives/op_traits.h"
+#include "paceline/engine/core/dtype_traits.h"
 #include "paceline/engine/telemetry/crash_reporter.h"
 
 #include "python/core/group.h"

@@ -6,7 +6,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "paceline/engine/collectives/op_traits.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/transport/transport_name.h"
 
 #include "apps/bench/command/bench_options.h"
 #include "apps/bench/contestant/pattern.h"

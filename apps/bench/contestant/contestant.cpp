@@ -10,7 +10,9 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 
+#include "paceline/engine/collectives/op_traits.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/dtype_traits.h"
 #include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/timing.h"
 

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "paceline/engine/collectives/group/engine_group.h"
+#include "paceline/engine/core/dtype_traits.h"
 
 #include "apps/bench/contestant/pattern.h"
 #include "apps/bench/report.h"

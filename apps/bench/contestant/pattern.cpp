@@ -5,6 +5,9 @@
 #include <cmath>
 #include <cstring>
 
+#include "paceline/engine/collectives/op_traits.h"
+#include "paceline/engine/core/dtype_traits.h"
+
 namespace paceline::bench {
 
 namespace {

@@ -59,7 +59,7 @@ struct Buffer {
   Buffer(std::span<T, Extent> elements)  // NOLINT: the conversion is the point
       : Buffer(elements.data(), elements.size(), dtype_of<T>()) {}
 
-  std::size_t bytes() const { return count * size_of(dtype); }
+  std::size_t bytes() const { return count * detail::size_of(dtype); }
 };
 
 // A typed view of elements that a collective reads.
@@ -78,7 +78,7 @@ struct ConstBuffer {
   ConstBuffer(const Buffer& buffer)  // NOLINT: the conversion is the point
       : ConstBuffer(buffer.data, buffer.count, buffer.dtype, buffer.device) {}
 
-  std::size_t bytes() const { return count * size_of(dtype); }
+  std::size_t bytes() const { return count * detail::size_of(dtype); }
 };
 
 // Memory that every rank of a group has allocated with the same size. Ranks that are all on one

@@ -16,8 +16,8 @@
 
 #include "paceline/engine/collectives/buffer.h"
 #include "paceline/engine/collectives/collective_options.h"
-#include "paceline/engine/collectives/op.h"
-#include "paceline/engine/core/dtype.h"
+#include "paceline/engine/collectives/op_traits.h"
+#include "paceline/engine/core/dtype_traits.h"
 
 namespace paceline {
 

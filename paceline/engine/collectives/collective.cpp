@@ -5,6 +5,7 @@
 
 #include <xxhash.h>
 
+#include "paceline/engine/collectives/op_traits.h"
 #include "paceline/engine/core/check.h"
 
 namespace paceline {

@@ -3,10 +3,8 @@
 // Element types that a collective can carry. The numbers are part of the wire format: never reuse
 // one.
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
 
 namespace paceline {
 
@@ -22,9 +20,8 @@ enum class Dtype : std::uint8_t {
   kUint8 = 8,
   kBool = 9,  // one byte, 0 or 1; sum and max are "or", product and min are "and"
 };
-inline constexpr std::array kAllDtypes = {
-    Dtype::kFloat32, Dtype::kFloat64, Dtype::kFloat16, Dtype::kBfloat16, Dtype::kInt8,
-    Dtype::kInt16,   Dtype::kInt32,   Dtype::kInt64,   Dtype::kUint8,    Dtype::kBool};
+
+namespace detail {
 
 // Bytes of one element.
 constexpr std::size_t size_of(Dtype dtype) {
@@ -47,32 +44,6 @@ constexpr std::size_t size_of(Dtype dtype) {
   return 1;
 }
 
-constexpr bool is_floating_point(Dtype dtype) { return dtype <= Dtype::kBfloat16; }
-
-constexpr std::string_view name_of(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::kFloat32:
-      return "float32";
-    case Dtype::kFloat64:
-      return "float64";
-    case Dtype::kFloat16:
-      return "float16";
-    case Dtype::kBfloat16:
-      return "bfloat16";
-    case Dtype::kInt8:
-      return "int8";
-    case Dtype::kInt16:
-      return "int16";
-    case Dtype::kInt32:
-      return "int32";
-    case Dtype::kInt64:
-      return "int64";
-    case Dtype::kUint8:
-      return "uint8";
-    case Dtype::kBool:
-      return "bool";
-  }
-  return "unknown";
-}
+}  // namespace detail
 
 }  // namespace paceline

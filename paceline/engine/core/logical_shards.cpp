@@ -8,7 +8,7 @@
 
 namespace paceline {
 
-std::int64_t job_logical_shards() {
+std::int64_t detail::job_logical_shards() {
   const char* const value = std::getenv("PACELINE_LOGICAL_SHARDS");
   if (value == nullptr || *value == '\0') return 0;
   const auto shards = parse_number<std::int64_t>(value, 0, kMaxLogicalShards);

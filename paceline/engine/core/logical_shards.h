@@ -15,11 +15,11 @@
 #include <string>
 #include <vector>
 
+#include "paceline/engine/core/job_logical_shards.h"
+
 namespace paceline {
 
-// The value of `paceline run --logical-shards`, which reaches the ranks as PACELINE_LOGICAL_SHARDS;
-// 0 when that is not set. Throws Error(kInvalid) unless it is a number from 0 to kMaxLogicalShards.
-std::int64_t job_logical_shards();
+using detail::job_logical_shards;
 inline constexpr std::int64_t kMaxLogicalShards = 1 << 20;
 
 // Whether `num_shards` shards can be divided among `num_ranks` ranks.

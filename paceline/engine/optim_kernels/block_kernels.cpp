@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "paceline/engine/core/dtype_traits.h"
 #include "paceline/engine/core/simd.h"
 #include "paceline/engine/optim_kernels/kernels.h"
 

@@ -12,7 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "paceline/engine/core/dtype.h"
+#include "paceline/engine/core/dtype_traits.h"
 
 namespace paceline::optim {
 

@@ -28,18 +28,6 @@
 
 namespace paceline::rpc {
 
-// The method that a call invokes, and how it is called.
-struct CallTarget {
-  std::string_view method;  // must outlive the call: a literal
-  std::uint64_t method_number = 0;
-  Effect effect{};
-  Scope scope = Scope::kAnySession;
-  std::uint64_t object = 0;  // the object that the method belongs to; 0: none
-  // False for calls that a handler of a message with references needs before it can run: such a
-  // call must not wait for other calls, which may wait for that handler.
-  bool needs_credit = true;
-};
-
 // A call under way, at its caller. The result is written once, before done() becomes true.
 //
 // Thread safety: every method may be called from any thread.

@@ -8,7 +8,7 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/option_text.h"
 #include "paceline/engine/core/system/host.h"
-#include "paceline/engine/rpc/protocol/message.h"
+#include "paceline/engine/rpc/protocol/frame.h"
 
 namespace paceline::rpc {
 namespace {

@@ -18,21 +18,10 @@
 #include <vector>
 
 #include "paceline/engine/rpc/protocol/session.h"
+#include "paceline/engine/rpc/worker_info.h"
 #include "paceline/engine/store/store.h"
 
 namespace paceline::rpc {
-
-struct WorkerInfo {
-  enum class State : std::uint8_t {
-    kPresent,
-    kLeft,  // it called leave()
-    kLost,  // its process ended in another way, or it was silent for a lease
-  };
-
-  std::string name, role;
-  State state{};
-  bool operator==(const WorkerInfo&) const = default;
-};
 
 // The introduction of a caller.
 struct Hello {

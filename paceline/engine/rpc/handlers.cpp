@@ -172,7 +172,7 @@ void Incoming::keep_own(std::uint64_t class_number, ObjectNumber number,
 
 Incoming::Incoming(std::shared_ptr<Server> server, std::shared_ptr<CalleeRecord> session,
                    std::string caller, const Frame& frame, Payload payload, Deadline deadline)
-    : Context(std::move(caller), deadline),
+    : ServedCall(std::move(caller), deadline),
       server_(std::move(server)),
       session_(std::move(session)),
       frame_(frame),
@@ -180,7 +180,15 @@ Incoming::Incoming(std::shared_ptr<Server> server, std::shared_ptr<CalleeRecord>
 
 Incoming::~Incoming() = default;
 
-void Incoming::run() { server_->execute(shared_from_this()); }
+void Incoming::run() { server_->execute(std::static_pointer_cast<Incoming>(shared_from_this())); }
+
+detail::ReceivedMessage Incoming::request() {
+  if (payload_.in_memory()) return {.own = &payload_.in_memory()};
+  references_ = references();
+  return {.bytes = std::as_const(payload_).bytes(),
+          .references = references_.get(),
+          .deadline = deadline()};
+}
 
 void Incoming::answer(ReplyStatus status, OutgoingPointer reply) {
   if (is_answered_.exchange(true)) return;

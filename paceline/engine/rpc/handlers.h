@@ -1,7 +1,7 @@
 #pragma once
 
-// The callee's side of a call: the request at its handler (Context, Incoming), the way methods are
-// served (Method), and the objects that methods belong to (Objects).
+// The callee's side of a call: the request at its handler (Incoming), and the objects that methods
+// belong to (Objects).
 
 #include <atomic>
 #include <cstddef>
@@ -20,80 +20,19 @@
 #include "paceline/engine/rpc/protocol/frame.h"
 #include "paceline/engine/rpc/protocol/session.h"
 #include "paceline/engine/rpc/references.h"
+#include "paceline/engine/rpc/served_call.h"
 #include "paceline/engine/rpc/setup.h"
 
 namespace paceline::rpc {
 
-// The call that a handler answers, as the handler sees it.
-//
-// Thread safety: every method may be called from any thread.
-class Context {
- public:  // internal
-  Context(std::string caller, Deadline deadline)
-      : caller_(std::move(caller)), deadline_(deadline) {}
-
- public:
-  Context(const Context&) = delete;
-  Context& operator=(const Context&) = delete;
-
-  // The name of the calling worker.
-  const std::string& caller() const { return caller_; }
-  // The moment by which the caller wants the reply; never() for a one-way message.
-  Deadline deadline() const { return deadline_; }
-  // True once the caller no longer waits for the reply: a long handler may stop.
-  bool is_cancelled() const {
-    return is_cancelled_.load(std::memory_order_relaxed) || deadline_.expired();
-  }
-
- public:  // internal
-  // find_object() and keep_object() of remote_ref.h call these.
-  virtual std::shared_ptr<void> find_own(std::uint64_t class_number, ObjectNumber number) const = 0;
-  virtual void keep_own(std::uint64_t class_number, ObjectNumber number,
-                        std::shared_ptr<void> object) = 0;
-
- protected:
-  ~Context() = default;
-  std::atomic<bool> is_cancelled_{false};
-
- private:
-  const std::string caller_;
-  const Deadline deadline_;
-};
+using detail::Method;
+using detail::UnreadableRequest;
 
 class Guest;
 class Incoming;
 class ReferenceTable;
 class Server;
 struct CalleeRecord;
-
-// The request does not have the type that the handler takes, so it was not executed.
-class UnreadableRequest : public Error {
- public:
-  explicit UnreadableRequest(const std::string& why) : Error(ErrorCode::kCorrupt, why) {}
-};
-
-// How a method is served.
-struct ServeOptions {
-  int threads = 0;           // handlers of this method that may run at a time; 0: any number
-  std::size_t queue = 4096;  // calls that may wait for a handler; further calls are refused
-};
-
-// Reads the request, and answers now or later. Its exceptions become the caller's CallError.
-using Handler = std::function<void(const std::shared_ptr<Incoming>& call)>;
-
-struct Method {
-  enum class Kind : std::uint8_t {
-    kPlain,
-    kAtOnce,  // the receiving thread runs it, in the order of arrival
-    kCreate,  // makes the object that the call names
-    kObject,  // belongs to the object that the call names
-  };
-  std::string name;
-  Handler handler;
-  Kind kind = Kind::kPlain;
-  ServeOptions options{};
-  std::uint64_t class_number = 0;  // for kCreate and kObject
-};
 
 // A queue of calls that run in order, a limited number at a time. The owner's mutex guards it.
 struct Lane {
@@ -106,30 +45,23 @@ struct Lane {
 //
 // Thread safety: any thread may call answer() and cancel(); everything else belongs to the thread
 // that runs it.
-class Incoming final : public Context,
-                       public Pool::Task,
-                       public std::enable_shared_from_this<Incoming> {
+class Incoming final : public detail::ServedCall, public Pool::Task {
  public:
   Incoming(std::shared_ptr<Server> server, std::shared_ptr<CalleeRecord> session,
            std::string caller, const Frame& frame, Payload payload, Deadline deadline);
   ~Incoming() override;
 
-  const Payload& payload() const { return payload_; }
-  // Sends the answer; any later answer is dropped.
-  void answer(OutgoingPointer reply) { answer(ReplyStatus::kOk, std::move(reply)); }
+  detail::ReceivedMessage request() override;
+  void answer(OutgoingPointer reply) override { answer(ReplyStatus::kOk, std::move(reply)); }
   void answer(ReplyStatus status, OutgoingPointer reply);
-  void fail(const std::string& why);
-  bool is_answered() const { return is_answered_; }
-  // Whether the reply goes to this worker itself.
-  bool is_for_self() const { return payload_.in_memory() != nullptr; }
+  void fail(const std::string& why) override;
+  bool is_answered() const override { return is_answered_; }
+  bool is_for_self() const override { return payload_.in_memory() != nullptr; }
   std::shared_ptr<ReferenceTable> references() const;
-
-  // The object of a kObject method, or, once its handler has made it, of a kCreate method.
-  std::shared_ptr<void> object;
 
   std::shared_ptr<void> find_own(std::uint64_t class_number, ObjectNumber number) const override;
   void keep_own(std::uint64_t class_number, ObjectNumber number,
-                std::shared_ptr<void> object) override;
+                std::shared_ptr<void> kept) override;
 
   void run() override;
   void cancel() { is_cancelled_ = true; }
@@ -140,6 +72,7 @@ class Incoming final : public Context,
   const std::shared_ptr<CalleeRecord> session_;
   const Frame frame_;
   Payload payload_;
+  std::shared_ptr<ReferenceTable> references_;  // takes the references in the request
   std::shared_ptr<Guest> teller_;  // the connection of a one-way message; null for a call
   std::shared_ptr<const Method> method_;
   CallMark mark_;

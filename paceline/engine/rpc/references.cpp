@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <exception>
+#include <span>
 #include <utility>
 
+#include "paceline/engine/core/authentication.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/log.h"
 #include "paceline/engine/rpc/protocol/frame.h"
@@ -132,6 +134,12 @@ CallTarget target_of(std::string_view method) {
 }
 
 }  // namespace
+
+ObjectNumber new_object_number() {
+  ObjectNumber number = 0;
+  while (number == 0) fill_random(std::as_writable_bytes(std::span(&number, 1)));
+  return number;
+}
 
 ReferenceHandle::~ReferenceHandle() {
   if (const auto there = table.lock()) there->drop(*this);

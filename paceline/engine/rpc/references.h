@@ -132,6 +132,9 @@ class ReferenceHandle {
 };
 using HandlePointer = std::shared_ptr<ReferenceHandle>;
 
+// A random number for a new object.
+ObjectNumber new_object_number();
+
 // Requests and replies of the built-in methods.
 struct ObjectList {
   std::vector<ObjectNumber> numbers;

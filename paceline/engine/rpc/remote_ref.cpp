@@ -2,9 +2,11 @@
 
 #include <mutex>
 #include <set>
+#include <utility>
 
-#include "paceline/engine/core/authentication.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/rpc/begin_call.h"
+#include "paceline/engine/rpc/references.h"
 
 namespace paceline::rpc {
 
@@ -15,14 +17,12 @@ std::string_view detail::full_method_name(std::string_view class_name, std::stri
   return *names.insert(fmt::format("{}.{}", class_name, method)).first;
 }
 
-ObjectNumber detail::new_object_number() {
-  ObjectNumber number = 0;
-  while (number == 0) fill_random(std::as_writable_bytes(std::span(&number, 1)));
-  return number;
-}
+namespace detail {
 
-std::shared_ptr<ReferenceTable> detail::table_of(const HandlePointer& handle,
-                                                 std::string_view method) {
+namespace {
+
+// The table that a reference belongs to.
+std::shared_ptr<ReferenceTable> table_of(const HandlePointer& handle, std::string_view method) {
   check(handle != nullptr, "{} over a reference that refers to nothing", method);
   auto table = handle->table.lock();
   check(table != nullptr,
@@ -31,11 +31,46 @@ std::shared_ptr<ReferenceTable> detail::table_of(const HandlePointer& handle,
   return table;
 }
 
-HandlePointer detail::receive_reference(MessageReader& in, const ObjectId& id) {
+}  // namespace
+
+const std::string& owner_of(const HandlePointer& handle) { return handle->id.owner; }
+ObjectNumber number_of(const HandlePointer& handle) { return handle->id.number; }
+
+bool is_same_object(const HandlePointer& one, const HandlePointer& other) {
+  return !one || !other ? one == other : one->id == other->id;
+}
+
+void write_reference(MessageWriter& out, const HandlePointer& handle) {
+  FieldCodec<ObjectId>::write(out, handle ? handle->id : ObjectId{});
+  if (handle) out.refer(handle);
+}
+
+HandlePointer read_reference(MessageReader& in) {
+  ObjectId id;
+  FieldCodec<ObjectId>::read(in, id);
+  if (id.number == 0) return nullptr;
   if (in.table() == nullptr) in.refuse("a reference means nothing outside a worker");
   auto handle = in.table()->receive(id);
   in.received(handle);
   return handle;
 }
+
+HandlePointer new_reference_beside(const HandlePointer& handle, std::string_view method) {
+  const auto table = table_of(handle, method);
+  ObjectId id = handle->id;
+  id.number = new_object_number();
+  return table->created(id);
+}
+
+FutureReply begin_object_call(const HandlePointer& handle, CallTarget target, RequestMaker request,
+                              std::chrono::milliseconds deadline) {
+  auto table = table_of(handle, target.method);
+  auto caller = table->caller_of(*handle, target.method);
+  target.object = handle->id.number;
+  auto call = begin_call(*caller, *table, target, request, Deadline::after(deadline));
+  return {std::move(caller), std::move(call), std::move(table)};
+}
+
+}  // namespace detail
 
 }  // namespace paceline::rpc

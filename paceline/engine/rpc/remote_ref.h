@@ -147,26 +147,35 @@ CallTarget own_target(std::string_view name, Effect effect) {
 // none, if its constructor has not ended, or if it belongs to another class than T.
 template <RemoteClass T>
 std::shared_ptr<T> find_object(const Context& context, ObjectNumber number) {
-  return std::static_pointer_cast<T>(context.find_own(method_id(T::kName), number));
+  return std::static_pointer_cast<T>(context.find_own(detail::method_id(T::kName), number));
 }
 // For a method that was called by call_and_keep(): keeps `object` for the caller, which then has a
 // reference to it. Throws Error(kAborted) if the caller no longer waits.
 template <RemoteClass T>
 void keep_object(Context& context, ObjectNumber number, std::shared_ptr<T> object) {
-  context.keep_own(method_id(T::kName), number, std::move(object));
+  context.keep_own(detail::method_id(T::kName), number, std::move(object));
 }
 
 namespace detail {
 
-// A random number for a new object.
-ObjectNumber new_object_number();
+// One copy of a reference; the RemoteRefs of a program share it. These functions require a handle
+// that is not null, unless stated otherwise.
+using HandlePointer = std::shared_ptr<ReferenceHandle>;
 
-// The table that a reference belongs to. Throws Error(kInvalid) for a reference to nothing, or if
-// its worker has left.
-std::shared_ptr<ReferenceTable> table_of(const HandlePointer& handle, std::string_view method);
+const std::string& owner_of(const HandlePointer& handle);
+ObjectNumber number_of(const HandlePointer& handle);
+bool is_same_object(const HandlePointer& one, const HandlePointer& other);  // null: no object
+// A field of a message; null is a reference to nothing.
+void write_reference(MessageWriter& out, const HandlePointer& handle);
+HandlePointer read_reference(MessageReader& in);
 
-// Takes a reference that arrived in a message.
-HandlePointer receive_reference(MessageReader& in, const ObjectId& id);
+// The next two throw Error(kInvalid) for a reference to nothing, or if its worker has left.
+
+// A reference to a new object, for the worker that has the object of `handle`. `method` keeps it.
+HandlePointer new_reference_beside(const HandlePointer& handle, std::string_view method);
+// Begins a call of a method of the object.
+FutureReply begin_object_call(const HandlePointer& handle, CallTarget target, RequestMaker request,
+                              std::chrono::milliseconds deadline);
 
 }  // namespace detail
 
@@ -178,16 +187,16 @@ class RemoteRef {
  public:
   RemoteRef() = default;  // refers to nothing
  public:                  // internal
-  RemoteRef(HandlePointer handle, std::chrono::milliseconds deadline)
+  RemoteRef(detail::HandlePointer handle, std::chrono::milliseconds deadline)
       : handle_(std::move(handle)), deadline_(deadline) {}
 
  public:
   explicit operator bool() const { return handle_ != nullptr; }
   // The worker that owns the object. Requires: the reference is not empty.
-  const std::string& owner() const { return handle_->id.owner; }
+  const std::string& owner() const { return detail::owner_of(handle_); }
   // The number with which the owner's handlers find the object. Requires: the reference is not
   // empty.
-  ObjectNumber number() const { return handle_->id.number; }
+  ObjectNumber number() const { return detail::number_of(handle_); }
 
   // Calls a method of the object. Throws ReferenceError, now or from the Future, if this reference
   // can no longer be used.
@@ -204,10 +213,9 @@ class RemoteRef {
   auto call_and_keep(typename detail::MethodTypes<decltype(Function)>::Request request,
                      const CallOptions& options = {}) const {
     using Reply = typename detail::MethodTypes<decltype(Function)>::Reply;
-    const CallTarget& target = detail::object_target<T, Function>();
-    ObjectId id = handle_ ? handle_->id : ObjectId{};
-    id.number = request.kept = detail::new_object_number();
-    const RemoteRef<Kept> kept(detail::table_of(handle_, target.method)->created(id), deadline_);
+    const detail::CallTarget& target = detail::object_target<T, Function>();
+    const RemoteRef<Kept> kept(detail::new_reference_beside(handle_, target.method), deadline_);
+    request.kept = kept.number();
     return std::pair<Future<Reply>, RemoteRef<Kept>>(
         begin<Reply>(target, std::move(request), options), kept);
   }
@@ -220,42 +228,39 @@ class RemoteRef {
   }
 
   bool operator==(const RemoteRef& other) const {
-    if (!handle_ || !other.handle_) return handle_ == other.handle_;
-    return handle_->id == other.handle_->id;
+    return detail::is_same_object(handle_, other.handle_);
   }
 
  private:
   template <class Other>
-  friend struct FieldCodec;
+  friend struct detail::FieldCodec;
 
   template <class Reply, class Request>
-  Future<Reply> begin(CallTarget target, Request request, const CallOptions& options) const {
-    const auto table = detail::table_of(handle_, target.method);
-    auto caller = table->caller_of(*handle_, target.method);
-    target.object = handle_->id.number;
-    auto call = detail::begin_call(*caller, *table, target, std::move(request),
-                                   Deadline::after(options.deadline.value_or(deadline_)));
-    return {std::move(caller), std::move(call), table};
+  Future<Reply> begin(const detail::CallTarget& target, Request request,
+                      const CallOptions& options) const {
+    return detail::begin_object_call(handle_, target, detail::RequestMaker(request),
+                                     options.deadline.value_or(deadline_));
   }
 
-  HandlePointer handle_;
+  detail::HandlePointer handle_;
   std::chrono::milliseconds deadline_ = detail::kDefaultDeadline;
 };
+
+namespace detail {
 
 template <class T>
 struct FieldCodec<RemoteRef<T>> {
   static constexpr FieldKind kKind = FieldKind::kMessage;
   static constexpr std::size_t kLeast = 4;
   static void write(MessageWriter& out, const RemoteRef<T>& reference) {
-    FieldCodec<ObjectId>::write(out, reference ? reference.handle_->id : ObjectId{});
-    if (reference) out.refer(reference.handle_);
+    write_reference(out, reference.handle_);
   }
   static void read(MessageReader& in, RemoteRef<T>& reference) {
-    ObjectId id;
-    FieldCodec<ObjectId>::read(in, id);
-    reference.handle_ = id.number == 0 ? nullptr : detail::receive_reference(in, id);
+    reference.handle_ = read_reference(in);
   }
 };
+
+}  // namespace detail
 
 // Makes an object that another worker creates, instead of the constructor of its class: it can give
 // the object what only this worker has.
@@ -276,42 +281,41 @@ std::vector<Method> methods_of(const ServeOptions& options, const MakeObject<T>&
                    class_number});
   };
   if constexpr (Creatable<T>) {
-    add(kCreateName, Method::Kind::kCreate, [make](const std::shared_ptr<Incoming>& call) {
-      const RequestOf<Arguments> arguments(*call);
+    add(kCreateName, Method::Kind::kCreate, [make](ServedCall& call) {
+      const RequestOf<Arguments> arguments(call);
       // NOLINTBEGIN(bugprone-branch-clone): clang-tidy compares the branches that T discards.
       if (make) {
-        call->object = make(*arguments, static_cast<Context&>(*call));
+        call.object = make(*arguments, static_cast<Context&>(call));
       } else if constexpr (std::constructible_from<T, const Arguments&, Context&>) {
-        call->object = std::make_shared<T>(*arguments, static_cast<Context&>(*call));
+        call.object = std::make_shared<T>(*arguments, static_cast<Context&>(call));
       } else if constexpr (std::constructible_from<T, const Arguments&>) {
-        call->object = std::make_shared<T>(*arguments);
+        call.object = std::make_shared<T>(*arguments);
       } else if constexpr (std::default_initializable<T>) {
-        call->object = std::make_shared<T>();
+        call.object = std::make_shared<T>();
       } else {
         throw Error(ErrorCode::kInvalid,
                     "serve() cannot make objects of this class; use "
                     "serve_made_by()");
       }
       // NOLINTEND(bugprone-branch-clone)
-      call->answer(make_outgoing(Nothing{}, call->is_for_self()));
+      call.answer(make_outgoing(Nothing{}, call.is_for_self()));
     });
   }
   if constexpr (Message<T>) {
-    add(kFetchName, Method::Kind::kObject, [](const std::shared_ptr<Incoming>& call) {
-      call->answer(
-          make_outgoing(T(*std::static_pointer_cast<T>(call->object)), call->is_for_self()));
+    add(kFetchName, Method::Kind::kObject, [](ServedCall& call) {
+      call.answer(make_outgoing(T(*std::static_pointer_cast<T>(call.object)), call.is_for_self()));
     });
   }
   const auto add_one = [&]<auto Function>(const RemoteMethod<Function>& method) {
     using Types = MethodTypes<decltype(Function)>;
-    add(method.name, Method::Kind::kObject, [](const std::shared_ptr<Incoming>& call) {
-      const RequestOf<typename Types::Request> request(*call);
-      T& object = *static_cast<T*>(call->object.get());
+    add(method.name, Method::Kind::kObject, [](ServedCall& call) {
+      const RequestOf<typename Types::Request> request(call);
+      T& object = *static_cast<T*>(call.object.get());
       const auto answer = [&](auto reply) {
-        call->answer(make_outgoing(std::move(reply), call->is_for_self()));
+        call.answer(make_outgoing(std::move(reply), call.is_for_self()));
       };
       if constexpr (Types::kHasContext) {
-        Context& context = *call;
+        Context& context = call;
         answer((object.*Function)(*request, context));
       } else {
         answer((object.*Function)(*request));

@@ -102,7 +102,7 @@ void Server::run_handler(const std::shared_ptr<Incoming>& call) {
   }
   CallStats::start(call->mark_);
   try {
-    method.handler(call);
+    method.handler(*call);
     if (creates) objects_.constructed(call->frame_.object, std::move(call->object));
   } catch (const UnreadableRequest& error) {
     refuse(ReplyStatus::kUnreadable, error.what());
@@ -228,30 +228,31 @@ void Server::told(Incoming& call, ReplyStatus status, const OutgoingPointer& mes
 void Server::serve_references() {
   serve({.name = std::string(kHoldMethod),
          .handler =
-             [this](const std::shared_ptr<Incoming>& call) {
-               const detail::RequestOf<ObjectList> request(*call);
+             [this](detail::ServedCall& call) {
+               const detail::RequestOf<ObjectList> request(call);
                ObjectStates states;
                {
-                 CalleeRecord& session = *call->session_;
+                 CalleeRecord& session = *static_cast<Incoming&>(call).session_;
                  const std::lock_guard lock(session.mutex);
                  for (const ObjectNumber number : (*request).numbers) {
                    const bool exists = !session.has_ended && objects_.hold(number, session.number);
                    states.exist.push_back(exists ? 1 : 0);
                  }
                }
-               call->answer(make_outgoing(std::move(states), call->is_for_self()));
+               call.answer(make_outgoing(std::move(states), call.is_for_self()));
              },
          .kind = Method::Kind::kAtOnce});
   serve({.name = std::string(kReleaseMethod),
          .handler =
-             [this](const std::shared_ptr<Incoming>& call) {
-               const detail::RequestOf<ObjectList> request(*call);
+             [this](detail::ServedCall& call) {
+               const detail::RequestOf<ObjectList> request(call);
+               const CalleeRecord& session = *static_cast<Incoming&>(call).session_;
                Objects::Dead dead;
                for (const ObjectNumber number : (*request).numbers) {
-                 objects_.release(number, call->session_->number, dead);
+                 objects_.release(number, session.number, dead);
                }
                bury(std::move(dead));
-               call->answer(make_outgoing(Nothing{}, call->is_for_self()));
+               call.answer(make_outgoing(Nothing{}, call.is_for_self()));
              },
          .kind = Method::Kind::kAtOnce});
 }

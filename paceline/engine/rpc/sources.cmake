@@ -2,6 +2,7 @@ set(SOURCES
   caller.cpp
   caller_connect.cpp
   caller_replies.cpp
+  calls.cpp
   directory.cpp
   handlers.cpp
   pool.cpp

@@ -6,9 +6,11 @@
 #include <future>
 #include <map>
 #include <mutex>
+#include <thread>
 
 #include <unistd.h>
 
+#include "paceline/engine/core/authentication.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/log.h"
@@ -16,6 +18,7 @@
 #include "paceline/engine/core/system/socket.h"
 #include "paceline/engine/rendezvous/launch_environment.h"
 #include "paceline/engine/rendezvous/meeting_point.h"
+#include "paceline/engine/rpc/begin_call.h"
 #include "paceline/engine/rpc/pool.h"
 #include "paceline/engine/rpc/server.h"
 #include "paceline/engine/store/prefix_store.h"
@@ -137,6 +140,26 @@ struct Workers::Impl : std::enable_shared_from_this<Impl> {
     std::vector<std::shared_ptr<Caller>> all;
     for (const auto& [name, caller] : callers) all.push_back(caller);
     return all;
+  }
+
+  Deadline until(const CallOptions& options) const {
+    return Deadline::after(options.deadline.value_or(deadline));
+  }
+  // The incarnation of the worker on which an object is about to be made. Waits for a worker that
+  // has not joined yet.
+  std::string incarnation_of(const Caller& callee, Deadline until) const {
+    std::string incarnation = callee.incarnation();
+    if (!incarnation.empty() && !callee.is_callee_gone()) return incarnation;
+    const Pool::Blocked blocked;
+    Directory& directory = *setup->directory;
+    auto entry = directory.find(callee.name());
+    for (; !entry && !until.expired(); entry = directory.find(callee.name())) {
+      std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(kNameless, until.remaining()));
+    }
+    check(entry && entry->state == WorkerInfo::State::kPresent, "{}: create: {}", setup->self.name,
+          entry ? fmt::format("worker {} has left or is lost", callee.name())
+                : directory.nobody(callee.name()));
+    return entry->incarnation;
   }
 
   // Housekeeping on any thread of the pool: deadlines, leases, and from time to time the other
@@ -268,34 +291,34 @@ Workers::~Workers() {
 
 const std::string& Workers::name() const { return impl_->setup->self.name; }
 const std::shared_ptr<Store>& Workers::store() const { return impl_->setup->directory->store(); }
-void Workers::serve(std::vector<Method> methods) { impl_->server->serve(std::move(methods)); }
+void Workers::serve(std::vector<detail::Method> methods) {
+  impl_->server->serve(std::move(methods));
+}
 std::chrono::milliseconds Workers::default_deadline() const { return impl_->deadline; }
 void Workers::leave() { impl_->leave(); }
 
-const std::shared_ptr<ReferenceTable>& Workers::references() const { return impl_->references; }
-
-std::shared_ptr<Caller> Workers::caller_of(const std::string& worker) const {
-  return impl_->caller_of(worker);
+detail::FutureReply Workers::begin(const std::string& worker, const detail::CallTarget& target,
+                                   detail::RequestMaker request, const CallOptions& options) const {
+  auto caller = impl_->caller_of(worker);
+  auto call = begin_call(*caller, *impl_->references, target, request, impl_->until(options));
+  return {std::move(caller), std::move(call), impl_->references};
 }
 
-std::pair<std::shared_ptr<Caller>, HandlePointer> Workers::new_object(const std::string& worker,
-                                                                      Deadline deadline) const {
-  auto caller = impl_->caller_of(worker);
-  std::string incarnation = caller->incarnation();
-  if (incarnation.empty() || caller->is_callee_gone()) {
-    const Pool::Blocked blocked;
-    Directory& directory = *impl_->setup->directory;
-    auto entry = directory.find(worker);
-    for (; !entry && !deadline.expired(); entry = directory.find(worker)) {
-      std::this_thread::sleep_for(
-          std::min<std::chrono::nanoseconds>(kNameless, deadline.remaining()));
-    }
-    check(entry && entry->state == WorkerInfo::State::kPresent, "{}: create: {}", name(),
-          entry ? fmt::format("worker {} has left or is lost", worker) : directory.nobody(worker));
-    incarnation = entry->incarnation;
-  }
-  return {std::move(caller),
-          impl_->references->created({worker, incarnation, detail::new_object_number()})};
+void Workers::send(const std::string& worker, const detail::CallTarget& target,
+                   detail::RequestMaker request) const {
+  tell_call(*impl_->caller_of(worker), *impl_->references, target, request, impl_->until({}));
+}
+
+detail::HandlePointer Workers::begin_create(const std::string& worker, detail::CallTarget target,
+                                            detail::RequestMaker arguments,
+                                            const CallOptions& options) const {
+  const Deadline deadline = impl_->until(options);
+  const auto caller = impl_->caller_of(worker);
+  const auto reference = impl_->references->created(
+      {worker, impl_->incarnation_of(*caller, deadline), new_object_number()});
+  target.object = reference->id.number;
+  reference->creation = begin_call(*caller, *impl_->references, target, arguments, deadline);
+  return reference;
 }
 
 std::vector<WorkerInfo> Workers::list() const {

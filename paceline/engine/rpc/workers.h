@@ -45,12 +45,11 @@
 #include <utility>
 #include <vector>
 
-#include "paceline/engine/core/authentication.h"
+#include "paceline/engine/core/secret.h"
 #include "paceline/engine/rpc/call_error.h"
 #include "paceline/engine/rpc/calls.h"
-#include "paceline/engine/rpc/directory.h"
-#include "paceline/engine/rpc/protocol/message.h"
 #include "paceline/engine/rpc/remote_ref.h"
+#include "paceline/engine/rpc/worker_info.h"
 #include "paceline/engine/store/store.h"
 
 namespace paceline::rpc {
@@ -81,7 +80,7 @@ struct JoinOptions {
   int num_threads = 2, max_threads = 64;
   // A worker that has been silent for this time has lost its references, and counts as lost.
   // Workers look at each other every 100 ms at most, so use at least 400 ms.
-  std::chrono::nanoseconds lease = kDefaultLease;
+  std::chrono::nanoseconds lease = std::chrono::seconds(10);
   std::chrono::milliseconds leave_timeout = std::chrono::seconds(5);
   // How long a thread that waits for a worker of this host polls for its message before it sleeps.
   // Polling saves some microseconds per call and costs a core. 0: for 25 microseconds, as long as
@@ -104,7 +103,7 @@ class Workers {
   // Throws Error(kInvalid) if the method already has a handler.
   template <class M, class F>
   void serve(F handler, const ServeOptions& options = {}) {
-    serve(std::vector{Method{
+    serve(std::vector{detail::Method{
         .name = std::string(M::kName),
         .handler = detail::make_handler<typename M::Request, typename M::Reply>(std::move(handler)),
         .options = options}});
@@ -127,18 +126,14 @@ class Workers {
   template <class M>
   Future<typename M::Reply> call(const std::string& worker, typename M::Request request = {},
                                  const CallOptions& options = {}) {
-    auto caller = caller_of(worker);
-    auto call = detail::begin_call(*caller, *references(), detail::target_of<M>(),
-                                   std::move(request), deadline_of(options));
-    return {std::move(caller), std::move(call), references()};
+    return begin(worker, detail::target_of<M>(), detail::RequestMaker(request), options);
   }
 
   // Sends a one-way message: there is no reply, not even for a failure. It is executed at most
   // once. Throws CallError at once if the callee's credit is used up.
   template <class M>
   void tell(const std::string& worker, typename M::Request request = {}) {
-    detail::tell_call(*caller_of(worker), *references(), detail::target_of<M>(), std::move(request),
-                      deadline_of({}));
+    send(worker, detail::target_of<M>(), detail::RequestMaker(request));
   }
 
   // Makes an object on a worker that serves its class. The reference can be used at once; if the
@@ -148,13 +143,9 @@ class Workers {
   RemoteRef<T> create(const std::string& worker,
                       typename detail::ArgumentsOf<T>::Type arguments = {},
                       const CallOptions& options = {}) {
-    const Deadline deadline = deadline_of(options);
-    const auto [caller, reference] = new_object(worker, deadline);
-    CallTarget target = detail::own_target<T>(detail::kCreateName, Effect::kOnce);
-    target.object = reference->id.number;
-    reference->creation =
-        detail::begin_call(*caller, *references(), target, std::move(arguments), deadline);
-    return {reference, default_deadline()};
+    return {begin_create(worker, detail::own_target<T>(detail::kCreateName, Effect::kOnce),
+                         detail::RequestMaker(arguments), options),
+            default_deadline()};
   }
 
   // All workers that have joined so far, with their states.
@@ -180,15 +171,15 @@ class Workers {
   struct Impl;
   explicit Workers(std::shared_ptr<Impl> impl);
 
-  void serve(std::vector<Method> methods);
-  std::shared_ptr<Caller> caller_of(const std::string& worker) const;
-  std::pair<std::shared_ptr<Caller>, HandlePointer> new_object(const std::string& worker,
-                                                               Deadline deadline) const;
-  const std::shared_ptr<ReferenceTable>& references() const;
+  void serve(std::vector<detail::Method> methods);
+  detail::FutureReply begin(const std::string& worker, const detail::CallTarget& target,
+                            detail::RequestMaker request, const CallOptions& options) const;
+  void send(const std::string& worker, const detail::CallTarget& target,
+            detail::RequestMaker request) const;
+  detail::HandlePointer begin_create(const std::string& worker, detail::CallTarget target,
+                                     detail::RequestMaker arguments,
+                                     const CallOptions& options) const;
   std::chrono::milliseconds default_deadline() const;
-  Deadline deadline_of(const CallOptions& options) const {
-    return Deadline::after(options.deadline.value_or(default_deadline()));
-  }
 
   std::shared_ptr<Impl> impl_;
 };

@@ -4,6 +4,7 @@
 //
 // Thread safety: as TableAccess.
 
+#include "paceline/engine/tables/cut_parts.h"
 #include "paceline/engine/tables/table_access.h"
 #include "paceline/engine/tables/table_cut.h"
 

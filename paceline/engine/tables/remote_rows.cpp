@@ -9,6 +9,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/optim_kernels/kernels.h"
+#include "paceline/engine/tables/cut_parts.h"
 #include "paceline/engine/tables/row_checks.h"
 #include "paceline/engine/tables/row_server.h"
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "paceline/engine/core/system/host.h"
+#include "paceline/engine/tables/cut_parts.h"
 #include "paceline/engine/tables/row_batch.h"
 #include "paceline/engine/tables/row_store.h"
 #include "paceline/engine/tables/rows.h"

@@ -1,9 +1,8 @@
-#include "paceline/engine/tables/table_cut.h"
-
 #include <algorithm>
 #include <map>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/tables/cut_parts.h"
 
 namespace paceline::tables {
 

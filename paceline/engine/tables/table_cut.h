@@ -9,8 +9,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -44,15 +42,5 @@ struct TableCut {
 
   bool operator==(const TableCut&) const = default;
 };
-
-// Decides which ids a table takes from a cut.
-using TakesId = std::function<bool(Id)>;
-
-// The ids that `takes` accepts, and all sessions. Thread safety: pure functions.
-TableCut select(const TableCut& cut, const TakesId& takes);
-// One cut with the ids of all, for tables that are divided among several servers. Of a session that
-// is in several parts, the record of its last push remains. Requires: no id is in two parts. Throws
-// Error(kInvalid) if they are not parts of one table.
-TableCut merge(std::span<const TableCut> parts);
 
 }  // namespace paceline::tables

@@ -12,7 +12,7 @@
 
 #include <sys/types.h>
 
-#include "paceline/engine/core/dtype.h"
+#include "paceline/engine/core/dtype_traits.h"
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/core/system/host.h"
 #include "paceline/engine/telemetry/timeline.h"

@@ -1,8 +1,7 @@
-#include "paceline/engine/transport/link_options.h"
-
 #include <cstddef>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/transport/transport_name.h"
 
 namespace paceline {
 

@@ -5,17 +5,12 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 
 namespace paceline {
 
 // How the ranks of a group exchange bytes. kAuto: loopback for threads of one process, shared
 // memory on one host, TCP between hosts. kUcx: the same, but UCX between hosts.
 enum class TransportKind : std::uint8_t { kAuto, kTcp, kShm, kLoopback, kUcx };
-
-// "auto", "tcp", "shm", "loopback", "ucx"; any other name gives Error(kInvalid), which names it.
-TransportKind parse_transport(const std::string& name);
-std::string_view name_of(TransportKind transport);
 
 struct LinkOptions {
   TransportKind transport = TransportKind::kAuto;

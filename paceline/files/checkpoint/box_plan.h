@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "paceline/engine/collectives/group/process_group.h"
-#include "paceline/engine/core/dtype.h"
+#include "paceline/engine/core/dtype_traits.h"
 #include "paceline/files/checkpoint/box.h"
 #include "paceline/files/checkpoint/manifest.h"
 

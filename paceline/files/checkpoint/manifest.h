@@ -15,7 +15,7 @@
 #include <string_view>
 #include <vector>
 
-#include "paceline/engine/core/dtype.h"
+#include "paceline/engine/core/dtype_traits.h"
 #include "paceline/files/checkpoint/box.h"
 
 namespace paceline {

@@ -12,6 +12,7 @@
 #include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/engine/collectives/group/shared_error.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/dtype_traits.h"
 #include "paceline/engine/core/json_text.h"
 #include "paceline/engine/core/log.h"
 #include "paceline/files/checkpoint/box_file.h"

@@ -11,7 +11,7 @@
 #include "paceline/engine/collectives/flight/explain.h"
 #include "paceline/engine/collectives/flight/positions.h"
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/dtype.h"
+#include "paceline/engine/core/dtype_traits.h"
 #include "paceline/engine/core/json_text.h"
 #include "paceline/engine/core/number_text.h"
 #include "paceline/engine/core/system/host.h"

@@ -2,6 +2,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/log.h"
+#include "paceline/engine/core/logical_shards.h"
 #include "paceline/engine/core/system/thread.h"
 #include "paceline/training/data/batch_source.h"
 #include "paceline/training/tensor/random.h"

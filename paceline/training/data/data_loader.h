@@ -42,7 +42,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "paceline/engine/core/logical_shards.h"
+#include "paceline/engine/core/job_logical_shards.h"
 #include "paceline/training/data/dataset.h"
 #include "paceline/training/data/distributed_sampler.h"
 #include "paceline/training/data/streamed_dataset.h"
@@ -75,7 +75,7 @@ struct DataLoaderOptions {
   int prefetch = 4;                    // batches prepared ahead
   bool drop_last = false;              // leave out an incomplete last batch
   // Logical shards of a training step; 0: no logical shards. Must be the same on every rank.
-  std::int64_t logical_shards = job_logical_shards();
+  std::int64_t logical_shards = paceline::detail::job_logical_shards();
   // With a sampler: the samples of a batch, or of a global batch, belong to one group. Null:
   // samples may be of any group.
   Groups groups = nullptr;

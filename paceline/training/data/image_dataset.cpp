@@ -12,6 +12,7 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/training/data/dataset_files.h"
 #include "paceline/training/data/image_batch.h"
+#include "paceline/training/data/transform.h"
 
 namespace paceline::data {
 
@@ -145,20 +146,24 @@ ImageDataset readable(ImageDataset dataset) {
   return dataset;
 }
 
+ImageShape shape_of(const ImageDataset& images) {
+  return {images.channels(), images.height(), images.width()};
+}
+
 }  // namespace
 
 ImageSamples::ImageSamples(ImageDataset images, const ImageSamplesOptions& options)
     : images_(readable(std::move(images))),
-      shape_{images_.channels(), images_.height(), images_.width()},
       channels_last_(options.channels_last),
-      transform_(shape_, options) {}
+      transform_(std::make_shared<const ImageTransform>(shape_of(images_), options)) {}
 
 std::vector<at::Tensor> ImageSamples::batch(std::span<const std::int64_t> indices,
                                             std::int64_t epoch) const {
   const auto* const images = images_.images.data_ptr<std::uint8_t>();
   const auto* const labels = images_.labels.data_ptr<std::int64_t>();
-  return make_image_batch(indices, shape_, channels_last_, [&](std::int64_t index, float* out) {
-    transform_.apply(images + index * shape_.pixels(), out, epoch, index);
+  const ImageShape shape = shape_of(images_);
+  return make_image_batch(indices, shape, channels_last_, [&](std::int64_t index, float* out) {
+    transform_->apply(images + index * shape.pixels(), out, epoch, index);
     return labels[index];
   });
 }

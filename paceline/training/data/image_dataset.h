@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -12,9 +13,11 @@
 #include <ATen/core/Tensor.h>
 
 #include "paceline/training/data/dataset.h"
-#include "paceline/training/data/transform.h"
+#include "paceline/training/data/image_samples_options.h"
 
 namespace paceline::data {
+
+class ImageTransform;  // transform.h
 
 // Images as the files store them: one byte for each pixel and channel.
 struct ImageDataset {
@@ -62,9 +65,8 @@ class ImageSamples : public Dataset {
 
  private:
   const ImageDataset images_;
-  const ImageShape shape_;
   const bool channels_last_;
-  const ImageTransform transform_;
+  const std::shared_ptr<const ImageTransform> transform_;
 };
 
 }  // namespace paceline::data

@@ -6,7 +6,8 @@
 #include <torch/types.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/training/models/divided_layer.h"
+#include "paceline/training/models/layer_parameters.h"
+#include "paceline/training/models/transformer.h"
 
 namespace paceline::models {
 namespace {
@@ -47,7 +48,8 @@ void BertImpl::reset() {
   segments_ = register_module("segments", torch::nn::Embedding(options_.segments, width));
   embedding_norm_ = layers_.layer_norm(norm_of(width));
   register_module("embedding_norm", embedding_norm_.ptr());
-  blocks_ = register_module("blocks", TransformerBlocks(block_options(), layers_, options_.layers));
+  blocks_ = register_module(
+      "blocks", std::make_shared<TransformerBlocksImpl>(block_options(), layers_, options_.layers));
   head_ = layers_.linear({width, width});
   register_module("head", head_.ptr());
   head_norm_ = layers_.layer_norm(norm_of(width));

@@ -7,6 +7,7 @@
 // The model does not depend on other ranks and supports clone().
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include <torch/nn/cloneable.h>
@@ -14,10 +15,13 @@
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/pimpl.h>
 
+#include "paceline/training/models/block_range.h"
 #include "paceline/training/models/layers.h"
-#include "paceline/training/models/transformer.h"
 
 namespace paceline::models {
+
+struct TransformerBlockOptions;  // transformer.h
+class TransformerBlocksImpl;
 
 // The defaults are those of BERT-base, uncased, with 110 million parameters.
 struct BertOptions {
@@ -68,7 +72,7 @@ class BertImpl : public torch::nn::Cloneable<BertImpl> {
   torch::nn::AnyModule words_, embedding_norm_, head_, head_norm_;
   at::Tensor head_bias_;
   torch::nn::Embedding positions_{nullptr}, segments_{nullptr};
-  TransformerBlocks blocks_{nullptr};
+  std::shared_ptr<TransformerBlocksImpl> blocks_;
 };
 TORCH_MODULE(Bert);
 

@@ -5,20 +5,13 @@
 // Thread safety: all functions are pure.
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
-#include <torch/nn/module.h>
-#include <torch/nn/modules/container/any.h>
 
 namespace paceline::models {
-
-// The layer's own parameter "weight". Do not keep the tensor: a clone of the model has a different
-// one.
-at::Tensor weight_of(const torch::nn::AnyModule& layer);
 
 // The part of the whole layer's weights that a divided layer holds: the number of parts and which
 // one it is. Plain data: nothing here communicates. Along one dimension a weight is a list of
@@ -49,10 +42,5 @@ class DividedLayer {
   // The division of the layer's own parameter with this name; nullopt: the parameter is whole.
   virtual std::optional<Division> division_of(const std::string& parameter) const = 0;
 };
-
-using ParameterVisitor = std::function<void(const std::string& name, at::Tensor& parameter,
-                                            const std::optional<Division>& division)>;
-// Visits all parameters with their full names, in the order of named_parameters().
-void visit_parameters(const torch::nn::Module& module, const ParameterVisitor& visitor);
 
 }  // namespace paceline::models

@@ -3,6 +3,7 @@
 #include <limits>
 #include <span>
 #include <string>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -11,9 +12,16 @@
 
 #include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/check.h"
-#include "paceline/training/models/divided_layer.h"
+#include "paceline/training/models/layer_parameters.h"
+#include "paceline/training/models/transformer.h"
 
 namespace paceline::models {
+
+GptPast::GptPast(std::vector<KeyValues> layers)
+    : layers_(std::make_unique<std::vector<KeyValues>>(std::move(layers))) {}
+GptPast::~GptPast() = default;
+GptPast::GptPast(GptPast&&) noexcept = default;
+GptPast& GptPast::operator=(GptPast&&) noexcept = default;
 
 GptImpl::GptImpl(const GptOptions& options, const Layers& layers)
     : options_(options), layers_(layers) {
@@ -36,7 +44,8 @@ void GptImpl::reset() {
   register_module("wte", wte_.ptr());
   if (options_.rotary_base == 0)
     wpe_ = register_module("wpe", torch::nn::Embedding(options_.context, options_.width));
-  h_ = register_module("h", TransformerBlocks(block_options(), layers_, options_.layers));
+  h_ = register_module(
+      "h", std::make_shared<TransformerBlocksImpl>(block_options(), layers_, options_.layers));
   ln_f_ = layers_.layer_norm(torch::nn::LayerNormOptions({options_.width}));
   register_module("ln_f", ln_f_.ptr());
   init_transformer(*this, 2 * options_.layers);
@@ -58,13 +67,17 @@ std::vector<at::Tensor> GptImpl::embed(const std::vector<at::Tensor>& inputs) {
   return {embed_from(inputs.at(0), 0)};
 }
 
+at::Tensor GptImpl::run_blocks(const std::vector<at::Tensor>& states) {
+  return h_->forward(states[0]);
+}
+
 at::Tensor GptImpl::logits_of(const at::Tensor& states) {
   return layers_.logits(ln_f_.forward<at::Tensor>(states), weight_of(wte_), {});
 }
 
 at::Tensor GptImpl::forward(const at::Tensor& tokens, GptPast* past) {
   at::Tensor states = embed_from(tokens, past == nullptr ? 0 : past->count_);
-  states = h_->forward(states, {}, past == nullptr ? nullptr : &past->layers_);
+  states = h_->forward(states, {}, past == nullptr ? nullptr : past->layers_.get());
   if (past != nullptr) past->count_ += tokens.size(1);
   return logits_of(states);
 }

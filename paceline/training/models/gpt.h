@@ -9,6 +9,7 @@
 // The model does not depend on other ranks and supports clone().
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,10 +19,14 @@
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/pimpl.h>
 
+#include "paceline/training/models/block_range.h"
 #include "paceline/training/models/layers.h"
-#include "paceline/training/models/transformer.h"
 
 namespace paceline::models {
+
+struct KeyValues;  // transformer.h
+struct TransformerBlockOptions;
+class TransformerBlocksImpl;
 
 // The defaults are those of GPT-2 with 124 million parameters.
 struct GptOptions {
@@ -40,14 +45,18 @@ struct GptOptions {
 // Gpt::make_past().
 class GptPast {
  public:
+  ~GptPast();
+  GptPast(GptPast&&) noexcept;
+  GptPast& operator=(GptPast&&) noexcept;
+
   // The tokens of each sequence so far.
   std::int64_t count() const { return count_; }
 
  private:
   friend class GptImpl;
-  explicit GptPast(std::vector<KeyValues> layers) : layers_(std::move(layers)) {}
+  explicit GptPast(std::vector<KeyValues> layers);
 
-  std::vector<KeyValues> layers_;
+  std::unique_ptr<std::vector<KeyValues>> layers_;
   std::int64_t count_ = 0;
 };
 
@@ -75,7 +84,7 @@ class GptImpl : public torch::nn::Cloneable<GptImpl> {
   // The parts that make up stages (transformer_stage.h). embed(): tokens -> states. run_blocks():
   // states -> states after the blocks. logits_of(): states -> logits.
   std::vector<at::Tensor> embed(const std::vector<at::Tensor>& inputs);
-  at::Tensor run_blocks(const std::vector<at::Tensor>& states) { return h_->forward(states[0]); }
+  at::Tensor run_blocks(const std::vector<at::Tensor>& states);
   at::Tensor logits_of(const at::Tensor& states);
   at::Tensor tied_weight() const;
   void share_tied_weight(const GptImpl& other);  // takes the weight of `other`
@@ -90,7 +99,7 @@ class GptImpl : public torch::nn::Cloneable<GptImpl> {
   Layers layers_;
   torch::nn::AnyModule wte_, ln_f_;
   torch::nn::Embedding wpe_{nullptr};
-  TransformerBlocks h_{nullptr};
+  std::shared_ptr<TransformerBlocksImpl> h_;
 };
 TORCH_MODULE(Gpt);
 

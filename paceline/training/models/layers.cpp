@@ -9,6 +9,7 @@
 
 #include "paceline/training/models/apply_linear.h"
 #include "paceline/training/models/divided_layer.h"
+#include "paceline/training/models/layer_parameters.h"
 #include "paceline/training/models/linear.h"
 
 namespace paceline {

@@ -12,6 +12,7 @@
 #include <torch/nn/modules/container/any.h>
 #include <torch/nn/pimpl.h>
 
+#include "paceline/training/models/block_range.h"
 #include "paceline/training/models/layers.h"
 
 namespace paceline::models {
@@ -114,15 +115,6 @@ TORCH_MODULE(TransformerBlock);
 // biases are 0; norms keep their values. A divided layer (layers.h) gets its part of the whole
 // layer's values.
 void init_transformer(torch::nn::Module& module, std::int64_t num_branches);
-
-// Blocks [begin, end).
-struct BlockRange {
-  std::int64_t begin = 0, end = 0;
-
-  // Returns the blocks of a stage of a pipeline; the numbers of blocks of two stages differ by at
-  // most one. Error(kInvalid) when there are more stages than blocks.
-  static BlockRange of_stage(std::int64_t num_blocks, int stage, int num_stages);
-};
 
 // The blocks of a transformer, in order: all of them, or the blocks of one pipeline stage. A
 // block's name is its number in the whole model.

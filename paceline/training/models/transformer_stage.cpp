@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/training/models/transformer.h"
 
 namespace paceline::models {
 

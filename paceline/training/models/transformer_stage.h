@@ -20,8 +20,8 @@
 #include <torch/nn/pimpl.h>
 
 #include "paceline/training/models/bert.h"
+#include "paceline/training/models/block_range.h"
 #include "paceline/training/models/gpt.h"
-#include "paceline/training/models/transformer.h"
 
 namespace paceline::models {
 

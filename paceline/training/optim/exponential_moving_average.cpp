@@ -10,6 +10,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/optim_kernels/kernels.h"
+#include "paceline/training/optim/metadata_words.h"
 #include "paceline/training/optim/rules/tensor_blocks.h"
 #include "paceline/training/tensor/tensor_view.h"
 

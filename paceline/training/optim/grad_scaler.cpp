@@ -8,6 +8,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/optim_kernels/kernels.h"
+#include "paceline/training/optim/metadata_words.h"
 #include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/optim/rules/tensor_blocks.h"
 

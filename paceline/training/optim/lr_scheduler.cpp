@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/training/optim/metadata_words.h"
 
 namespace paceline::optim {
 

@@ -1,10 +1,9 @@
-#include "paceline/training/optim/metadata.h"
-
 #include <charconv>
 
 #include <fmt/ranges.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/training/optim/metadata_words.h"
 
 namespace paceline::optim {
 

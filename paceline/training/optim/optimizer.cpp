@@ -21,6 +21,10 @@ bool Optimizer::has_state() const { return !core_->rows().state_names().empty();
 
 NormPair Optimizer::measure(const UpdateSlice& /*slice*/) const { return {}; }
 
+bool Optimizer::take_whole_step(std::vector<double>& /*rates*/) const { return false; }
+
+std::size_t Optimizer::num_bytes_of_own_state() const { return 0; }
+
 std::shared_ptr<void> Optimizer::writable_parameters() const {
   return core_->writable_parameters();
 }
@@ -59,6 +63,8 @@ void Optimizer::set_state(const NamedTensors& state) { core_->set_state(state); 
 
 void Optimizer::verify_state() const { core_->verify_state(); }
 
-std::size_t Optimizer::num_state_bytes() const { return core_->rows().num_state_bytes(); }
+std::size_t Optimizer::num_state_bytes() const {
+  return core_->rows().num_state_bytes() + num_bytes_of_own_state();
+}
 
 }  // namespace paceline::optim

@@ -119,6 +119,11 @@ class Optimizer {
   // With Norms::kPerParameter it is called before update(). Returns the sums of squares over these
   // elements; there are at most kBlock of them.
   virtual NormPair measure(const UpdateSlice& slice) const;
+  // Takes a step of all parameters by itself, without update(), and returns true; false: it has
+  // done nothing. `rates`: the learning rates, which it may change.
+  virtual bool take_whole_step(std::vector<double>& rates) const;
+  // The bytes of state that a class keeps by itself.
+  virtual std::size_t num_bytes_of_own_state() const;
 
  private:
   friend class OptimizerCore;

@@ -12,6 +12,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/dtype_traits.h"
 #include "paceline/engine/core/timing.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/tensor/tensor_marks.h"
@@ -203,6 +204,10 @@ void OptimizerCore::step() try {
   require_parameters();
   const at::NoGradGuard no_grad;
   const auto gradients = this->gradients();
+  if (owner_.take_whole_step(learning_rates_)) {
+    for (const OrderedGradient& gradient : gradients) ++num_steps_[gradient.parameter];
+    return;
+  }
   guard_.verify_unread(gradients);
   if (norms_) {
     if (!parts_.layers) require_whole_parameters(owner_.name(), parameters());

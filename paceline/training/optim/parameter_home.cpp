@@ -8,6 +8,7 @@
 
 #include "paceline/engine/collectives/memory/one_copy.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/dtype_traits.h"
 #include "paceline/training/optim/divided_parameters.h"
 #include "paceline/training/tensor/collectives.h"
 

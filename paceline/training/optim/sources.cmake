@@ -4,6 +4,7 @@ set(SOURCES
   exponential_moving_average.cpp
   grad_scaler.cpp
   guarded_state.cpp
+  libtorch_optimizer.cpp
   lr_scheduler.cpp
   optimizer.cpp
   optimizer_core.cpp

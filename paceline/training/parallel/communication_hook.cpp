@@ -8,6 +8,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/training/optim/metadata_words.h"
 #include "paceline/training/parallel/reducer/vectorised_loops.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/tensor/tensor_view.h"

@@ -9,7 +9,7 @@
 #include <limits>
 #include <memory>
 
-#include "paceline/engine/core/logical_shards.h"
+#include "paceline/engine/core/job_logical_shards.h"
 
 namespace paceline::optim {
 class Optimizer;
@@ -54,7 +54,7 @@ struct DistributedDataParallelOptions {
   // shards, the model has the same bits for every number of ranks that divides them
   // (engine/core/logical_shards.h), if each rank has the same number of threads. The loop must call
   // set_synchronize(batch.ends_step) of the reducer before each pass, as train::TrainingRun does.
-  std::int64_t logical_shards = job_logical_shards();
+  std::int64_t logical_shards = paceline::detail::job_logical_shards();
   // Set by fully_shard(): the optimizer that the wrapper divides among the ranks, and how, once
   // they have rank 0's parameters; the wrapper takes the names from the module. The optimizer must
   // outlive the wrapper. Null: the wrapper divides no optimizer.

@@ -1,12 +1,16 @@
 #include "paceline/training/parallel/low_communication.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include <ATen/ATen.h>
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/rpc/workers.h"
+#include "paceline/training/optim/metadata_words.h"
+#include "paceline/training/parallel/outer_messages.h"
+#include "paceline/training/parallel/outer_step.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/tensor/tensor_view.h"
 
@@ -36,6 +40,18 @@ std::int64_t number_of(at::ScalarType wire) {
 }
 
 }  // namespace
+
+struct LowCommunication::Travelling {
+  std::size_t fragment = 0;
+  std::int64_t due = 0;  // step
+  at::Tensor sent;       // this rank's part of the parameters when it was sent
+  at::Tensor values;     // the difference; becomes its mean
+  at::Tensor payload, payloads;
+  WorkPtr work;
+  std::optional<rpc::Future<detail::ExchangeUpdate::Reply>> reply;
+};
+
+LowCommunication::~LowCommunication() = default;
 
 LowCommunication::LowCommunication(std::shared_ptr<ProcessGroup> peers,
                                    std::shared_ptr<ProcessGroup> learner,
@@ -213,7 +229,8 @@ void LowCommunication::send(std::size_t number, std::int64_t due) {
   Fragment& fragment = fragments_[number];
   const std::int64_t end = fragment.begin + fragment.size;
   const std::int64_t size = std::min(fragment.part_size, end - fragment.part_begin);
-  Travelling& round = travelling_.emplace();
+  travelling_ = std::make_unique<Travelling>();
+  Travelling& round = *travelling_;
   round.fragment = number;
   round.due = due;
   {

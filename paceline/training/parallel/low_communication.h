@@ -42,20 +42,20 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include "paceline/engine/collectives/group/process_group.h"
-#include "paceline/engine/rpc/workers.h"
 #include "paceline/training/optim/metadata.h"
 #include "paceline/training/optim/optimizer.h"
-#include "paceline/training/parallel/outer_messages.h"
-#include "paceline/training/parallel/outer_step.h"
 
 namespace paceline {
+
+namespace rpc {
+class Workers;
+}
 
 struct LowCommunicationOptions {
   std::int64_t period = 50;    // H: steps between two rounds of a fragment
@@ -89,6 +89,7 @@ class LowCommunication {
   LowCommunication(rpc::Workers& workers, const std::string& server,
                    std::shared_ptr<ProcessGroup> learner, std::vector<at::Tensor> parameters,
                    const LowCommunicationOptions& options);
+  ~LowCommunication();
 
   // Call it after each step of the optimizer, on every rank. Collective in the steps in which a
   // fragment is sent or arrives. Errors of collectives and of calls. `tokens`: how much the learner
@@ -121,15 +122,7 @@ class LowCommunication {
     std::int64_t tokens = 0;                     // since it was sent
     std::uint64_t version = 0;                   // of the server
   };
-  struct Travelling {
-    std::size_t fragment = 0;
-    std::int64_t due = 0;  // step
-    at::Tensor sent;       // this rank's part of the parameters when it was sent
-    at::Tensor values;     // the difference; becomes its mean
-    at::Tensor payload, payloads;
-    WorkPtr work;
-    std::optional<rpc::Future<detail::ExchangeUpdate::Reply>> reply;
-  };
+  struct Travelling;  // a fragment
 
   LowCommunication(std::shared_ptr<ProcessGroup> peers, rpc::Workers* workers, std::string server,
                    std::shared_ptr<ProcessGroup> learner, std::vector<at::Tensor> parameters,
@@ -156,7 +149,7 @@ class LowCommunication {
   const LowCommunicationOptions options_;
   at::Tensor anchor_, momentum_;  // flat
   std::vector<Fragment> fragments_;
-  std::optional<Travelling> travelling_;
+  std::unique_ptr<Travelling> travelling_;
   std::int64_t num_steps_ = 0, num_rounds_ = 0;
   double bytes_sent_ = 0;
   bool is_synchronised_ = true;

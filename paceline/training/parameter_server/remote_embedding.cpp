@@ -9,6 +9,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/training/parameter_server/row_prefetcher.h"
 #include "paceline/training/tensor/libtorch_version.h"
 
 namespace paceline::tables {

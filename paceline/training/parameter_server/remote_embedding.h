@@ -22,9 +22,10 @@
 #include <torch/nn/pimpl.h>
 
 #include "paceline/engine/tables/rows.h"
-#include "paceline/training/parameter_server/row_prefetcher.h"
 
 namespace paceline::tables {
+
+class RowPrefetcher;
 
 class RemoteEmbeddingImpl final : public torch::nn::Module {
  public:

@@ -20,7 +20,6 @@
 
 #include "paceline/engine/rpc/protocol/message.h"
 #include "paceline/training/remote/remote_module.h"
-#include "paceline/training/remote/served_module.h"
 
 namespace paceline::remote {
 

@@ -7,6 +7,7 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/training/remote/distributed_optimizer.h"
 #include "paceline/training/remote/remote_backward.h"
+#include "paceline/training/remote/served_module.h"
 
 namespace paceline::remote {
 
@@ -106,7 +107,7 @@ RemoteModule detail::share(rpc::Workers& workers, TypelessModule module) {
 
 }  // namespace paceline::remote
 
-namespace paceline::rpc {
+namespace paceline::rpc::detail {
 
 using Reference = RemoteRef<remote::ServedModule>;
 
@@ -121,4 +122,4 @@ void FieldCodec<remote::RemoteModule>::read(MessageReader& in, remote::RemoteMod
   module = remote::RemoteModule(std::make_shared<remote::RemoteModuleImpl>(std::move(reference)));
 }
 
-}  // namespace paceline::rpc
+}  // namespace paceline::rpc::detail

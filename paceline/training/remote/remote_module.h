@@ -60,9 +60,12 @@
 #include <torch/nn/pimpl.h>
 
 #include "paceline/engine/rpc/workers.h"
-#include "paceline/training/remote/served_module.h"
+#include "paceline/training/remote/tensor_field.h"
+#include "paceline/training/remote/typeless_module.h"
 
 namespace paceline::remote {
+
+class ServedModule;  // served_module.h
 
 class RemoteModuleImpl : public torch::nn::Module {
  public:
@@ -130,11 +133,11 @@ RemoteModule share(rpc::Workers& workers, TypelessModule module);
 // sent to other workers. References keep the module alive. Its parameters must not be replaced.
 template <class M>
 RemoteModule share(rpc::Workers& workers, const torch::nn::ModuleHolder<M>& module) {
-  return detail::share(workers, typeless(module.ptr()));
+  return detail::share(workers, detail::typeless(module.ptr()));
 }
 template <std::derived_from<torch::nn::Module> M>
 RemoteModule share(rpc::Workers& workers, const std::shared_ptr<M>& module) {
-  return detail::share(workers, typeless(module));
+  return detail::share(workers, detail::typeless(module));
 }
 
 // ---- modules that other workers create ----
@@ -173,7 +176,7 @@ RemoteModule create(rpc::Workers& workers, const std::string& worker,
 
 }  // namespace paceline::remote
 
-namespace paceline::rpc {
+namespace paceline::rpc::detail {
 
 template <>
 struct FieldCodec<remote::RemoteModule> {
@@ -183,4 +186,4 @@ struct FieldCodec<remote::RemoteModule> {
   static void read(MessageReader& in, remote::RemoteModule& module);
 };
 
-}  // namespace paceline::rpc
+}  // namespace paceline::rpc::detail

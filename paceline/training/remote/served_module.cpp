@@ -175,7 +175,7 @@ const std::shared_ptr<torch::nn::Module>& existing(const TypelessModule& module)
 
 }  // namespace
 
-void refuse_inputs(const torch::nn::Module& module, std::size_t num_inputs) {
+void detail::refuse_inputs(const torch::nn::Module& module, std::size_t num_inputs) {
   fail(ErrorCode::kInvalid, "forward() of {} does not take {} tensors", module.name(), num_inputs);
 }
 

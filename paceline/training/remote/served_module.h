@@ -8,23 +8,21 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
 #include <tuple>
-#include <type_traits>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
-#include <torch/nn/module.h>
 
 #include "paceline/engine/core/deadline.h"
 #include "paceline/engine/rpc/remote_ref.h"
 #include "paceline/training/remote/tensor_field.h"
+#include "paceline/training/remote/typeless_module.h"
 #include "paceline/training/tensor/current_error.h"
 
 namespace paceline::remote {
@@ -91,7 +89,7 @@ class WeightsLent {
 
 class ServedModule;
 class Token;
-using Tensors = std::vector<at::Tensor>;
+using detail::TypelessModule;
 
 // Converts LibTorch's errors to Paceline's, without the backtrace, which is of no use to another
 // worker.
@@ -186,15 +184,6 @@ struct ModuleState {
   static auto fields(auto& m) { return std::tie(m.tensors); }
 };
 
-// A module whose type has been erased, with its forward() as a function of lists of tensors.
-struct TypelessModule {
-  std::shared_ptr<torch::nn::Module> module{};
-  std::function<Tensors(const Tensors& inputs)> forward{};
-  // These are the arguments of ServedModule's constructor. Only the worker that has the module can
-  // make them: in a message from another worker they have no fields, and so no module.
-  static auto fields(auto& /*self*/) { return std::tie(); }
-};
-
 // A module that its worker serves to others. Forward passes run one at a time, in the order in
 // which they arrive, because a module has buffers, a mode and members; backward passes (Pass) run
 // in parallel with them.
@@ -232,47 +221,5 @@ class ServedModule : public std::enable_shared_from_this<ServedModule> {
   const std::vector<NamedTensor> tensors_;  // parameters and buffers
   WeightsLock weights_;
 };
-
-// ---- calling forward() ----
-
-inline void append_outputs(Tensors& all, const at::Tensor& output) { all.push_back(output); }
-inline void append_outputs(Tensors& all, const Tensors& outputs) {
-  all.insert(all.end(), outputs.begin(), outputs.end());
-}
-template <class... Outputs>
-void append_outputs(Tensors& all, const std::tuple<Outputs...>& outputs) {
-  std::apply([&](const auto&... each) { (append_outputs(all, each), ...); }, outputs);
-}
-
-[[noreturn]] void refuse_inputs(const torch::nn::Module& module, std::size_t num_inputs);
-
-// Calls forward() of a module that takes one to four tensors, or a list of tensors, and returns a
-// tensor, a list or a tuple.
-template <class M>
-Tensors call_forward(M& module, const Tensors& in) {
-  Tensors all;
-  const std::size_t count = in.size();
-  if constexpr (requires { module.forward(in[0]); }) {
-    if (count == 1) return append_outputs(all, module.forward(in[0])), all;
-  }
-  if constexpr (requires { module.forward(in[0], in[1]); }) {
-    if (count == 2) return append_outputs(all, module.forward(in[0], in[1])), all;
-  }
-  if constexpr (requires { module.forward(in[0], in[1], in[2]); }) {
-    if (count == 3) return append_outputs(all, module.forward(in[0], in[1], in[2])), all;
-  }
-  if constexpr (requires { module.forward(in[0], in[1], in[2], in[3]); }) {
-    if (count == 4) return append_outputs(all, module.forward(in[0], in[1], in[2], in[3])), all;
-  }
-  if constexpr (requires { append_outputs(all, module.forward(in)); }) {
-    return append_outputs(all, module.forward(in)), all;
-  }
-  refuse_inputs(module, count);
-}
-
-template <class M>
-TypelessModule typeless(std::shared_ptr<M> module) {
-  return {module, [&own = *module](const Tensors& inputs) { return call_forward(own, inputs); }};
-}
 
 }  // namespace paceline::remote

@@ -10,7 +10,7 @@
 
 #include "paceline/engine/core/check.h"
 
-namespace paceline::rpc {
+namespace paceline::rpc::detail {
 namespace {
 
 // The position of a type in this list, from 1, is its number in messages. Never renumber.
@@ -98,4 +98,4 @@ void FieldCodec<at::Tensor>::read(MessageReader& in, at::Tensor& tensor) {
   if (!elements.empty()) std::memcpy(tensor.data_ptr(), elements.data(), elements.size());
 }
 
-}  // namespace paceline::rpc
+}  // namespace paceline::rpc::detail

@@ -28,7 +28,7 @@
 
 #include "paceline/engine/rpc/protocol/message.h"
 
-namespace paceline::rpc {
+namespace paceline::rpc::detail {
 
 inline constexpr std::size_t kMaxTensorDimensions = 64;
 
@@ -47,4 +47,4 @@ struct FieldCodec<at::Tensor> {
   static void read(MessageReader& in, at::Tensor& tensor);
 };
 
-}  // namespace paceline::rpc
+}  // namespace paceline::rpc::detail

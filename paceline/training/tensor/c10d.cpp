@@ -9,7 +9,9 @@
 #include "paceline/engine/collectives/backends/blocking_calls.h"
 #include "paceline/engine/collectives/backends/library.h"
 #include "paceline/engine/collectives/backends/library_list.h"
+#include "paceline/engine/collectives/op_traits.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/dtype_traits.h"
 #include "paceline/training/tensor/current_error.h"
 #include "paceline/training/tensor/tensor_view.h"
 

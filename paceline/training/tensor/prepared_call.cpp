@@ -9,6 +9,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "paceline/engine/collectives/collective.h"
+#include "paceline/engine/collectives/op_traits.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/training/tensor/tensor_marks.h"
 #include "paceline/training/tensor/tensor_view.h"

@@ -14,7 +14,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "paceline/engine/collectives/group/process_group.h"
-#include "paceline/engine/collectives/op.h"
+#include "paceline/engine/collectives/op_traits.h"
 
 namespace paceline {
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/training/optim/metadata_words.h"
 #include "paceline/training/train/best_values.h"
 
 namespace paceline::train {

@@ -19,7 +19,7 @@
 #include <string>
 
 #include "paceline/engine/collectives/group/process_group.h"
-#include "paceline/engine/core/logical_shards.h"
+#include "paceline/engine/core/job_logical_shards.h"
 #include "paceline/training/tensor/tensor_memory.h"
 
 namespace paceline::train {
@@ -29,7 +29,7 @@ struct ProcessOptions {
   std::string backend;  // empty: the launcher's choice or, without one, paceline
   // The logical shards of each step (engine/core/logical_shards.h); 0: no logical shards. With
   // shards a rank has 1 thread, unless a number was chosen (training/tensor/compute_settings.h).
-  std::int64_t logical_shards = job_logical_shards();
+  std::int64_t logical_shards = paceline::detail::job_logical_shards();
 };
 
 class TrainingProcess {

@@ -15,6 +15,7 @@
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/option_text.h"
+#include "paceline/training/optim/libtorch_optimizer.h"
 #include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/tensor/tensor_marks.h"
 #include "paceline/training/tensor/tensor_view.h"
@@ -71,7 +72,7 @@ const Training& possible(const Training& training, const TrainingRunOptions& opt
            what, instead);
     }
   };
-  if (core_of(training.optimizer).model_group() != nullptr) return training;
+  if (core_of(training.optimizer.get()).model_group() != nullptr) return training;
   constexpr const char* kTell = "call Optimizer::set_model_parts()";
   refuse(options.step.clip_norm > 0, "--clip-norm: the norm of all gradients is", kTell);
   refuse(options.step.scales_loss, "loss scaling is", kTell);
@@ -80,16 +81,26 @@ const Training& possible(const Training& training, const TrainingRunOptions& opt
 
 }  // namespace
 
+Training::AnyOptimizer::AnyOptimizer(optim::Optimizer& optimizer)
+    : optimizer_(&optimizer, [](const optim::Optimizer*) {}) {}
+
+Training::AnyOptimizer::AnyOptimizer(torch::optim::Optimizer& optimizer) {
+  auto libtorch = std::make_shared<optim::LibTorchOptimizer>(optimizer);
+  libtorch_ = libtorch.get();
+  optimizer_ = std::move(libtorch);
+}
+
 TrainingRunCore::TrainingRunCore(std::shared_ptr<ProcessGroup> group, const Training& training,
                                  const TrainingRunOptions& options)
     : options_(options),
       group_(std::move(group)),
       training_(possible(training, options_, *group_)),
+      optimizer_(training_.optimizer.get()),
       state_{.seed = options.seed.value_or(0), .data = training.data},
       loader_(training.make_loader(state_.seed)),
-      step_(options.step, training.optimizer, num_steps()),
+      step_(options.step, optimizer_, num_steps()),
       times_(group_->timeline()),
-      checkpoints_(group_, options.checkpoints, training.module, training.optimizer, times_,
+      checkpoints_(group_, options.checkpoints, training.module, optimizer_, times_,
                    training.replicas),
       progress_(num_steps(), replicas().world_size(), !is_first(), training.unit) {
   name_parameters(training_.module);
@@ -121,6 +132,14 @@ void TrainingRunCore::begin_or_resume() {
   RunParts parts = step_.parts();
   parts.reducer = training_.gradients->reducer();  // its hook may keep tensors
   parts.states = training_.states;
+  if (auto* const libtorch = training_.optimizer.libtorch()) {
+    AttachedState state = state_of("optimizer", libtorch->wrapped());
+    state.load = [load = state.load, libtorch](const std::string& bytes) {
+      load(bytes);
+      libtorch->take_rates();
+    };
+    parts.states.push_back(std::move(state));
+  }
   if (training_.after_epoch) parts.states.push_back(state_of("best values", best_));
   const std::uint64_t given = state_.seed;
   if (const auto restored = checkpoints_.begin(parts, given)) {
@@ -142,9 +161,9 @@ void TrainingRunCore::take_state(const TrainingState& restored) {
         options_.checkpoints.folder, state_.data, data);
   state_.data = data;
   if (step_.has_schedule() || !options_.learning_rate) return;  // a schedule's base is --lr
-  const double saved = training_.optimizer.learning_rate(), wanted = *options_.learning_rate;
+  const double saved = optimizer_.learning_rate(), wanted = *options_.learning_rate;
   if (saved == wanted) return;
-  training_.optimizer.set_learning_rate(wanted);
+  optimizer_.set_learning_rate(wanted);
   progress_.note(fmt::format("  learning rate {} from here on, {} before", wanted, saved));
 }
 
@@ -158,11 +177,11 @@ void TrainingRunCore::take_seed(std::uint64_t given) {
 }
 
 int TrainingRunCore::write_profile(const std::filesystem::path& file) {
-  check(!is_divided() && core_of(training_.optimizer).shard_group() == nullptr,
+  check(!is_divided() && core_of(optimizer_).shard_group() == nullptr,
         "PACELINE_PROFILE: a profile is measured of a whole model on every rank; start the program "
         "without --mesh and --shard");
   const auto profile = dry_run(*group_, {.module = training_.module,
-                                         .optimizer = training_.optimizer,
+                                         .optimizer = optimizer_,
                                          .gradients = *training_.gradients,
                                          .loader = *loader_,
                                          .unit = training_.unit,
@@ -176,18 +195,18 @@ int TrainingRunCore::train() {
   if (const auto file = wanted_profile()) return write_profile(*file);
   const auto begin = std::chrono::steady_clock::now();
   first_step_ = state_.step;
-  memory_.begin(training_.optimizer);
+  memory_.begin(optimizer_);
   const LoopHooks hooks{.scale_loss = [&](const at::Tensor& loss) { return step_.scaled(loss); },
                         .take_step =
                             [&] {
-                              memory_.count_gradients(training_.optimizer);
+                              memory_.count_gradients(optimizer_);
                               take_step();
                             },
                         .after_step = [&](const StepReport& report) { after_step(report); },
                         .stop_requested = [&] { return checkpoints_.stop_requested(); },
                         .after_epoch = [&](const TrainingState&) { return after_epoch(); }};
   const LoopEnd end = run_loop({.epochs = options_.epochs, .max_steps = options_.max_steps}, state_,
-                               *loader_, *training_.gradients, training_.optimizer, times_, hooks);
+                               *loader_, *training_.gradients, optimizer_, times_, hooks);
   if (end == LoopEnd::kStopped) return stop();
   const bool is_saved = checkpoints_.finish(state_);  // so that --resume can continue from here
   const std::chrono::duration<double> all = std::chrono::steady_clock::now() - begin;
@@ -233,17 +252,16 @@ int TrainingRunCore::stop() {
 // same part of the model write equal shares of that part's state.
 double TrainingRunCore::checkpoint_bytes() const {
   if (!checkpoints_.are_made()) return 0;
-  const optim::Optimizer& optimizer = training_.optimizer;
-  const int parts = core_of(optimizer).shard_group() != nullptr
-                        ? core_of(optimizer).shard_group()->world_size()
+  const int parts = core_of(optimizer_).shard_group() != nullptr
+                        ? core_of(optimizer_).shard_group()->world_size()
                         : 1;
-  const double bytes = static_cast<double>(optimizer.num_state_bytes()) * parts +
-                       static_cast<double>(total_bytes(optimizer.parameters()));
+  const double bytes = static_cast<double>(optimizer_.num_state_bytes()) * parts +
+                       static_cast<double>(total_bytes(optimizer_.parameters()));
   return bytes / replicas().world_size();
 }
 
 void TrainingRunCore::after_step(const StepReport& report) {
-  if (state_.step == first_step_ + 1) memory_.plan(training_.optimizer, checkpoint_bytes());
+  if (state_.step == first_step_ + 1) memory_.plan(optimizer_, checkpoint_bytes());
   samples_ += report.samples;
   progress_.after_step(report);
   metrics_.write("step", {{"step", state_.step},
@@ -284,7 +302,7 @@ Next TrainingRunCore::after_epoch() {
 void TrainingRunCore::evaluate() {
   const auto timed = times_.measure(Phase::kEvaluation);
   // Held for the whole test, because ranks may test different numbers of batches.
-  const auto whole = training_.optimizer.whole_parameters();
+  const auto whole = optimizer_.whole_parameters();
   const auto averaged = step_.averaged_weights();
   training_.module.eval();
   result_ = training_.test();
@@ -328,7 +346,7 @@ void TrainingRunCore::print_table() {
 }
 
 void TrainingRunCore::write_weights_to(const std::string& file) {
-  const auto whole = training_.optimizer.whole_parameters();
+  const auto whole = optimizer_.whole_parameters();
   const auto averaged = step_.averaged_weights();
   const StateDict weights = training_.weights ? training_.weights() : weights_of(training_.module);
   on_rank(0, *group_, [&] { write_weights(file, weights); });

@@ -51,12 +51,40 @@ namespace paceline::planning {
 struct JobProfile;
 }
 
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace paceline::optim {
+class LibTorchOptimizer;
+}
+
 namespace paceline::train {
 
 // The model to train, and the data for it.
 struct Training {
+  // An optimizer of paceline::optim, or one of torch::optim: its state is saved by rank 0, its
+  // parameters must be those that paceline::optim takes (optimizer.h), and its steps are not
+  // checked for damaged memory.
+  class AnyOptimizer {
+   public:
+    AnyOptimizer(optim::Optimizer& optimizer);  // NOLINT: the conversion is the point
+    // Error(kUnsupported) for LBFGS, whose step needs a closure; Error(kInvalid) for options
+    // without get_lr() and set_lr().
+    AnyOptimizer(torch::optim::Optimizer& optimizer);  // NOLINT: the conversion is the point
+
+   public:  // internal
+    optim::Optimizer& get() const { return *optimizer_; }
+    // Null for an optimizer of paceline::optim.
+    optim::LibTorchOptimizer* libtorch() const { return libtorch_; }
+
+   private:
+    std::shared_ptr<optim::Optimizer> optimizer_;  // shared with the copies
+    optim::LibTorchOptimizer* libtorch_ = nullptr;
+  };
+
   torch::nn::Module& module;  // the module that checkpoints save
-  optim::Optimizer& optimizer;
+  AnyOptimizer optimizer;
   std::shared_ptr<StepGradients> gradients;  // shared with the user
   std::string data = {};  // describes the data set; a run continues only with the same text
   // Makes a loader of this rank's batches. Called again when a run with another seed is continued.

@@ -57,6 +57,7 @@ class TrainingRunCore {
   const TrainingRunOptions options_;
   const std::shared_ptr<ProcessGroup> group_;  // shared with the user
   const Training training_;
+  optim::Optimizer& optimizer_;
   TrainingState state_;
   std::unique_ptr<data::DataLoader> loader_;
   TrainingStep step_;

@@ -5,6 +5,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/training/models/divided_layer.h"
+#include "paceline/training/models/layer_parameters.h"
 #include "paceline/training/models/layers.h"
 #include "paceline/training/optim/clip_gradients.h"
 #include "paceline/training/optim/lr_scheduler.h"

@@ -9,6 +9,7 @@
 #include <string>
 #include <thread>
 
+#include "paceline/engine/core/dtype_traits.h"
 #include "paceline/engine/core/system/thread.h"
 
 #include "apps/bench/contestant/contestant.h"

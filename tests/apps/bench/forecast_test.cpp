@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "paceline/engine/collectives/op_traits.h"
+
 #include "tests/harness/says.h"
 
 namespace paceline::bench {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "paceline/engine/collectives/op_traits.h"
+
 namespace paceline::bench {
 namespace {
 

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "paceline/engine/collectives/kernels/reduce.h"
+#include "paceline/engine/core/dtype_traits.h"
 
 namespace paceline::bench {
 namespace {

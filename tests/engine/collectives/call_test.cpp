@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "paceline/engine/collectives/group/engine_group.h"
+#include "paceline/engine/collectives/op_traits.h"
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/says.h"

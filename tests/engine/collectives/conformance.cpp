@@ -8,6 +8,8 @@
 #include <gtest/gtest.h>
 
 #include "paceline/engine/collectives/group/engine_group.h"
+#include "paceline/engine/collectives/op_traits.h"
+#include "paceline/engine/core/dtype_traits.h"
 
 #include "tests/engine/collectives/sample_values.h"
 #include "tests/harness/says.h"

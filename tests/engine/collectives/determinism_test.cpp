@@ -8,6 +8,9 @@
 
 #include <gtest/gtest.h>
 
+#include "paceline/engine/collectives/op_traits.h"
+#include "paceline/engine/core/dtype_traits.h"
+
 #include "tests/harness/thread_ranks.h"
 
 namespace paceline {

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "paceline/engine/collectives/kernels/reduce.h"
+#include "paceline/engine/collectives/op_traits.h"
 
 #include "tests/harness/thread_ranks.h"
 

@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "paceline/engine/collectives/algorithms/message_algorithms.h"
+#include "paceline/engine/collectives/op_traits.h"
 #include "paceline/engine/collectives/selection/planner.h"
 
 #include "tests/engine/collectives/host_layouts.h"

@@ -2,6 +2,7 @@
 // promised; and how often a byte crosses the network.
 
 #include "paceline/engine/collectives/algorithms/message_algorithms.h"
+#include "paceline/engine/collectives/op_traits.h"
 
 #include "tests/engine/collectives/host_layouts.h"
 #include "tests/engine/collectives/schedule_data.h"

@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include "paceline/engine/collectives/op_traits.h"
+
 #include "tests/engine/collectives/schedule_data.h"
 
 namespace paceline {

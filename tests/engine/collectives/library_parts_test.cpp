@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "paceline/engine/collectives/backends/library.h"
+#include "paceline/engine/core/dtype_traits.h"
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/store/memory_store.h"
 #include "paceline/engine/transport/formation/connect.h"

@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include "paceline/engine/collectives/kernels/reduce.h"
+#include "paceline/engine/collectives/op_traits.h"
 #include "paceline/engine/collectives/selection/simulator.h"
+#include "paceline/engine/core/dtype_traits.h"
 
 namespace paceline {
 namespace {

@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "paceline/engine/collectives/kernels/reduce.h"
+#include "paceline/engine/collectives/op_traits.h"
 
 namespace paceline {
 namespace {

@@ -9,6 +9,9 @@
 
 #include <gtest/gtest.h>
 
+#include "paceline/engine/collectives/op_traits.h"
+#include "paceline/engine/core/dtype_traits.h"
+
 namespace paceline {
 namespace {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "paceline/engine/collectives/kernels/reduce.h"
-#include "paceline/engine/core/dtype.h"
+#include "paceline/engine/core/dtype_traits.h"
 
 namespace paceline {
 

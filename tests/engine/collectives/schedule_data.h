@@ -13,9 +13,11 @@
 #include <gtest/gtest.h>
 
 #include "paceline/engine/collectives/kernels/reduce.h"
+#include "paceline/engine/collectives/op_traits.h"
 #include "paceline/engine/collectives/selection/algorithm.h"
 #include "paceline/engine/collectives/selection/simulator.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/dtype_traits.h"
 
 namespace paceline {
 

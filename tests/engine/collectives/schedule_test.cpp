@@ -4,6 +4,7 @@
 #include <map>
 
 #include "paceline/engine/collectives/algorithms/message_algorithms.h"
+#include "paceline/engine/collectives/op_traits.h"
 
 #include "tests/engine/collectives/schedule_data.h"
 

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "paceline/engine/transport/transport_name.h"
+
 #include "tests/harness/thread_ranks.h"
 
 namespace paceline {

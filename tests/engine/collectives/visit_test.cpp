@@ -10,6 +10,7 @@
 
 #include "paceline/engine/collectives/call.h"
 #include "paceline/engine/collectives/group/engine_group.h"
+#include "paceline/engine/core/dtype_traits.h"
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/says.h"

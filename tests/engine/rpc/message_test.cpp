@@ -16,7 +16,7 @@
 #include "tests/harness/expect_error.h"
 #include "tests/harness/random_seed.h"
 
-namespace paceline::rpc {
+namespace paceline::rpc::detail {
 namespace {
 
 using testing::ElementsAre;
@@ -287,4 +287,4 @@ TEST(Message, bytes_behind_the_end_are_refused) {
 }
 
 }  // namespace
-}  // namespace paceline::rpc
+}  // namespace paceline::rpc::detail

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "paceline/engine/collectives/algorithms/scoreboard.h"
+#include "paceline/engine/collectives/op_traits.h"
 #include "paceline/engine/collectives/selection/algorithm.h"
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/transport/wire.h"

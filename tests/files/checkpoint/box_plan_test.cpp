@@ -5,6 +5,8 @@
 
 #include <gmock/gmock.h>
 
+#include "paceline/engine/core/dtype_traits.h"
+
 #include "tests/files/checkpoint/error_of.h"
 #include "tests/harness/random_seed.h"
 #include "tests/harness/says.h"

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "paceline/engine/core/bytes.h"
+#include "paceline/engine/core/dtype_traits.h"
 
 #include "tests/files/checkpoint/error_of.h"
 #include "tests/harness/says.h"

@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/logical_shards.h"
 
 #include "tests/harness/expect_error.h"
 

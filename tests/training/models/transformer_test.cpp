@@ -1,6 +1,8 @@
 // GPT and BERT compared with their definitions. beside_python_models.py compares them with Hugging
 // Face's transformers.
 
+#include "paceline/training/models/transformer.h"
+
 #include <cmath>
 
 #include <gtest/gtest.h>

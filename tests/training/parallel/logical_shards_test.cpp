@@ -1,5 +1,7 @@
 // DistributedDataParallel with logical shards: bitwise equal results for every number of ranks.
 
+#include "paceline/engine/core/logical_shards.h"
+
 #include <functional>
 #include <mutex>
 

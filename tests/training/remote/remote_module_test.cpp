@@ -130,7 +130,7 @@ TEST_F(RemoteModules, several_inputs_and_outputs_of_all_kinds) {
   Mix alone, shared;
   torch::optim::SGD optimizer(alone->parameters(), 0.1);
   const auto [loss, gradient] =
-      run([&](const Tensors& inputs) { return call_forward(*alone, inputs); });
+      run([&](const Tensors& inputs) { return detail::call_forward(*alone, inputs); });
   optimizer.step();
   const auto remote = lend(shared);
   DistributedOptimizer distributed(*trainer_, {remote}, SGD{.lr = 0.1});

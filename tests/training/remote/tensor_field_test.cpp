@@ -16,7 +16,7 @@
 
 #include "tests/harness/expect_error.h"
 
-namespace paceline::rpc {
+namespace paceline::rpc::detail {
 namespace {
 
 struct Message {
@@ -239,4 +239,4 @@ TEST(TensorField, bytes_that_are_cut_or_changed_are_an_error_or_another_tensor) 
 }
 
 }  // namespace
-}  // namespace paceline::rpc
+}  // namespace paceline::rpc::detail

@@ -13,6 +13,7 @@
 
 #include "paceline/training/remote/distributed_optimizer.h"
 #include "paceline/training/remote/remote_module.h"
+#include "paceline/training/remote/served_module.h"
 #include "paceline/training/tensor/compute_settings.h"
 
 #include "tests/engine/rpc/job.h"

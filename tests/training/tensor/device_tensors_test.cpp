@@ -11,6 +11,7 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include "paceline/engine/collectives/device_order.h"
+#include "paceline/engine/collectives/op_traits.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/tensor/tensor_view.h"
 

@@ -20,6 +20,7 @@
 
 #include "paceline/training/models/linear.h"
 #include "paceline/training/optim/lr_scheduler.h"
+#include "paceline/training/optim/metadata_words.h"
 #include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/train/checkpoints/checkpointer.h"

@@ -314,7 +314,7 @@ TEST(TrainingRun, a_divided_model_counts_each_sample_once_and_refuses_what_needs
     refused("--clip-norm", {.step = {.clip_norm = 1}});
     refused("loss scaling", {.step = {.scales_loss = true}});
     // An optimizer that knows the parts of the model clips by the norm of the whole model.
-    training.optimizer.set_model_parts({.model = parts.run.group, .layers = nullptr});
+    training.optimizer.get().set_model_parts({.model = parts.run.group, .layers = nullptr});
     TrainingRun run(parts.run.group, training,
                     {.epochs = 1, .step = {.clip_norm = 1}, .metrics = metrics});
     EXPECT_EQ(run.train(), 0);

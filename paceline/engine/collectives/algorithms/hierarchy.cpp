@@ -36,6 +36,7 @@
 
 #include "paceline/engine/collectives/algorithms/message_algorithms.h"
 #include "paceline/engine/collectives/algorithms/schedule_builder.h"
+#include "paceline/engine/collectives/op_traits.h"
 
 namespace paceline {
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "paceline/engine/collectives/op_traits.h"
+
 namespace paceline {
 namespace {
 

@@ -6,6 +6,7 @@
 
 #include "paceline/engine/collectives/backends/backend_list.h"
 #include "paceline/engine/collectives/backends/library_list.h"
+#include "paceline/engine/collectives/op_traits.h"
 #include "paceline/engine/collectives/selection/calibration.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error_text.h"

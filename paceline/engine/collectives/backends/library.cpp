@@ -5,6 +5,7 @@
 
 #include "paceline/engine/collectives/backends/blocking_calls.h"
 #include "paceline/engine/collectives/kernels/reduce.h"
+#include "paceline/engine/collectives/op_traits.h"
 #include "paceline/engine/core/check.h"
 
 namespace paceline {

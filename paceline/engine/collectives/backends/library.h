@@ -19,6 +19,7 @@
 
 #include "paceline/engine/collectives/collective.h"
 #include "paceline/engine/core/deadline.h"
+#include "paceline/engine/core/dtype_traits.h"
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/rendezvous/launch_environment.h"
 #include "paceline/engine/store/store.h"

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "paceline/engine/collectives/collective.h"
+#include "paceline/engine/collectives/op_traits.h"
 
 namespace paceline::flight {
 

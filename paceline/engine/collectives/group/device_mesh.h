@@ -24,7 +24,6 @@
 #include <string_view>
 #include <vector>
 
-#include "paceline/engine/collectives/algorithms/schedule.h"
 #include "paceline/engine/collectives/group/process_group.h"
 
 namespace paceline {

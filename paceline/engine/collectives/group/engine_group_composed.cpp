@@ -6,7 +6,9 @@
 #include <cstring>
 
 #include "paceline/engine/collectives/group/engine_group.h"
+#include "paceline/engine/collectives/op_traits.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/dtype_traits.h"
 #include "paceline/engine/core/error_text.h"
 
 namespace paceline {

@@ -27,6 +27,7 @@
 #include "paceline/engine/core/system/topology.h"
 #include "paceline/engine/telemetry/crash_reporter.h"
 #include "paceline/engine/transport/mesh.h"
+#include "paceline/engine/transport/transport_name.h"
 #include "paceline/engine/transport/wire.h"
 
 namespace paceline {

@@ -27,7 +27,7 @@
 #include <span>
 #include <vector>
 
-#include "paceline/engine/collectives/op.h"
+#include "paceline/engine/collectives/op_traits.h"
 
 namespace paceline {
 

@@ -7,7 +7,7 @@
 
 #include <string>
 
-#include "paceline/engine/collectives/op.h"
+#include "paceline/engine/collectives/op_traits.h"
 
 namespace paceline {
 

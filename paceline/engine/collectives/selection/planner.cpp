@@ -7,9 +7,11 @@
 #include "paceline/engine/collectives/algorithms/message_algorithms.h"
 #include "paceline/engine/collectives/algorithms/schedule_builder.h"
 #include "paceline/engine/collectives/kernels/reduce.h"
+#include "paceline/engine/collectives/op_traits.h"
 #include "paceline/engine/collectives/selection/calibration.h"
 #include "paceline/engine/collectives/selection/cost_model.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/dtype_traits.h"
 
 namespace paceline::effort {
 

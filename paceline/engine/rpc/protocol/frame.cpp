@@ -88,7 +88,7 @@ Frame decode_frame(std::span<const std::byte, kFrameBytes> bytes) {
           .object = header.object};
 }
 
-std::uint64_t method_id(std::string_view name) {
+std::uint64_t detail::method_id(std::string_view name) {
   return XXH3_128bits(name.data(), name.size()).low64;
 }
 

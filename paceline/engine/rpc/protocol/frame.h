@@ -1,7 +1,7 @@
 #pragma once
 
-// The frames between two workers, each a header and possibly a message; outgoing messages
-// (Outgoing), received messages (Payload), and messages of a worker to itself (LocalMessages).
+// The frames between two workers, each a header and possibly a message; received messages
+// (Payload), and messages of a worker to itself (LocalMessages).
 // rpc/FORMAT.md has the layout.
 //
 // A worker calls another one over a connection that it makes itself, so every connection has a
@@ -18,10 +18,24 @@
 #include <string_view>
 #include <utility>
 
+#include "paceline/engine/rpc/call_target.h"
 #include "paceline/engine/rpc/protocol/message.h"
+#include "paceline/engine/rpc/protocol/outgoing.h"
 #include "paceline/engine/rpc/protocol/session.h"
 
 namespace paceline::rpc {
+
+// The details of the installed headers, which are this room's own types.
+using detail::CallTarget;
+using detail::FieldKind;
+using detail::make_outgoing;
+using detail::MessageReader;
+using detail::MessageWriter;
+using detail::method_id;
+using detail::Outgoing;
+using detail::OutgoingPointer;
+using detail::read_message;
+using detail::write_message;
 
 enum class FrameKind : std::uint8_t {
   // from the caller
@@ -90,69 +104,6 @@ inline constexpr std::size_t kPartBytes = 256 << 10;
 std::array<std::byte, kFrameBytes> encode(const Frame& frame);
 // Throws Error(kCorrupt) for bytes that no worker sends.
 Frame decode_frame(std::span<const std::byte, kFrameBytes> bytes);
-
-// The id that stands for a method's name on the wire: the lower half of XXH3-128.
-std::uint64_t method_id(std::string_view name);
-
-// The address of this variable identifies the type T within the process.
-template <class T>
-inline constexpr char kTypeTag = 0;
-
-// An outgoing message, together with the object from which it was made; the message may refer to
-// the object's memory.
-//
-// A message to this worker itself keeps its object: only a ticket for it goes through the socket,
-// and the handler sees the caller's object.
-//
-// Thread safety: const methods are safe.
-class Outgoing {
- public:
-  virtual ~Outgoing() = default;
-  Outgoing(const Outgoing&) = delete;
-  Outgoing& operator=(const Outgoing&) = delete;
-
-  // The bytes of the message; empty if it goes to this worker itself.
-  const MessageWriter& writer() const { return writer_; }
-  bool is_for_self() const { return is_for_self_; }
-  // The object, if it is a T; otherwise null.
-  template <class T>
-  const T* object() const {
-    return type_ == &kTypeTag<T> ? static_cast<const T*>(object_) : nullptr;
-  }
-  // Encodes a message that is_for_self(), for a reader that takes another type.
-  virtual MessageWriter write() const = 0;
-
- protected:
-  Outgoing(const char* type, const void* object, bool is_for_self)
-      : type_(type), object_(object), is_for_self_(is_for_self) {}
-  MessageWriter writer_;
-
- private:
-  const char* type_;
-  const void* object_;
-  bool is_for_self_;
-};
-using OutgoingPointer = std::shared_ptr<const Outgoing>;
-
-template <Message T>
-class OutgoingOf final : public Outgoing {
- public:
-  OutgoingOf(T&& message, bool is_for_self)
-      : Outgoing(&kTypeTag<T>, &message_, is_for_self), message_(std::move(message)) {
-    if (is_for_self) return;
-    writer_.reserve(kUsualBytes);
-    write_field(writer_, message_);
-  }
-  MessageWriter write() const override { return write_message(message_); }
-
- private:
-  static constexpr std::size_t kUsualBytes = 192;
-  T message_;
-};
-template <Message T>
-OutgoingPointer make_outgoing(T message, bool is_for_self = false) {
-  return std::make_shared<const OutgoingOf<T>>(std::move(message), is_for_self);
-}
 
 // Outgoing bytes other than messages: the lists in the session's frames, texts of errors.
 class OutgoingBytes final : public Outgoing {

@@ -4,7 +4,7 @@
 
 #include "paceline/engine/core/check.h"
 
-namespace paceline::rpc {
+namespace paceline::rpc::detail {
 
 namespace {
 
@@ -133,4 +133,4 @@ void MessageReader::refuse(const std::string& why) const {
   fail(ErrorCode::kCorrupt, "field {} of a message cannot be read: {}", path, why);
 }
 
-}  // namespace paceline::rpc
+}  // namespace paceline::rpc::detail

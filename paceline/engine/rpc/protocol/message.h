@@ -41,6 +41,14 @@
 
 namespace paceline::rpc {
 
+template <class T>
+concept Message = requires(T& message) { T::fields(message); };
+
+class ReferenceHandle;  // references.h
+class ReferenceTable;
+
+namespace detail {
+
 // The deepest nesting of messages, lists and optional fields, counted together.
 inline constexpr int kMaxMessageDepth = 32;
 inline constexpr std::size_t kMaxMessageBytes = 0xffff'ffff;
@@ -65,12 +73,6 @@ enum class FieldKind : std::uint8_t {
 };
 // "int64", "list", ...; "unknown kind 77" for a number that no build of Paceline sends.
 std::string to_string(FieldKind kind);
-
-class ReferenceHandle;  // references.h
-class ReferenceTable;
-
-template <class T>
-concept Message = requires(T& message) { T::fields(message); };
 
 // Writes the bytes of a message. It refers to large spans instead of copying them.
 class MessageWriter {
@@ -114,14 +116,12 @@ class MessageWriter {
   void enter();
   void leave() { --depth_; }
 
- public:  // internal
   // Records that a field is a reference (remote_ref.h).
   void refer(std::shared_ptr<ReferenceHandle> reference) {
     references_.push_back(std::move(reference));
   }
   const std::vector<std::shared_ptr<ReferenceHandle>>& references() const { return references_; }
 
- public:
   void reserve(std::size_t bytes) { bytes_.reserve(bytes); }
   // The number of bytes, including all parts.
   std::size_t size() const { return size_; }
@@ -143,13 +143,11 @@ class MessageWriter {
 // Reads the bytes of a message, which may come from a program of another version.
 class MessageReader {
  public:
- public:  // internal
   // Requires: `bytes` begin at a multiple of MessageWriter::kAlignment. `table` takes the
   // references among the fields; without a table they are an error.
   explicit MessageReader(std::span<const std::byte> bytes, ReferenceTable* table = nullptr)
       : all_(bytes), end_(bytes.size()), table_(table) {}
 
- public:
   std::size_t remaining() const { return end_ - next_; }
   template <class T>
     requires std::is_arithmetic_v<T>
@@ -176,14 +174,12 @@ class MessageReader {
   // Sets the number of the field that is read next, from 1, for error messages.
   void at_field(int number) { path_[static_cast<std::size_t>(depth_)] = number; }
 
- public:  // internal
   ReferenceTable* table() const { return table_; }
   void received(std::shared_ptr<ReferenceHandle> reference) {
     references_.push_back(std::move(reference));
   }
   const std::vector<std::shared_ptr<ReferenceHandle>>& references() const { return references_; }
 
- public:
   [[noreturn]] void refuse(const std::string& why) const;
 
  private:
@@ -196,7 +192,7 @@ class MessageReader {
 };
 
 // How a type is written and read: its kind, the fewest bytes that follow its kind, and the
-// functions for both directions. Specialise it for a type of your own.
+// functions for both directions. A specialisation makes the type a field.
 template <class T>
 struct FieldCodec;
 
@@ -441,5 +437,7 @@ struct FieldCodec<T> {
     read_field(in, field);
   }
 };
+
+}  // namespace detail
 
 }  // namespace paceline::rpc

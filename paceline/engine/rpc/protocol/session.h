@@ -38,6 +38,7 @@
 #include <utility>
 #include <vector>
 
+#include "paceline/engine/rpc/call_target.h"
 #include "paceline/engine/rpc/effect.h"
 
 namespace paceline::rpc {
@@ -49,10 +50,7 @@ enum class CallEnd : std::uint8_t {
   kUnknown,      // it may have been executed, or may still be executed
 };
 
-// Whether a call that was not sent may be sent in the callee's next session when this one is lost.
-// A call about state of the session, such as a reference, may not (kThisSession): it ends as not
-// executed.
-enum class Scope : std::uint8_t { kAnySession, kThisSession };
+using detail::Scope;
 
 using CallNumber = std::uint64_t;
 using SessionNumber = std::uint64_t;
@@ -229,8 +227,8 @@ class CalleeSession {
 //
 // Thread safety: none.
 
-using LeaseTime = std::chrono::nanoseconds;  // on the worker's own clock
-inline constexpr LeaseTime kDefaultLease = std::chrono::seconds(10);
+using LeaseTime = std::chrono::nanoseconds;                           // on the worker's own clock
+inline constexpr LeaseTime kDefaultLease = std::chrono::seconds(10);  // JoinOptions::lease
 
 // The caller's side.
 class CallerLease {
@@ -280,11 +278,6 @@ class CalleeLease {
 };
 
 // The identity of the object that a reference refers to.
-
-// The number of an object among those of its owner. The worker that creates the object chooses it
-// at random; it is never reused.
-using ObjectNumber = std::uint64_t;
-
 struct ObjectId {
   std::string owner;        // a worker's name
   std::string incarnation;  // the incarnation of that worker: the epoch

@@ -10,6 +10,7 @@
 #include <ATen/Parallel.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/dtype_traits.h"
 #include "paceline/engine/optim_kernels/kernels.h"
 #include "paceline/training/tensor/tensor_view.h"
 

@@ -10,7 +10,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "paceline/engine/core/dtype.h"
+#include "paceline/engine/core/dtype_traits.h"
 
 namespace paceline::optim {
 

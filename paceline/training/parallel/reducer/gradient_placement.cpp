@@ -9,6 +9,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error_text.h"
+#include "paceline/training/optim/metadata_words.h"
 #include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/parallel/hook_state.h"
 #include "paceline/training/parallel/reducer/lockstep.h"

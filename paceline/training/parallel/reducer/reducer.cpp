@@ -14,6 +14,7 @@
 
 #include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/training/optim/metadata_words.h"
 #include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/parallel/activation_checkpoint.h"
 #include "paceline/training/parallel/backward_end.h"

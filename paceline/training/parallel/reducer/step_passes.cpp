@@ -8,6 +8,7 @@
 
 #include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/logical_shards.h"
 #include "paceline/training/tensor/compute_settings.h"
 #include "paceline/training/tensor/settled_threads.h"
 

@@ -8,6 +8,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/json_text.h"
+#include "paceline/training/optim/metadata_words.h"
 #include "paceline/training/tensor/tensor_bytes.h"
 
 namespace paceline::train {
@@ -30,6 +31,19 @@ void with_archive(const std::string& name, const char* what, const Action& actio
   } catch (const c10::Error& error) {
     fail(ErrorCode::kInvalid, "the checkpoint's \"{}\" is not {} of this run: {}", name, what,
          error.what_without_backtrace());
+  }
+}
+
+// Loads the options of each group, such as a learning rate that a schedule has set, because
+// load() of LibTorch loads only the state.
+void load_options(torch::serialize::InputArchive& archive, torch::optim::Optimizer& optimizer) {
+  torch::serialize::InputArchive groups;
+  archive.read("param_groups", groups);
+  for (std::size_t i = 0; i < optimizer.param_groups().size(); ++i) {
+    torch::serialize::InputArchive group, options;
+    groups.read(fmt::format("param_groups/{}", i), group);
+    group.read("options", options);
+    optimizer.param_groups()[i].options().serialize(options);
   }
 }
 
@@ -58,6 +72,7 @@ AttachedState state_of(const std::string& name, torch::optim::Optimizer& optimiz
               torch::serialize::InputArchive archive;
               archive.load_from(in);
               optimizer.load(archive);
+              load_options(archive, optimizer);
             });
           }};
 }

@@ -17,7 +17,6 @@
 
 #include "paceline/training/data/data_loader.h"
 #include "paceline/training/optim/metadata.h"
-#include "paceline/training/tensor/tensor_bytes.h"
 
 namespace paceline::train {
 

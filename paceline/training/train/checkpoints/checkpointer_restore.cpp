@@ -12,6 +12,7 @@
 #include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/engine/collectives/group/shared_error.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/dtype_traits.h"
 #include "paceline/engine/core/log.h"
 #include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/tensor/random_state.h"

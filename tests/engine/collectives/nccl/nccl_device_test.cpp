@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "paceline/engine/core/dtype_traits.h"
+
 #include "tests/engine/collectives/nccl/gpus.h"
 #include "tests/engine/collectives/sample_values.h"
 #include "tests/harness/says.h"

@@ -6,6 +6,7 @@
 #include <cuda_runtime_api.h>
 
 #include "paceline/engine/collectives/backends/library_list.h"
+#include "paceline/engine/core/dtype_traits.h"
 
 #include "tests/engine/collectives/nccl/gpus.h"
 

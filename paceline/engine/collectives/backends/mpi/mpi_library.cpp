@@ -8,6 +8,7 @@
 #include "paceline/engine/collectives/backends/library.h"
 #include "paceline/engine/collectives/backends/library_list.h"
 #include "paceline/engine/collectives/backends/mpi/mpi_runtime.h"
+#include "paceline/engine/collectives/op_traits.h"
 #include "paceline/engine/core/check.h"
 
 namespace paceline {

@@ -9,6 +9,7 @@
 
 #include "paceline/engine/collectives/kernels/reduce.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/dtype_traits.h"
 
 namespace paceline::mpi {
 

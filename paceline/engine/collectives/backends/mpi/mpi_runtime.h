@@ -14,8 +14,8 @@
 #include <mpi.h>
 
 #include "paceline/engine/collectives/backends/library.h"
-#include "paceline/engine/collectives/op.h"
-#include "paceline/engine/core/dtype.h"
+#include "paceline/engine/collectives/op_traits.h"
+#include "paceline/engine/core/dtype_traits.h"
 
 namespace paceline::mpi {
 

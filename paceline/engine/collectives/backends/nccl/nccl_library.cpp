@@ -9,6 +9,7 @@
 #include "paceline/engine/collectives/backends/library.h"
 #include "paceline/engine/collectives/backends/library_list.h"
 #include "paceline/engine/collectives/device_order.h"
+#include "paceline/engine/collectives/op_traits.h"
 #include "paceline/engine/collectives/work.h"
 #include "paceline/engine/core/check.h"
 

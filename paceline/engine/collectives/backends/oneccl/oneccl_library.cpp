@@ -10,7 +10,9 @@
 #include "paceline/engine/collectives/backends/blocking_calls.h"
 #include "paceline/engine/collectives/backends/library.h"
 #include "paceline/engine/collectives/backends/library_list.h"
+#include "paceline/engine/collectives/op_traits.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/dtype_traits.h"
 #include "paceline/engine/core/system/host.h"
 
 namespace paceline {

@@ -8,6 +8,7 @@
 #include <xxhash.h>
 
 #include "paceline/engine/collectives/backends/paceline/slow_wait.h"
+#include "paceline/engine/collectives/op_traits.h"
 #include "paceline/engine/core/awake_clock.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/system/thread.h"

@@ -8,7 +8,9 @@
 #include "paceline/engine/collectives/algorithms/message_algorithms.h"
 #include "paceline/engine/collectives/backends/paceline/slow_wait.h"
 #include "paceline/engine/collectives/kernels/reduce.h"
+#include "paceline/engine/collectives/op_traits.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/dtype_traits.h"
 #include "paceline/engine/core/error_text.h"
 #include "paceline/engine/transport/shared_memory.h"
 

@@ -14,6 +14,7 @@
 #include "paceline/engine/collectives/device_order.h"
 #include "paceline/engine/core/awake_clock.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/dtype_traits.h"
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/log.h"

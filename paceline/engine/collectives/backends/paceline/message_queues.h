@@ -17,6 +17,7 @@
 #include "paceline/engine/collectives/backend.h"
 #include "paceline/engine/collectives/device_order.h"
 #include "paceline/engine/core/awake_clock.h"
+#include "paceline/engine/core/dtype_traits.h"
 #include "paceline/engine/transport/mesh.h"
 #include "paceline/engine/transport/message_streams.h"
 #include "paceline/engine/transport/wire.h"

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "paceline/engine/collectives/backends/paceline/message_executor.h"
+#include "paceline/engine/collectives/op_traits.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/log.h"

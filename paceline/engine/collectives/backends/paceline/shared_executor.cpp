@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "paceline/engine/collectives/algorithms/in_shared_memory.h"
+#include "paceline/engine/collectives/op_traits.h"
+#include "paceline/engine/core/dtype_traits.h"
 #include "paceline/engine/core/simd.h"
 
 namespace paceline {

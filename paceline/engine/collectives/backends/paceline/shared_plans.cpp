@@ -7,8 +7,10 @@
 
 #include "paceline/engine/collectives/algorithms/in_shared_memory.h"
 #include "paceline/engine/collectives/backends/paceline/group_share.h"
+#include "paceline/engine/collectives/op_traits.h"
 #include "paceline/engine/collectives/selection/planner.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/dtype_traits.h"
 
 namespace paceline {
 

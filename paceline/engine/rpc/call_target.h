@@ -1,0 +1,40 @@
+#pragma once
+
+// The method that a call invokes, and the numbers that name methods and objects. Values.
+
+#include <cstdint>
+#include <string_view>
+
+#include "paceline/engine/rpc/effect.h"
+
+namespace paceline::rpc {
+
+// The number of an object among those of its owner. The worker that creates the object chooses it
+// at random; it is never reused.
+using ObjectNumber = std::uint64_t;
+
+namespace detail {
+
+// Whether a call that was not sent may be sent in the callee's next session when this one is lost.
+// A call about state of the session, such as a reference, may not (kThisSession): it ends as not
+// executed.
+enum class Scope : std::uint8_t { kAnySession, kThisSession };
+
+// The method that a call invokes, and how it is called.
+struct CallTarget {
+  std::string_view method;  // must outlive the call: a literal
+  std::uint64_t method_number = 0;
+  Effect effect{};
+  Scope scope = Scope::kAnySession;
+  ObjectNumber object = 0;  // the object that the method belongs to; 0: none
+  // False for calls that a handler of a message with references needs before it can run: such a
+  // call must not wait for other calls, which may wait for that handler.
+  bool needs_credit = true;
+};
+
+// The id that stands for a method's name on the wire: the lower half of XXH3-128.
+std::uint64_t method_id(std::string_view name);
+
+}  // namespace detail
+
+}  // namespace paceline::rpc

@@ -1,0 +1,91 @@
+#pragma once
+
+// Outgoing messages: bytes, together with the object from which they were made.
+//
+// Thread safety: none for one object, except that const methods are safe.
+
+#include <cstddef>
+#include <memory>
+#include <utility>
+
+#include "paceline/engine/rpc/protocol/message.h"
+
+namespace paceline::rpc::detail {
+
+// The address of this variable identifies the type T within the process.
+template <class T>
+inline constexpr char kTypeTag = 0;
+
+// An outgoing message, together with the object from which it was made; the message may refer to
+// the object's memory.
+//
+// A message to this worker itself keeps its object: only a ticket for it goes through the socket,
+// and the handler sees the caller's object.
+//
+// Thread safety: const methods are safe.
+class Outgoing {
+ public:
+  virtual ~Outgoing() = default;
+  Outgoing(const Outgoing&) = delete;
+  Outgoing& operator=(const Outgoing&) = delete;
+
+  // The bytes of the message; empty if it goes to this worker itself.
+  const MessageWriter& writer() const { return writer_; }
+  bool is_for_self() const { return is_for_self_; }
+  // The object, if it is a T; otherwise null.
+  template <class T>
+  const T* object() const {
+    return type_ == &kTypeTag<T> ? static_cast<const T*>(object_) : nullptr;
+  }
+  // Encodes a message that is_for_self(), for a reader that takes another type.
+  virtual MessageWriter write() const = 0;
+
+ protected:
+  Outgoing(const char* type, const void* object, bool is_for_self)
+      : type_(type), object_(object), is_for_self_(is_for_self) {}
+  MessageWriter writer_;
+
+ private:
+  const char* type_;
+  const void* object_;
+  bool is_for_self_;
+};
+using OutgoingPointer = std::shared_ptr<const Outgoing>;
+
+template <Message T>
+class OutgoingOf final : public Outgoing {
+ public:
+  OutgoingOf(T&& message, bool is_for_self)
+      : Outgoing(&kTypeTag<T>, &message_, is_for_self), message_(std::move(message)) {
+    if (is_for_self) return;
+    writer_.reserve(kUsualBytes);
+    write_field(writer_, message_);
+  }
+  MessageWriter write() const override { return write_message(message_); }
+
+ private:
+  static constexpr std::size_t kUsualBytes = 192;
+  T message_;
+};
+template <Message T>
+OutgoingPointer make_outgoing(T message, bool is_for_self = false) {
+  return std::make_shared<const OutgoingOf<T>>(std::move(message), is_for_self);
+}
+
+// Makes the outgoing message of a request once it is known whether the request goes to this worker
+// itself. It refers to the request, which it moves.
+class RequestMaker {
+ public:
+  template <Message T>
+  explicit RequestMaker(T& request)
+      : request_(&request), make_([](void* from, bool is_for_self) {
+          return make_outgoing(std::move(*static_cast<T*>(from)), is_for_self);
+        }) {}
+  OutgoingPointer operator()(bool is_for_self) const { return make_(request_, is_for_self); }
+
+ private:
+  void* request_;
+  OutgoingPointer (*make_)(void* from, bool is_for_self);
+};
+
+}  // namespace paceline::rpc::detail

@@ -1,0 +1,22 @@
+#pragma once
+
+// What is known of a worker of the job: its name, its role and its state. Values.
+
+#include <cstdint>
+#include <string>
+
+namespace paceline::rpc {
+
+struct WorkerInfo {
+  enum class State : std::uint8_t {
+    kPresent,
+    kLeft,  // it called leave()
+    kLost,  // its process ended in another way, or it was silent for a lease
+  };
+
+  std::string name, role;
+  State state{};
+  bool operator==(const WorkerInfo&) const = default;
+};
+
+}  // namespace paceline::rpc
