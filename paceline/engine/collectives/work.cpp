@@ -27,7 +27,7 @@ std::optional<Error> copy_of(const std::exception_ptr& error) {
 }  // namespace
 
 void Work::wait() {
-  if (is_completed() && !error_) return;
+  if (order_ == nullptr && is_completed() && !error_) return;
   std::unique_lock lock(mutex_, std::defer_lock);
   await_end(Deadline::never(), lock);
   go_on(std::move(lock));
@@ -86,18 +86,30 @@ void Work::begin(const std::string& self, const std::string& group, const Finger
 
 void Work::go_on(std::unique_lock<std::mutex> lock) const {
   throw_error();
-  if (done_) return;
+  if (done_ && how_queued_ != Queued::kCaptured) return;
   const DeviceEvent done = queued_;
   lock.unlock();
   order_->wait_for(done.get());
 }
 
-void Work::queue(DeviceEvent done) {
+void Work::queue(DeviceEvent done, Queued how) {
   {
     const std::lock_guard lock(mutex_);
     queued_ = std::move(done);
+    how_queued_ = how;
   }
   completed_.notify_all();
+}
+
+bool Work::is_watched() const {
+  const std::lock_guard lock(mutex_);
+  return how_queued_ == Queued::kWatched;
+}
+
+// An object that is not kept any more is dropped outside the lock.
+void Work::hold(std::shared_ptr<void> object) {
+  const std::lock_guard lock(mutex_);
+  if (!done_) held_.swap(object);
 }
 
 bool Work::is_queued() const {
@@ -146,6 +158,14 @@ void Work::on_complete(std::function<void(const Error*)> then) {
 void Work::complete(std::exception_ptr error, int source_rank) {
   auto copy = copy_of(error);
   std::vector<std::function<void(const Error*)>> then;
+  std::shared_ptr<void> held;
+  if (order_ != nullptr) {
+    {
+      const std::lock_guard lock(mutex_);
+      held.swap(held_);
+    }
+    held.reset();  // before any thread learns of the completion
+  }
   {
     const std::lock_guard lock(mutex_);
     if (done_) return;

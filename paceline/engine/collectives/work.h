@@ -65,7 +65,7 @@ class Progress {
 //
 // Thread safety: every method may be called from any thread. Dropping a Work does not cancel the
 // operation.
-class Work {
+class Work : public std::enable_shared_from_this<Work> {
  public:
   // `describe` provides the text for a timeout error. `order` is null except for device memory. A
   // waiting thread helps `progress`, if there is one.
@@ -92,9 +92,18 @@ class Work {
   int source_rank() const;
 
   // Called by a device's library once the whole operation has been queued on the device; `done` is
-  // an event after it. Requires: the Work has an order.
-  void queue(DeviceEvent done);
+  // an event after it. Requires: the Work has an order. kWatched: the library watches the event,
+  // and completes this Work once the device has finished, or has failed; the call that queued the
+  // operation returns before. kCaptured: the operation became a part of a graph, which the device
+  // carries out whenever the program launches it, so every wait orders the caller's stream.
+  enum class Queued { kAwaited, kWatched, kCaptured };
+  void queue(DeviceEvent done, Queued how = Queued::kAwaited);
   bool is_queued() const;
+  // Whether a device's library completes this Work (kWatched).
+  bool is_watched() const;
+  bool has_order() const { return order_ != nullptr; }
+  // Keeps an object until the operation has completed. Requires: the Work has an order.
+  void hold(std::shared_ptr<void> object);
   // Called by a group when the operation begins, as the collective of this fingerprint. `recorder`
   // may be null.
   void begin(const std::string& self, const std::string& group, const Fingerprint& fingerprint,
@@ -132,6 +141,8 @@ class Work {
   std::atomic<bool> done_ = false;
   // An event after the operation; null until the operation has been queued on the device.
   DeviceEvent queued_;
+  Queued how_queued_ = Queued::kAwaited;
+  std::shared_ptr<void> held_;
   std::optional<Error> error_;
   std::vector<std::function<void(const Error*)>> then_;
   int source_rank_ = -1;

@@ -53,12 +53,13 @@ class LibraryBackend : public PacelineBackend {
            const WaitOptions& wait) override;
   bool is_symmetric(ConstBuffer buffer) override;
   void abort(const Error& cause) override;
+  // Fails the group after a library's error; returns the error to report (LibraryContext).
+  Error fail_group(const Error& error);
 
  private:
   Library* library_of(Device device) const {
     return (device == Device::kCuda ? libraries_.cuda : libraries_.cpu).get();
   }
-  [[noreturn]] void fail_with(const Error& error);
 
   const std::string name_;
   Libraries libraries_;  // destroyed before the engine, whose mesh they use

@@ -6,7 +6,7 @@
 //
 // A new library needs a folder NAME/ with NAME_library.cpp, which is compiled if the library was
 // found (cmake/PacelineBackends.cmake), two declarations in library_list.h and an entry in
-// library_list.cpp. After the interface below come parts that several libraries need.
+// library_list.cpp. A library that is loaded at run time (nccl) is always compiled. After the interface below come parts that several libraries need.
 
 #include <chrono>
 #include <cstddef>
@@ -41,7 +41,9 @@ class Library {
   //
   // A library for a device keeps the call in its place among the device's work: its stream waits
   // for call.order. Once the whole call has been queued on the device, call.work, if not null, gets
-  // an event that marks the end of the call (Work::queue).
+  // an event that marks the end of the call (Work::queue). The library may then return at once, and
+  // watch the event: it completes the Work when the device has finished, and reports an error by
+  // LibraryContext::fail_group. Its destructor waits for the calls that it watches.
   virtual void run(const Collective& call, std::uint32_t sequence, Deadline deadline) = 0;
 
   // May be called from any thread. Ends a run() under way as soon as the library allows it, on this
@@ -62,6 +64,14 @@ struct LibraryContext {
   // A collective of the engine, for use within a call or while all ranks connect: returns true if
   // `mine` is true on every rank. Valid as long as the mesh.
   std::function<bool(bool mine, Deadline deadline)> agree;
+  // A collective of the engine, for use once, while all ranks connect: returns the texts that `tell`
+  // returns on the ranks, in rank order; each has at most 500 bytes. If it throws on a rank, every
+  // rank throws that error, with the rank's name.
+  std::function<std::vector<std::string>(const std::function<std::string()>& tell)> tell_all;
+  // Fails the group because of an error outside of run(), from any thread, and returns the error
+  // that the group's calls report: another rank's, if that one was first. Valid as long as the
+  // mesh.
+  std::function<Error(const Error& error)> fail_group;
 
   int world_size() const { return static_cast<int>(world_ranks.size()); }
   const std::string& self() const { return mesh.self(); }  // for messages
