@@ -27,7 +27,7 @@ std::optional<Error> copy_of(const std::exception_ptr& error) {
 }  // namespace
 
 void Work::wait() {
-  if (order_ == nullptr && is_completed() && !error_) return;
+  if (is_completed() && !error_ && !queued_) return;
   std::unique_lock lock(mutex_, std::defer_lock);
   await_end(Deadline::never(), lock);
   go_on(std::move(lock));
@@ -86,24 +86,24 @@ void Work::begin(const std::string& self, const std::string& group, const Finger
 
 void Work::go_on(std::unique_lock<std::mutex> lock) const {
   throw_error();
-  if (done_ && how_queued_ != Queued::kCaptured) return;
   const DeviceEvent done = queued_;
+  if (!done) return;
   lock.unlock();
   order_->wait_for(done.get());
 }
 
-void Work::queue(DeviceEvent done, Queued how) {
+void Work::queue(DeviceEvent done, bool is_watched) {
   {
     const std::lock_guard lock(mutex_);
     queued_ = std::move(done);
-    how_queued_ = how;
+    is_watched_ = is_watched;
   }
   completed_.notify_all();
 }
 
 bool Work::is_watched() const {
   const std::lock_guard lock(mutex_);
-  return how_queued_ == Queued::kWatched;
+  return is_watched_;
 }
 
 // An object that is not kept any more is dropped outside the lock.

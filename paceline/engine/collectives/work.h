@@ -92,14 +92,12 @@ class Work : public std::enable_shared_from_this<Work> {
   int source_rank() const;
 
   // Called by a device's library once the whole operation has been queued on the device; `done` is
-  // an event after it. Requires: the Work has an order. kWatched: the library watches the event,
-  // and completes this Work once the device has finished, or has failed; the call that queued the
-  // operation returns before. kCaptured: the operation became a part of a graph, which the device
-  // carries out whenever the program launches it, so every wait orders the caller's stream.
-  enum class Queued { kAwaited, kWatched, kCaptured };
-  void queue(DeviceEvent done, Queued how = Queued::kAwaited);
+  // an event after it. Requires: the Work has an order. `is_watched`: the library watches the
+  // event, and completes this Work once the device has finished, or has failed; the call that queued
+  // the operation returns before.
+  void queue(DeviceEvent done, bool is_watched = false);
   bool is_queued() const;
-  // Whether a device's library completes this Work (kWatched).
+  // Whether a device's library completes this Work.
   bool is_watched() const;
   bool has_order() const { return order_ != nullptr; }
   // Keeps an object until the operation has completed. Requires: the Work has an order.
@@ -141,7 +139,7 @@ class Work : public std::enable_shared_from_this<Work> {
   std::atomic<bool> done_ = false;
   // An event after the operation; null until the operation has been queued on the device.
   DeviceEvent queued_;
-  Queued how_queued_ = Queued::kAwaited;
+  bool is_watched_ = false;
   std::shared_ptr<void> held_;
   std::optional<Error> error_;
   std::vector<std::function<void(const Error*)>> then_;

@@ -56,7 +56,7 @@ class CallOrder {
     Operation run;
     Deadline deadline;
     // Completed with the operation's outcome, unless a device's library completes it later
-    // (Work::Queued::kWatched).
+    // (Work::is_watched()).
     WorkPtr work;
     std::shared_ptr<void> keep_alive;  // dropped before the Work completes
   };

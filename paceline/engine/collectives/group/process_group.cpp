@@ -345,7 +345,7 @@ WorkPtr ProcessGroup::start(const Call& call, const CallOptions& options) try {
 
 // Checks the call, and returns the operation that carries it out later.
 ProcessGroup::Operation ProcessGroup::prepare(const Call& call, const CallOptions& options) {
-  if (call.lists) return coalesced(call);
+  if (call.lists) return coalesced(call, options);
   if (call.op == Op::kAllToAllV) return exchanged(call, options);
   if (has_counts(call.op)) return counted(call, options);
   const Collective made = make(call);

@@ -111,9 +111,9 @@ class NcclLibrary : public Library {
       poll_until([&] { return is_done(end.get()) && communicator_->is_ready(); }, mesh_, deadline,
                  what);
     } else if (is_captured()) {
-      call.work->queue(end, Work::Queued::kCaptured);
+      call.work->queue(end);  // the result is complete whenever the graph has run
     } else {
-      call.work->queue(end, Work::Queued::kWatched);
+      call.work->queue(end, true);
       watch_->add({.work = call.work->shared_from_this(),
                    .done = end,
                    .deadline = deadline,
