@@ -136,10 +136,11 @@ void connect(Communicator* communicator, const std::string& path, const std::str
   communicator->is_connecting = false;
 }
 
+// A task of a graph is called once, and carried out any number of times.
 void wait_for_tasks(Communicator& communicator) {
   const std::atomic<bool> never = false;
   wait_until(never,
-             [&] { return communicator.under_way == 0 && !communicator.is_connecting; });
+             [&] { return communicator.under_way <= 0 && !communicator.is_connecting; });
 }
 
 }  // namespace

@@ -45,6 +45,7 @@ void LibraryBackend::run(const Collective& call, const Fingerprint& fingerprint,
   Library* library = library_of(call.device);
   const bool is_own = (has_counts(call.op) && call.device == Device::kCpu) || call.part_of;
   if (library == nullptr || is_own) return PacelineBackend::run(call, fingerprint, wait);
+  library->require_usable(call);
   // Returns only once every rank has made this call.
   PacelineBackend::run({}, fingerprint, wait);
   if (call.op == Op::kBarrier || call.op == Op::kAllocate || call.count == 0) return;

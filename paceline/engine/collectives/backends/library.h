@@ -33,6 +33,9 @@ class Library {
   // The transport of bytes: "tcp", "mpi", ...
   virtual const char* transport() const = 0;
   virtual bool supports(Op op, Dtype dtype, ReduceOp reduce_op) const = 0;
+  // Refuses a call of this rank with buffers that the library cannot use, before the ranks meet for
+  // it: Error(kInvalid), and the group can continue.
+  virtual void require_usable(const Collective& /*call*/) const {}
 
   // Blocks until this rank's part is done. Calls come one at a time, and only after every rank of
   // the group has made the same call; count is at least 1. Errors: kTimeout at the deadline,

@@ -9,19 +9,17 @@
 namespace paceline {
 namespace {
 
-void require(int code, const char* what) { CudaApi::load().require(code, "", what); }
-
 // The place of a call on a stream.
 class StreamOrder : public DeviceOrder {
  public:
   explicit StreamOrder(CudaStream stream) : api_(CudaApi::load()), stream_(stream) {
-    require(api_.cudaEventCreateWithFlags(&ready_, cuda::kDisableTiming), "cudaEventCreate");
-    require(api_.cudaEventRecord(ready_, stream_), "cudaEventRecord");
+    require_cuda(api_.cudaEventCreateWithFlags(&ready_, cuda::kDisableTiming), "cudaEventCreate");
+    require_cuda(api_.cudaEventRecord(ready_, stream_), "cudaEventRecord");
   }
   ~StreamOrder() override { api_.cudaEventDestroy(ready_); }
   void* ready() const override { return ready_; }
   void wait_for(void* event) const override {
-    require(api_.cudaStreamWaitEvent(stream_, static_cast<CudaEvent>(event), 0),
+    require_cuda(api_.cudaStreamWaitEvent(stream_, static_cast<CudaEvent>(event), 0),
             "cudaStreamWaitEvent");
   }
 
@@ -32,6 +30,8 @@ class StreamOrder : public DeviceOrder {
 };
 
 }  // namespace
+
+void require_cuda(int code, const char* what) { CudaApi::load().require(code, "", what); }
 
 bool uses_real_gpus() { return std::getenv("PACELINE_TEST_REAL_GPUS") != nullptr; }
 
@@ -44,7 +44,7 @@ void use_standins() {
 std::string why_no_gpus(int wanted) {
   try {
     int count = 0;
-    require(CudaApi::load().cudaGetDeviceCount(&count), "counting the GPUs");
+    require_cuda(CudaApi::load().cudaGetDeviceCount(&count), "counting the GPUs");
     if (count >= wanted) return "";
     return std::to_string(wanted) + " GPUs are needed, one a rank; here: " + std::to_string(count);
   } catch (const Error& error) {
@@ -53,24 +53,24 @@ std::string why_no_gpus(int wanted) {
 }
 
 OnDevice::OnDevice(std::size_t bytes) : bytes_(bytes) {
-  require(CudaApi::load().cudaMalloc(&data_, bytes), "cudaMalloc");
+  require_cuda(CudaApi::load().cudaMalloc(&data_, bytes), "cudaMalloc");
   write(std::vector<std::byte>(bytes));
 }
 
 OnDevice::~OnDevice() { CudaApi::load().cudaFree(data_); }
 
 void OnDevice::write(const std::vector<std::byte>& values) {
-  require(CudaApi::load().cudaMemcpy(data_, values.data(), bytes_, cuda::kToDevice), "cudaMemcpy");
+  require_cuda(CudaApi::load().cudaMemcpy(data_, values.data(), bytes_, cuda::kToDevice), "cudaMemcpy");
 }
 
 std::vector<std::byte> OnDevice::read() const {
   std::vector<std::byte> values(bytes_);
-  require(CudaApi::load().cudaMemcpy(values.data(), data_, bytes_, cuda::kToHost), "cudaMemcpy");
+  require_cuda(CudaApi::load().cudaMemcpy(values.data(), data_, bytes_, cuda::kToHost), "cudaMemcpy");
   return values;
 }
 
 TestStream::TestStream() {
-  require(CudaApi::load().cudaStreamCreateWithFlags(&stream_, cuda::kNonBlocking),
+  require_cuda(CudaApi::load().cudaStreamCreateWithFlags(&stream_, cuda::kNonBlocking),
           "cudaStreamCreate");
 }
 
@@ -79,7 +79,7 @@ std::shared_ptr<const DeviceOrder> TestStream::order() const {
 }
 
 void TestStream::synchronize() const {
-  require(CudaApi::load().cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+  require_cuda(CudaApi::load().cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
 }
 
 struct HeldStream::Gate {
@@ -96,7 +96,7 @@ HeldStream::HeldStream(CudaStream stream) : gate_(std::make_shared<Gate>()) {
     std::unique_lock lock((*gate)->mutex);
     (*gate)->changed.wait(lock, [&] { return (*gate)->is_open; });
   };
-  require(launch(stream, wait, new std::shared_ptr<Gate>(gate_)), "cudaLaunchHostFunc");
+  require_cuda(launch(stream, wait, new std::shared_ptr<Gate>(gate_)), "cudaLaunchHostFunc");
 }
 
 void HeldStream::release() {

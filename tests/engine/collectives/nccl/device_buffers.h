@@ -21,6 +21,9 @@ void use_standins();
 // The reason why `wanted` GPUs cannot be used here; empty when they can. Loads the CUDA runtime.
 std::string why_no_gpus(int wanted);
 
+// Throws the Error of an error code of CUDA.
+void require_cuda(int code, const char* what);
+
 // A buffer on the current device, filled with zeros.
 class OnDevice {
  public:

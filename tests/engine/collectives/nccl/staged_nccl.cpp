@@ -6,10 +6,10 @@
 #include "paceline/engine/collectives/backends/library_list.h"
 #include "paceline/engine/collectives/backends/nccl/cuda_api.h"
 
+#include "tests/engine/collectives/nccl/device_buffers.h"
+
 namespace paceline {
 namespace {
-
-void require(int code, const char* what) { CudaApi::load().require(code, "", what); }
 
 struct FreeOnDevice {
   void operator()(std::byte* data) const { CudaApi::load().cudaFree(data); }
@@ -21,9 +21,9 @@ DeviceBytes copy_to_device(const std::byte* data, std::size_t bytes) {
   if (data == nullptr || bytes == 0) return nullptr;
   const CudaApi& api = CudaApi::load();
   void* copy = nullptr;
-  require(api.cudaMalloc(&copy, bytes), "cudaMalloc");
+  require_cuda(api.cudaMalloc(&copy, bytes), "cudaMalloc");
   DeviceBytes held(static_cast<std::byte*>(copy));
-  require(api.cudaMemcpy(copy, data, bytes, cuda::kToDevice), "cudaMemcpy");
+  require_cuda(api.cudaMemcpy(copy, data, bytes, cuda::kToDevice), "cudaMemcpy");
   return held;
 }
 
@@ -31,7 +31,7 @@ class StagedNccl : public Library {
  public:
   explicit StagedNccl(const LibraryContext& context)
       : rank_(context.rank), world_size_(context.world_size()), nccl_(connect_nccl(context)) {
-    require(CudaApi::load().cudaGetDevice(&device_), "cudaGetDevice");
+    require_cuda(CudaApi::load().cudaGetDevice(&device_), "cudaGetDevice");
   }
 
   const char* transport() const override { return nccl_->transport(); }
@@ -63,7 +63,7 @@ class StagedNccl : public Library {
     staged.output = output_within_input ? input.get() + (call.output - call.input) : output.get();
     nccl_->run(staged, sequence, deadline);
     if (staged.output == nullptr) return;
-    require(
+    require_cuda(
         CudaApi::load().cudaMemcpy(call.output, staged.output, output_bytes, cuda::kToHost),
         "cudaMemcpy");
   }

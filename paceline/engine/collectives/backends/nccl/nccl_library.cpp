@@ -95,11 +95,21 @@ class NcclLibrary : public Library {
     return nccl_supports(op, dtype, reduce_op);
   }
 
+  // Buffers of another GPU would cause an error of the device long after the call.
+  void require_usable(const Collective& call) const override {
+    const OwnCaptures captures(cuda_);
+    require_here(call.op, call.input);
+    require_here(call.op, call.output);
+    for (const CollectivePart& part : call.parts) {
+      require_here(call.op, part.input);
+      require_here(call.op, part.output);
+    }
+  }
+
   void run(const Collective& call, std::uint32_t sequence, Deadline deadline) override {
     const CudaDeviceGuard guard(cuda_, device_, self_);
     const OwnCaptures captures(cuda_);
     const std::string what = fmt::format("{} #{}", name_of(call.op), sequence);
-    require_here(call);
     wait_for_caller(call);
     communicator_->call("starting an operation", [&](NcclHandle handle) {
       queue_call(call, {api_, handle, stream_, rank_, world_size_, self_});
@@ -144,16 +154,6 @@ class NcclLibrary : public Library {
                   communicator_->is_ready();
                 },
             .fail = context.fail_group};
-  }
-
-  // Refuses buffers of another GPU, which would cause an error of the device long after the call.
-  void require_here(const Collective& call) const {
-    require_here(call.op, call.input);
-    require_here(call.op, call.output);
-    for (const CollectivePart& part : call.parts) {
-      require_here(call.op, part.input);
-      require_here(call.op, part.output);
-    }
   }
 
   void require_here(Op op, const std::byte* data) const {
