@@ -107,6 +107,24 @@ std::string suggestion(const std::string& name, const std::string& prefix,
 
 const std::vector<std::string>& own_variables() {
   static const std::vector<std::string> kNames = {
+      "PACELINE_LIBCUDART", "PACELINE_LIBNCCL"};
+  return kNames;
+}
+
+// "; did you mean PET_TEE?", or "" if none of `known` is similar. Names are compared without their
+// common `prefix`.
+std::string suggestion(const std::string& name, const std::string& prefix,
+                       const std::vector<std::string>& known) {
+  std::vector<std::string> rests;
+  for (const std::string& one : known) rests.push_back(one.substr(prefix.size()));
+  const std::string meant = nearest(name.substr(prefix.size()), rests);
+  return meant.empty() ? "" : fmt::format("; did you mean {}{}?", prefix, meant);
+}
+
+}  // namespace
+
+const std::vector<std::string>& own_variables() {
+  static const std::vector<std::string> kNames = {
       "PACELINE_BACKEND",    "PACELINE_BENCH_SPIN_US",  "PACELINE_CALIBRATION",
       "PACELINE_PYTHON",     "PACELINE_CRASH_REPORT",   "PACELINE_ENCRYPT",
       "PACELINE_FLIGHT_DIR", "PACELINE_FLIGHT_KEEP",    "PACELINE_FORK_SERVER",

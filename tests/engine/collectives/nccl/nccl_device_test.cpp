@@ -21,7 +21,7 @@ using namespace std::chrono_literals;
 using harness::Says;
 
 constexpr std::size_t kCount = 100'003;
-constexpr int kRanks = 3;
+constexpr int kGpus = 3;
 
 std::vector<std::byte> bytes_of_floats(const std::vector<float>& values) {
   const auto bytes = std::as_bytes(std::span(values));
@@ -32,10 +32,10 @@ class NcclDevice : public testing::Test {
  protected:
   void SetUp() override {
     use_standins();
-    const std::string reason = why_no_gpus(kRanks);
+    const std::string reason = why_no_gpus(kGpus);
     if (!reason.empty()) GTEST_SKIP() << reason;
   }
-  static void run(const harness::RankBody& body, int ranks = kRanks) {
+  static void run(const harness::RankBody& body, int ranks = kGpus) {
     harness::run_ranks_ok(ranks, body, {.backend = "nccl"});
   }
 };
