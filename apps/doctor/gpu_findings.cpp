@@ -66,7 +66,8 @@ class Checks {
     const std::string text =
         fmt::format("{} on the bus: {}; {} visible to CUDA", counted(gpus_.size(), "GPU"),
                     fmt::join(names, ", "), machine_.num_visible);
-    const bool lacks = machine_.runtime_error.empty() && !machine_.variable("CUDA_VISIBLE_DEVICES") &&
+    const bool lacks = machine_.runtime_error.empty() &&
+                       !machine_.variable("CUDA_VISIBLE_DEVICES") &&
                        machine_.num_visible < static_cast<int>(gpus_.size());
     add("GPUs", lacks ? kWarn : kOk, text,
         lacks ? "a GPU that the driver does not serve may have failed (Xid 79, ECC): dmesg | grep "
@@ -76,7 +77,8 @@ class Checks {
 
   void runtime() {
     if (machine_.runtime_error.empty()) return add("CUDA", kOk, machine_.runtime_text);
-    add("CUDA", kFail, machine_.runtime_error, "repair it as the sentence says, and run this again");
+    add("CUDA", kFail, machine_.runtime_error,
+        "repair it as the sentence says, and run this again");
   }
 
   void nccl() {
@@ -97,7 +99,8 @@ class Checks {
     add("GPU of the rank", kFail,
         fmt::format("local rank {} and {} visible GPUs: two ranks would share one", *local_rank,
                     machine_.num_visible),
-        "start no more ranks than GPUs (--nproc-per-node gpu), and choose the device by LOCAL_RANK, "
+        "start no more ranks than GPUs (--nproc-per-node gpu), and choose the device by "
+        "LOCAL_RANK, "
         "not by RANK");
   }
 
@@ -109,7 +112,8 @@ class Checks {
     const bool is_alone = machine_.num_visible == 1 && gpus_.size() > 1;
     if (name != nullptr && is_alone) {
       add("GPUs of peers", kWarn,
-          fmt::format("{} lets each task see one GPU: NCCL cannot copy between GPUs directly", name),
+          fmt::format("{} lets each task see one GPU: NCCL cannot copy between GPUs directly",
+                      name),
           "srun --gpus-per-node=N --gpu-bind=none instead of --gpus-per-task");
     } else if (machine_.variable("OMPI_COMM_WORLD_RANK") && is_alone) {
       add("GPUs of peers", kWarn, "mpirun lets each rank see one GPU: NCCL cannot copy directly",
@@ -122,10 +126,10 @@ class Checks {
     if (gpus_.size() < 2) return;
     const std::string options = " " + text_of(machine_.root / "proc/cmdline");
     const auto has = [&](const char* word) { return options.find(word) != std::string::npos; };
-    if ((has("intel_iommu=on") || has("amd_iommu=on") || has("iommu=force")) &&
-        !has("iommu=pt")) {
-      add("GPU to GPU", kWarn, "the kernel runs with an IOMMU that translates: direct copies between "
-                               "GPUs may hang or damage data",
+    if ((has("intel_iommu=on") || has("amd_iommu=on") || has("iommu=force")) && !has("iommu=pt")) {
+      add("GPU to GPU", kWarn,
+          "the kernel runs with an IOMMU that translates: direct copies between "
+          "GPUs may hang or damage data",
           "boot with iommu=pt and disable ACS on the switches, or set NCCL_P2P_DISABLE=1");
     }
   }
@@ -136,11 +140,11 @@ class Checks {
     for (const auto& gpu : fs::directory_iterator(folder, error)) {
       for (const auto& entry : fs::directory_iterator(gpu.path() / "mig", error)) {
         if (!entry.path().filename().string().starts_with("gi")) continue;
-        return add("MIG", kWarn,
-                   fmt::format("{} is divided into instances (MIG)",
-                               gpu.path().filename().string()),
-                   "a process can use one instance, and NCCL supports them only in part: nvidia-smi "
-                   "-mig 0 for training on several GPUs");
+        return add(
+            "MIG", kWarn,
+            fmt::format("{} is divided into instances (MIG)", gpu.path().filename().string()),
+            "a process can use one instance, and NCCL supports them only in part: nvidia-smi "
+            "-mig 0 for training on several GPUs");
       }
     }
   }
@@ -156,8 +160,7 @@ class Checks {
       const auto fits = [&](const std::string& interface) {
         return is_exact ? interface == name : interface.starts_with(name);
       };
-      const bool exists =
-          std::any_of(machine_.interfaces.begin(), machine_.interfaces.end(), fits);
+      const bool exists = std::any_of(machine_.interfaces.begin(), machine_.interfaces.end(), fits);
       const bool is_local = name.starts_with("lo") || name.starts_with("docker");
       if (exists && !is_local) continue;
       return add("NCCL's network", kWarn,
@@ -225,9 +228,9 @@ bool can_load(const char* name) {
 void load_libraries(GpuMachine& machine) {
   try {
     const CudaApi& cuda = CudaApi::load();
-    machine.runtime_text = fmt::format(
-        "runtime {} ({}), driver for {}", cuda_version_text(cuda.runtime_version),
-        cuda.library.path, cuda_version_text(cuda.driver_version));
+    machine.runtime_text =
+        fmt::format("runtime {} ({}), driver for {}", cuda_version_text(cuda.runtime_version),
+                    cuda.library.path, cuda_version_text(cuda.driver_version));
     cuda.require(cuda.cudaGetDeviceCount(&machine.num_visible), "", "counting the GPUs");
   } catch (const Error& error) {
     machine.runtime_error = error.what();

@@ -20,7 +20,7 @@ namespace paceline::apps {
 struct GpuMachine {
   std::filesystem::path root = "/";  // of /sys, /proc and /dev
   std::function<std::optional<std::string>(const std::string& name)> variable;
-  std::vector<std::string> interfaces;  // of the network: "eth0", ...
+  std::vector<std::string> interfaces;              // of the network: "eth0", ...
   std::optional<std::uint64_t> locked_memory = {};  // ulimit -l in bytes; empty: unlimited
   // The CUDA runtime and NCCL, as they were loaded.
   std::string runtime_text;   // "12.4 (/usr/lib/libcudart.so.12), driver for 12.8"

@@ -106,8 +106,7 @@ std::string suggestion(const std::string& name, const std::string& prefix,
 }  // namespace
 
 const std::vector<std::string>& own_variables() {
-  static const std::vector<std::string> kNames = {
-      "PACELINE_LIBCUDART", "PACELINE_LIBNCCL"};
+  static const std::vector<std::string> kNames = {"PACELINE_LIBCUDART", "PACELINE_LIBNCCL"};
   return kNames;
 }
 

@@ -282,8 +282,8 @@ namespace {
 void start_a_rank_for_each_gpu(const OptionTable& table, const Topology& topology,
                                LaunchOptions& launch) {
   const Option& option = table["--nproc-per-node"];
-  const auto gpus = launcher::visible_gpus(launcher::find_gpus(),
-                                           process_environment()("CUDA_VISIBLE_DEVICES"));
+  const auto gpus =
+      launcher::visible_gpus(launcher::find_gpus(), process_environment()("CUDA_VISIBLE_DEVICES"));
   if (gpus.empty()) {
     throw UsageError(fmt::format(
         "{}: '{}': this machine shows no GPU: look at CUDA_VISIBLE_DEVICES, start a container with "

@@ -93,8 +93,8 @@ class Work : public std::enable_shared_from_this<Work> {
 
   // Called by a device's library once the whole operation has been queued on the device; `done` is
   // an event after it. Requires: the Work has an order. `is_watched`: the library watches the
-  // event, and completes this Work once the device has finished, or has failed; the call that queued
-  // the operation returns before.
+  // event, and completes this Work once the device has finished, or has failed; the call that
+  // queued the operation returns before.
   void queue(DeviceEvent done, bool is_watched = false);
   bool is_queued() const;
   // Whether a device's library completes this Work.

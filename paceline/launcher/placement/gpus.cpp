@@ -34,11 +34,11 @@ std::vector<Gpu> find_gpus(const fs::path& root) {
   for (const auto& entry : fs::directory_iterator(root / "sys/bus/pci/devices", error)) {
     const std::string bus_id = entry.path().filename();
     if (!is_gpu(entry.path()) || (knows_given && !fs::exists(given / bus_id, error))) continue;
-    gpus.push_back({.bus_id = bus_id,
-                    .numa_node = parse_number<int>(first_line(entry.path() / "numa_node"))
-                                     .value_or(-1),
-                    .cpus = parse_cpu_list(first_line(entry.path() / "local_cpulist"))
-                                .value_or(std::vector<int>())});
+    gpus.push_back(
+        {.bus_id = bus_id,
+         .numa_node = parse_number<int>(first_line(entry.path() / "numa_node")).value_or(-1),
+         .cpus = parse_cpu_list(first_line(entry.path() / "local_cpulist"))
+                     .value_or(std::vector<int>())});
   }
   std::sort(gpus.begin(), gpus.end(),
             [](const Gpu& a, const Gpu& b) { return a.bus_id < b.bus_id; });

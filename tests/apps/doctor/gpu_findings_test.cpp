@@ -61,7 +61,7 @@ class GpuFindings : public testing::Test {
     }
   }
 
-  const harness::FreshDirectory directory_;
+  const FreshDirectory directory_;
   std::map<std::string, std::string> variables_;
   GpuMachine machine_;
 };

@@ -114,8 +114,8 @@ class Pieces {
     for (std::size_t from = 0; from < size_; ++from) {
       sources.push_back(all_.staging[from].data() + block * count * element_);
     }
-    reduce(sources, to, count, dtype_of_type(operation_.type),
-           reduce_op_of(operation_.reduction), 0);
+    reduce(sources, to, count, dtype_of_type(operation_.type), reduce_op_of(operation_.reduction),
+           0);
   }
 
   Segment& all_;
@@ -137,8 +137,8 @@ bool move(Communicator& communicator, Moving& moving) {
   const auto self = static_cast<std::size_t>(communicator.rank);
   const auto peer = static_cast<std::size_t>(operation.peer);
   const bool is_send = operation.kind == Kind::kSend;
-  Mailbox& box = is_send ? communicator.segment->mail[self][peer]
-                         : communicator.segment->mail[peer][self];
+  Mailbox& box =
+      is_send ? communicator.segment->mail[self][peer] : communicator.segment->mail[peer][self];
   const std::size_t bytes = operation.count * size_of_type(operation.type);
   if (is_send) {
     if (box.is_full != 0) return false;

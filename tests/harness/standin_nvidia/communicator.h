@@ -1,8 +1,8 @@
 #pragma once
 
 // A communicator of the stand-in of NCCL, and its operations, which are carried out on the streams
-// of the stand-in of CUDA. As in NCCL, an operation waits on the device for the other ranks, without
-// end, until the communicator is aborted.
+// of the stand-in of CUDA. As in NCCL, an operation waits on the device for the other ranks,
+// without end, until the communicator is aborted.
 
 #include <atomic>
 #include <string>
@@ -30,10 +30,10 @@ struct Communicator {
   Segment* segment = nullptr;
   int rank = 0, size = 1;
   std::atomic<bool> is_aborted = false;
-  std::atomic<int> state = 0;         // ncclResult_t: the asynchronous error
-  std::atomic<int> still_late = 0;    // how often the answer is still ncclInProgress
-  std::atomic<int> under_way = 0;     // tasks on streams
-  std::atomic<int> calls = 0;         // operations that were called
+  std::atomic<int> state = 0;       // ncclResult_t: the asynchronous error
+  std::atomic<int> still_late = 0;  // how often the answer is still ncclInProgress
+  std::atomic<int> under_way = 0;   // tasks on streams
+  std::atomic<int> calls = 0;       // operations that were called
   std::atomic<bool> is_connecting = true;
 };
 

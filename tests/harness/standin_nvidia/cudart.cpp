@@ -1,7 +1,7 @@
-// A stand-in for the CUDA runtime (libcudart.so), for tests on machines without a GPU: the functions
-// that Paceline calls, with the runtime's names and numbers, on the streams and memory of the
-// simulated devices (tests/harness/simulated_cuda/). In a program that has the simulated devices for
-// LibTorch, it uses the same ones.
+// A stand-in for the CUDA runtime (libcudart.so), for tests on machines without a GPU: the
+// functions that Paceline calls, with the runtime's names and numbers, on the streams and memory of
+// the simulated devices (tests/harness/simulated_cuda/). In a program that has the simulated
+// devices for LibTorch, it uses the same ones.
 //
 // Environment variables choose what it is:
 //   PACELINE_SIMULATED_CUDA_DEVICES  the GPUs of the machine; CUDA_VISIBLE_DEVICES hides some
@@ -360,10 +360,10 @@ EXPORTED void standin_cuda_delay(double share, int microseconds) {
 }
 
 // Functions of the runtime that no test has needed yet end the program, rather than do nothing.
-#define ABSENT(name)                                                        \
-  EXPORTED void name() {                                                    \
-    std::fprintf(stderr, "the stand-in of libcudart has no " #name "\n");   \
-    std::abort();                                                           \
+#define ABSENT(name)                                                      \
+  EXPORTED void name() {                                                  \
+    std::fprintf(stderr, "the stand-in of libcudart has no " #name "\n"); \
+    std::abort();                                                         \
   }
 ABSENT(cudaDeviceSynchronize)
 ABSENT(cudaMemset)

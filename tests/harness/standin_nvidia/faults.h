@@ -1,7 +1,7 @@
 #pragma once
 
-// What a stand-in does wrong, from environment variables, which are read again at every use, so that
-// a test may change them.
+// What a stand-in does wrong, from environment variables, which are read again at every use, so
+// that a test may change them.
 
 #include <cstdlib>
 #include <string>

@@ -115,12 +115,11 @@ void connect(Communicator* communicator, const std::string& path, const std::str
   }
   const auto self = static_cast<std::size_t>(communicator->rank);
   segment->versions[self] = version();
-  std::snprintf(segment->bus_ids[self].data(), segment->bus_ids[self].size(), "%s",
-                bus_id.c_str());
+  std::snprintf(segment->bus_ids[self].data(), segment->bus_ids[self].size(), "%s", bus_id.c_str());
   communicator->segment = segment;
   ++segment->attached;
-  const bool all_are_here = wait_until(communicator->is_aborted,
-                                       [&] { return segment->attached == communicator->size; });
+  const bool all_are_here =
+      wait_until(communicator->is_aborted, [&] { return segment->attached == communicator->size; });
   if (all_are_here && communicator->rank == 0) unlink(path.c_str());
   for (std::size_t a = 0; all_are_here && a < static_cast<std::size_t>(communicator->size); ++a) {
     if (segment->versions[a] != version()) {
@@ -139,8 +138,7 @@ void connect(Communicator* communicator, const std::string& path, const std::str
 // A task of a graph is called once, and carried out any number of times.
 void wait_for_tasks(Communicator& communicator) {
   const std::atomic<bool> never = false;
-  wait_until(never,
-             [&] { return communicator.under_way <= 0 && !communicator.is_connecting; });
+  wait_until(never, [&] { return communicator.under_way <= 0 && !communicator.is_connecting; });
 }
 
 }  // namespace
@@ -207,7 +205,8 @@ EXPORTED int ncclCommFinalize(Communicator* communicator) {
 // The communicator is not deleted: a graph may still contain its operations.
 EXPORTED int ncclCommDestroy(Communicator* communicator) {
   wait_for_tasks(*communicator);
-  if (communicator->segment != nullptr) unmap_segment(std::exchange(communicator->segment, nullptr));
+  if (communicator->segment != nullptr)
+    unmap_segment(std::exchange(communicator->segment, nullptr));
   return 0;
 }
 EXPORTED int ncclCommAbort(Communicator* communicator) {
@@ -220,8 +219,7 @@ EXPORTED int ncclCommAbort(Communicator* communicator) {
 
 EXPORTED int ncclAllReduce(const std::byte* input, std::byte* output, std::size_t count, int type,
                            int reduction, Communicator* communicator, void* stream) {
-  return add(communicator, stream,
-             {Kind::kAllReduce, input, output, count, type, reduction, 0});
+  return add(communicator, stream, {Kind::kAllReduce, input, output, count, type, reduction, 0});
 }
 EXPORTED int ncclReduce(const std::byte* input, std::byte* output, std::size_t count, int type,
                         int reduction, int root, Communicator* communicator, void* stream) {
@@ -255,10 +253,10 @@ EXPORTED int ncclGroupStart() {
 EXPORTED int ncclGroupEnd() { return --depth > 0 ? 0 : close_group(); }
 
 // Functions that no test has needed yet end the program, rather than do nothing.
-#define ABSENT(name)                                                   \
-  EXPORTED void name() {                                               \
-    std::fprintf(stderr, "the stand-in of NCCL has no " #name "\n");   \
-    std::abort();                                                      \
+#define ABSENT(name)                                                 \
+  EXPORTED void name() {                                             \
+    std::fprintf(stderr, "the stand-in of NCCL has no " #name "\n"); \
+    std::abort();                                                    \
   }
 ABSENT(ncclCommInitRank)
 ABSENT(ncclCommInitAll)

@@ -1,8 +1,8 @@
 #pragma once
 
 // The memory through which the ranks of a stand-in communicator move their data: a file in /dev/shm
-// that all of them map, whether they are threads or processes. Only the communicator's tasks, one at
-// a time on each rank, use its parts.
+// that all of them map, whether they are threads or processes. Only the communicator's tasks, one
+// at a time on each rank, use its parts.
 
 #include <array>
 #include <atomic>

@@ -27,13 +27,13 @@ class GpusTest : public testing::Test {
   std::filesystem::path root() const { return directory_.file("root"); }
 
  private:
-  const harness::FreshDirectory directory_;
+  const FreshDirectory directory_;
 };
 
 TEST_F(GpusTest, finds_the_gpus_with_their_places_in_the_order_of_their_buses) {
   add_device("0000:3b:00.0", "1", "4-7");
   add_device("0000:18:00.0", "0", "0-3");
-  add_device("0000:19:00.0", "0", "0-3", "0x8086");             // of another maker
+  add_device("0000:19:00.0", "0", "0-3", "0x8086");              // of another maker
   add_device("0000:1a:00.0", "0", "0-3", "0x10de", "0x068000");  // a switch of NVIDIA
   EXPECT_THAT(find_gpus(root()), ElementsAre(Gpu{"0000:18:00.0", 0, {0, 1, 2, 3}},
                                              Gpu{"0000:3b:00.0", 1, {4, 5, 6, 7}}));
@@ -46,9 +46,7 @@ TEST_F(GpusTest, in_a_container_only_those_that_it_was_given_count) {
   EXPECT_THAT(find_gpus(root()), ElementsAre(Gpu{"0000:3b:00.0", -1, {}}));
 }
 
-TEST_F(GpusTest, a_machine_without_gpus_has_none) {
-  EXPECT_TRUE(find_gpus(root()).empty());
-}
+TEST_F(GpusTest, a_machine_without_gpus_has_none) { EXPECT_TRUE(find_gpus(root()).empty()); }
 
 TEST(VisibleGpus, are_in_the_order_of_the_list_which_ends_at_the_first_unknown_one) {
   const std::vector<Gpu> all = {{"a", 0, {0}}, {"b", 0, {1}}, {"c", 1, {2}}};
@@ -75,8 +73,9 @@ TEST(BindingNearGpus, gives_each_rank_the_cores_near_its_gpu) {
       binding_near_gpus(eight_cores(), {{"a", 1, second}, {"b", 0, first}, {"c", 1, second}});
   ASSERT_TRUE(binding);
   EXPECT_EQ(binding->to, BindTo::kMap);
-  EXPECT_THAT(binding->map, ElementsAre(ElementsAre(4, 5, 12, 13), ElementsAre(0, 1, 2, 3, 8, 9, 10, 11),
-                                        ElementsAre(6, 7, 14, 15)));
+  EXPECT_THAT(binding->map,
+              ElementsAre(ElementsAre(4, 5, 12, 13), ElementsAre(0, 1, 2, 3, 8, 9, 10, 11),
+                          ElementsAre(6, 7, 14, 15)));
 }
 
 TEST(BindingNearGpus, is_left_to_the_planner_where_the_places_are_unknown_or_too_small) {

@@ -237,9 +237,9 @@ std::vector<std::string> tell_all(const RunBeside& run, const BackendOptions& op
   } catch (const Error& error) {
     mine = Statement::refuse(error);
   }
-  const auto all = statements_of_all(
-      mine, options.world_ranks.size(),
-      [&](const Collective& call) { run(call, Deadline::after(options.timeout)); });
+  const auto all = statements_of_all(mine, options.world_ranks.size(), [&](const Collective& call) {
+    run(call, Deadline::after(options.timeout));
+  });
   require_no_refusal(all, options);
   std::vector<std::string> texts;
   for (const Statement& statement : all) texts.emplace_back(statement.text);

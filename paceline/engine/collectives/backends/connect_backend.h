@@ -29,9 +29,9 @@ class SymmetricRegistry;
 // backend reports the same typed error for calls that differ, for a missing rank and for a dead
 // one. That costs one barrier of the engine for each call and, with oneCCL, an agreement about
 // turns (docs/network.md). The engine alone carries out barriers, send and recv, symmetric memory,
-// operations with unequal counts in host memory, operations that make groups, and everything in groups of one
-// rank. An error inside a library is an error of the group, and the engine's lifelines show which
-// rank died.
+// operations with unequal counts in host memory, operations that make groups, and everything in
+// groups of one rank. An error inside a library is an error of the group, and the engine's
+// lifelines show which rank died.
 class LibraryBackend : public PacelineBackend {
  public:
   struct Libraries {

@@ -6,7 +6,8 @@
 //
 // A new library needs a folder NAME/ with NAME_library.cpp, which is compiled if the library was
 // found (cmake/PacelineBackends.cmake), two declarations in library_list.h and an entry in
-// library_list.cpp. A library that is loaded at run time (nccl) is always compiled. After the interface below come parts that several libraries need.
+// library_list.cpp. A library that is loaded at run time (nccl) is always compiled. After the
+// interface below come parts that several libraries need.
 
 #include <chrono>
 #include <cstddef>
@@ -67,9 +68,9 @@ struct LibraryContext {
   // A collective of the engine, for use within a call or while all ranks connect: returns true if
   // `mine` is true on every rank. Valid as long as the mesh.
   std::function<bool(bool mine, Deadline deadline)> agree;
-  // A collective of the engine, for use once, while all ranks connect: returns the texts that `tell`
-  // returns on the ranks, in rank order; each has at most 500 bytes. If it throws on a rank, every
-  // rank throws that error, with the rank's name.
+  // A collective of the engine, for use once, while all ranks connect: returns the texts that
+  // `tell` returns on the ranks, in rank order; each has at most 500 bytes. If it throws on a rank,
+  // every rank throws that error, with the rank's name.
   std::function<std::vector<std::string>(const std::function<std::string()>& tell)> tell_all;
   // Fails the group because of an error outside of run(), from any thread, and returns the error
   // that the group's calls report: another rank's, if that one was first. Valid as long as the

@@ -20,7 +20,7 @@ class StreamOrder : public DeviceOrder {
   void* ready() const override { return ready_; }
   void wait_for(void* event) const override {
     require_cuda(api_.cudaStreamWaitEvent(stream_, static_cast<CudaEvent>(event), 0),
-            "cudaStreamWaitEvent");
+                 "cudaStreamWaitEvent");
   }
 
  private:
@@ -60,18 +60,20 @@ OnDevice::OnDevice(std::size_t bytes) : bytes_(bytes) {
 OnDevice::~OnDevice() { CudaApi::load().cudaFree(data_); }
 
 void OnDevice::write(const std::vector<std::byte>& values) {
-  require_cuda(CudaApi::load().cudaMemcpy(data_, values.data(), bytes_, cuda::kToDevice), "cudaMemcpy");
+  require_cuda(CudaApi::load().cudaMemcpy(data_, values.data(), bytes_, cuda::kToDevice),
+               "cudaMemcpy");
 }
 
 std::vector<std::byte> OnDevice::read() const {
   std::vector<std::byte> values(bytes_);
-  require_cuda(CudaApi::load().cudaMemcpy(values.data(), data_, bytes_, cuda::kToHost), "cudaMemcpy");
+  require_cuda(CudaApi::load().cudaMemcpy(values.data(), data_, bytes_, cuda::kToHost),
+               "cudaMemcpy");
   return values;
 }
 
 TestStream::TestStream() {
   require_cuda(CudaApi::load().cudaStreamCreateWithFlags(&stream_, cuda::kNonBlocking),
-          "cudaStreamCreate");
+               "cudaStreamCreate");
 }
 
 std::shared_ptr<const DeviceOrder> TestStream::order() const {

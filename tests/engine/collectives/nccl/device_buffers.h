@@ -35,7 +35,9 @@ class OnDevice {
   OnDevice& operator=(const OnDevice&) = delete;
   ~OnDevice();
 
-  Buffer buffer(Dtype dtype) const { return {data_, bytes_ / size_of(dtype), dtype, Device::kCuda}; }
+  Buffer buffer(Dtype dtype) const {
+    return {data_, bytes_ / size_of(dtype), dtype, Device::kCuda};
+  }
   void write(const std::vector<std::byte>& values);
   std::vector<std::byte> read() const;
 

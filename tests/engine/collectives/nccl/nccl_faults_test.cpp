@@ -84,12 +84,11 @@ TEST_F(NcclFault, ranks_with_two_versions_of_nccl_are_named) {
 }
 
 TEST_F(NcclFault, two_ranks_on_one_gpu_are_named) {
-  expect_refused(form([&](int rank) {
-                   setenv("CUDA_VISIBLE_DEVICES", rank == 2 ? "3,2,1" : "0,1,2", 1);
-                 }),
-                 ErrorCode::kInvalid,
-                 AllOf(HasSubstr("rank 1 ("), HasSubstr("rank 2 ("), HasSubstr("0000:11:00.0"),
-                       HasSubstr("LOCAL_RANK")));
+  expect_refused(
+      form([&](int rank) { setenv("CUDA_VISIBLE_DEVICES", rank == 2 ? "3,2,1" : "0,1,2", 1); }),
+      ErrorCode::kInvalid,
+      AllOf(HasSubstr("rank 1 ("), HasSubstr("rank 2 ("), HasSubstr("0000:11:00.0"),
+            HasSubstr("LOCAL_RANK")));
 }
 
 TEST_F(NcclFault, more_ranks_than_gpus_are_counted) {
@@ -99,9 +98,8 @@ TEST_F(NcclFault, more_ranks_than_gpus_are_counted) {
 }
 
 TEST_F(NcclFault, one_visible_gpu_is_device_0) {
-  const auto results = form([](int rank) {
-    setenv("CUDA_VISIBLE_DEVICES", std::to_string(rank).c_str(), 1);
-  });
+  const auto results =
+      form([](int rank) { setenv("CUDA_VISIBLE_DEVICES", std::to_string(rank).c_str(), 1); });
   for (const ProcessResult& result : results) EXPECT_EQ(result.report, "formed");
 }
 
@@ -125,8 +123,7 @@ TEST_F(NcclFault, no_gpu_and_a_fabric_that_is_not_ready_have_their_cures) {
 }
 
 TEST_F(NcclFault, a_wrong_or_missing_libnccl_is_named_with_its_path) {
-  expect_refused(form(with("PACELINE_LIBNCCL", STANDIN_CUDART, kVictim)),
-                 ErrorCode::kUnsupported,
+  expect_refused(form(with("PACELINE_LIBNCCL", STANDIN_CUDART, kVictim)), ErrorCode::kUnsupported,
                  AllOf(HasSubstr(STANDIN_CUDART), HasSubstr("is no NCCL of version 2.14")));
   expect_refused(form(with("PACELINE_LIBNCCL", "/no/libnccl.so.2", kVictim)),
                  ErrorCode::kUnsupported,
@@ -238,9 +235,9 @@ TEST_F(NcclFault, a_stopped_rank_ends_the_others_at_their_deadline) {
 
 TEST_F(NcclFault, an_asynchronous_error_of_nccl_fails_every_rank) {
   const auto begun = std::chrono::steady_clock::now();
-  const auto results = run_process_ranks(
-      kRanks, [](ProcessGroup& group) { return sum_for_ever(group); },
-      {.backend = "nccl", .before_connect = with("STANDIN_NCCL_ASYNC", "1")});
+  const auto results =
+      run_process_ranks(kRanks, [](ProcessGroup& group) { return sum_for_ever(group); },
+                        {.backend = "nccl", .before_connect = with("STANDIN_NCCL_ASYNC", "1")});
   for (const ProcessResult& result : results) {
     ASSERT_TRUE(result.threw) << result.report;
     EXPECT_LT(result.ended - begun, 15s);

@@ -36,13 +36,13 @@ inline constexpr int kFabricNotReady = 802;
 inline constexpr int kDriverMismatch = 803;
 inline constexpr int kNotForThisDevice = 804;
 
-inline constexpr unsigned kDisableTiming = 2;      // cudaEventDisableTiming
-inline constexpr unsigned kNonBlocking = 1;        // cudaStreamNonBlocking
-inline constexpr int kMemoryOfDevice = 2;          // cudaMemoryTypeDevice
-inline constexpr int kManagedMemory = 3;           // cudaMemoryTypeManaged
-inline constexpr int kToDevice = 1, kToHost = 2;   // cudaMemcpyHostToDevice, ...DeviceToHost
-inline constexpr int kCaptureOfOwnThread = 1;      // cudaStreamCaptureModeThreadLocal
-inline constexpr int kBeingCaptured = 1;           // cudaStreamCaptureStatusActive
+inline constexpr unsigned kDisableTiming = 2;     // cudaEventDisableTiming
+inline constexpr unsigned kNonBlocking = 1;       // cudaStreamNonBlocking
+inline constexpr int kMemoryOfDevice = 2;         // cudaMemoryTypeDevice
+inline constexpr int kManagedMemory = 3;          // cudaMemoryTypeManaged
+inline constexpr int kToDevice = 1, kToHost = 2;  // cudaMemcpyHostToDevice, ...DeviceToHost
+inline constexpr int kCaptureOfOwnThread = 1;     // cudaStreamCaptureModeThreadLocal
+inline constexpr int kBeingCaptured = 1;          // cudaStreamCaptureStatusActive
 
 // cudaPointerAttributes of every version; the runtime writes as much of it as its own version has.
 struct PointerAttributes {

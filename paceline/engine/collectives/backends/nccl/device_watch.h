@@ -31,11 +31,11 @@ struct WatchedOperation {
 
 // What the thread needs of the device and the group; valid as long as the watch.
 struct WatchHooks {
-  std::string self, group;                     // for errors
-  std::function<void()> begin;                 // called once, in the thread
-  std::function<bool(void* event)> is_done;    // whether the device has passed it; or its error
-  std::function<void()> look;                  // throws the error of a peer or of the library
-  std::function<Error(const Error&)> fail;     // fails the group, and returns the first cause
+  std::string self, group;                   // for errors
+  std::function<void()> begin;               // called once, in the thread
+  std::function<bool(void* event)> is_done;  // whether the device has passed it; or its error
+  std::function<void()> look;                // throws the error of a peer or of the library
+  std::function<Error(const Error&)> fail;   // fails the group, and returns the first cause
 };
 
 class DeviceWatch {

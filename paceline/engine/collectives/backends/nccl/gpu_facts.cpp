@@ -60,9 +60,9 @@ GpuFacts gpu_facts_here(const NcclApi& api, const LaunchEnvironment& who) {
   cuda.require(cuda.cudaSetDevice(facts.device), "",
                fmt::format("choosing GPU {} of {}", facts.device, facts.visible));
   std::array<char, 32> bus_id{};
-  cuda.require(cuda.cudaDeviceGetPCIBusId(bus_id.data(), static_cast<int>(bus_id.size()) - 1,
-                                          facts.device),
-               "", "cudaDeviceGetPCIBusId");
+  cuda.require(
+      cuda.cudaDeviceGetPCIBusId(bus_id.data(), static_cast<int>(bus_id.size()) - 1, facts.device),
+      "", "cudaDeviceGetPCIBusId");
   facts.bus_id = bus_id.data();
   std::transform(facts.bus_id.begin(), facts.bus_id.end(), facts.bus_id.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });

@@ -21,9 +21,8 @@ void find(const DeviceLibrary& library, const char* name, Function& function) {
 
 void load_into(NcclApi& api) {
   api.cuda = &CudaApi::load();
-  api.library =
-      load_device_library("NCCL", "PACELINE_LIBNCCL", {"libnccl.so.2", "libnccl.so"},
-                          "install NCCL (libnccl2, or pip install nvidia-nccl-cu12)");
+  api.library = load_device_library("NCCL", "PACELINE_LIBNCCL", {"libnccl.so.2", "libnccl.so"},
+                                    "install NCCL (libnccl2, or pip install nvidia-nccl-cu12)");
 #define PACELINE_FIND(name, parameters) find(api.library, #name, api.name);
   PACELINE_NCCL_FUNCTIONS(PACELINE_FIND)
 #undef PACELINE_FIND

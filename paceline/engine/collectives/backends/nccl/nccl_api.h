@@ -45,8 +45,8 @@ struct Id {
   char bytes[128] = {};
 };
 
-// ncclConfig_t as of version 2.14; newer libraries take what an older configuration lacks from their
-// defaults.
+// ncclConfig_t as of version 2.14; newer libraries take what an older configuration lacks from
+// their defaults.
 struct Config {
   std::size_t size = sizeof(Config);
   unsigned magic = 0xcafebeef;

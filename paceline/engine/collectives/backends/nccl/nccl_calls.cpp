@@ -106,9 +106,8 @@ class Queued {
             "ncclReduce");
   }
   void broadcast(const std::byte* from, std::byte* to, std::size_t count, int root) const {
-    require(
-        api_.ncclBroadcast(from, to, count, type_, root, place_.communicator, place_.stream),
-        "ncclBroadcast");
+    require(api_.ncclBroadcast(from, to, count, type_, root, place_.communicator, place_.stream),
+            "ncclBroadcast");
   }
   void send(const std::byte* data, std::size_t elements, int peer) const {
     if (elements == 0) return;

@@ -52,7 +52,8 @@ void NcclCommunicator::close(Deadline deadline) {
   }
   const std::lock_guard lock(mutex_);
   NcclHandle handle = std::exchange(handle_, nullptr);
-  run_bounded("ncclCommDestroy", deadline, [&api = api_, handle] { return api.ncclCommDestroy(handle); });
+  run_bounded("ncclCommDestroy", deadline,
+              [&api = api_, handle] { return api.ncclCommDestroy(handle); });
 }
 
 bool NcclCommunicator::abort() {
@@ -64,8 +65,7 @@ bool NcclCommunicator::abort() {
 }
 
 // NCCL's call may outlive this object: it captures nothing of it.
-bool NcclCommunicator::run_bounded(const char* what, Deadline deadline,
-                                   std::function<int()> call) {
+bool NcclCommunicator::run_bounded(const char* what, Deadline deadline, std::function<int()> call) {
   BlockingCalls calls("paceline-nccl");
   if (calls.run_until(deadline, [call = std::move(call)] { call(); })) return true;
   log::warning(

@@ -28,12 +28,12 @@ class NcclCommunicator {
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 
-  // Runs `call` with the handle, alone; it may start operations. Its result is NCCL's, and is_ready()
-  // must be true before the next one. Error(kAborted) after abort(), otherwise as
+  // Runs `call` with the handle, alone; it may start operations. Its result is NCCL's, and
+  // is_ready() must be true before the next one. Error(kAborted) after abort(), otherwise as
   // NcclApi::require().
   void call(const char* what, const std::function<int(NcclHandle)>& call);
-  // Whether NCCL's host part is idle: all ranks are connected, and all calls have been queued on the
-  // device. Throws the asynchronous error, if there is one.
+  // Whether NCCL's host part is idle: all ranks are connected, and all calls have been queued on
+  // the device. Throws the asynchronous error, if there is one.
   bool is_ready();
   // Ends it in order, for a rank whose operations have finished; aborts it if that does not succeed
   // until `deadline`.
