@@ -106,33 +106,17 @@ std::string suggestion(const std::string& name, const std::string& prefix,
 }  // namespace
 
 const std::vector<std::string>& own_variables() {
-  static const std::vector<std::string> kNames = {"PACELINE_LIBCUDART", "PACELINE_LIBNCCL"};
-  return kNames;
-}
-
-// "; did you mean PET_TEE?", or "" if none of `known` is similar. Names are compared without their
-// common `prefix`.
-std::string suggestion(const std::string& name, const std::string& prefix,
-                       const std::vector<std::string>& known) {
-  std::vector<std::string> rests;
-  for (const std::string& one : known) rests.push_back(one.substr(prefix.size()));
-  const std::string meant = nearest(name.substr(prefix.size()), rests);
-  return meant.empty() ? "" : fmt::format("; did you mean {}{}?", prefix, meant);
-}
-
-}  // namespace
-
-const std::vector<std::string>& own_variables() {
   static const std::vector<std::string> kNames = {
-      "PACELINE_BACKEND",    "PACELINE_BENCH_SPIN_US",  "PACELINE_CALIBRATION",
-      "PACELINE_PYTHON",     "PACELINE_CRASH_REPORT",   "PACELINE_ENCRYPT",
-      "PACELINE_FLIGHT_DIR", "PACELINE_FLIGHT_KEEP",    "PACELINE_FORK_SERVER",
-      "PACELINE_JOB_SOCKET", "PACELINE_LOGICAL_SHARDS", "PACELINE_LOG_LEVEL",
-      "PACELINE_SECRET_FD",  "PACELINE_SECRET_FILE",    "PACELINE_MEMORY_CHECKPOINT",
-      "PACELINE_PROFILE",    "PACELINE_STEP_LOG",       "PACELINE_SOCKET_IFNAME",
-      "PACELINE_STORE",      "PACELINE_STORE_PORT",     "PACELINE_TCP_STREAMS",
-      "PACELINE_TERMINAL",   "PACELINE_THREAD_SHARE",   "PACELINE_TIMELINE_DIR",
-      "PACELINE_TIMEOUT",    "PACELINE_TRANSPORT"};
+      "PACELINE_BACKEND",        "PACELINE_BENCH_SPIN_US",     "PACELINE_CALIBRATION",
+      "PACELINE_PYTHON",         "PACELINE_CRASH_REPORT",      "PACELINE_ENCRYPT",
+      "PACELINE_FLIGHT_DIR",     "PACELINE_FLIGHT_KEEP",       "PACELINE_FORK_SERVER",
+      "PACELINE_JOB_SOCKET",     "PACELINE_LIBCUDART",         "PACELINE_LIBNCCL",
+      "PACELINE_LOGICAL_SHARDS", "PACELINE_LOG_LEVEL",         "PACELINE_SECRET_FD",
+      "PACELINE_SECRET_FILE",    "PACELINE_MEMORY_CHECKPOINT", "PACELINE_PROFILE",
+      "PACELINE_STEP_LOG",       "PACELINE_SOCKET_IFNAME",     "PACELINE_STORE",
+      "PACELINE_STORE_PORT",     "PACELINE_TCP_STREAMS",       "PACELINE_TERMINAL",
+      "PACELINE_THREAD_SHARE",   "PACELINE_TIMELINE_DIR",      "PACELINE_TIMEOUT",
+      "PACELINE_TRANSPORT"};
   return kNames;
 }
 

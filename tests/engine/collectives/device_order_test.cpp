@@ -147,7 +147,7 @@ TEST_F(DeviceOrderTest,
     while (!work->is_completed()) std::this_thread::yield();
     EXPECT_TRUE(watched.expired());
     work->wait();
-    EXPECT_EQ(order->num_waits, 1) << "nothing to wait for any more";
+    EXPECT_EQ(order->num_waits, 2) << "the stream of this wait is ordered, too";
   });
 }
 

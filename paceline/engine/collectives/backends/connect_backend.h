@@ -49,6 +49,10 @@ class LibraryBackend : public PacelineBackend {
   const char* transport() const override;
   std::string explain(const PlanRequest& request) const override;
   bool supports(Op op, Dtype dtype, ReduceOp reduce_op, Device device) const override;
+  bool takes_parts(Device device) const override {
+    const Library* const library = library_of(device);
+    return library != nullptr && library->takes_parts();
+  }
   void run(const Collective& call, const Fingerprint& fingerprint,
            const WaitOptions& wait) override;
   bool is_symmetric(ConstBuffer buffer) override;

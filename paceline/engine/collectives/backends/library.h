@@ -34,6 +34,8 @@ class Library {
   // The transport of bytes: "tcp", "mpi", ...
   virtual const char* transport() const = 0;
   virtual bool supports(Op op, Dtype dtype, ReduceOp reduce_op) const = 0;
+  // Whether run() takes coalesced calls (Collective::parts).
+  virtual bool takes_parts() const { return false; }
   // Refuses a call of this rank with buffers that the library cannot use, before the ranks meet for
   // it: Error(kInvalid), and the group can continue.
   virtual void require_usable(const Collective& /*call*/) const {}

@@ -215,6 +215,12 @@ ProcessGroup::Operation ProcessGroup::coalesced(const Call& call, const CallOpti
     check(output.device == outputs[0].device,
           "{}: {} on {} buffers: buffer {} is in {} memory, the first in {} memory", self_, name,
           outputs.size(), i, name_of(output.device), name_of(outputs[0].device));
+    if (output.device != Device::kCpu && !backend_->takes_parts(output.device)) {
+      fail(ErrorCode::kUnsupported,
+           "{}: {} on {} buffers: buffer {} is in CUDA memory, for which backend {} takes one by "
+           "one; give them so, or copy to the host",
+           self_, name, outputs.size(), i, backend());
+    }
     const std::size_t bytes = count * size_of(output.dtype);
     for (std::size_t block = 0; block < held->inputs.size(); ++block) {
       if (one.input == nullptr) continue;

@@ -284,6 +284,8 @@ TEST_F(NcclDevice, a_captured_call_is_not_watched_and_runs_with_the_graph) {
         ASSERT_EQ(end(captured.get(), &graph), 0);
         EXPECT_TRUE(work->is_completed());
         held.release();
+        ASSERT_TRUE(
+            harness::wait_until([&] { return before->is_completed(); }, Deadline::after(20s)));
         ASSERT_EQ(launch(graph, captured.get()), 0);
         ASSERT_EQ(launch(graph, captured.get()), 0);
         captured.synchronize();

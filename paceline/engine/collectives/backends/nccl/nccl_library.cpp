@@ -94,6 +94,7 @@ class NcclLibrary : public Library {
   bool supports(Op op, Dtype dtype, ReduceOp reduce_op) const override {
     return nccl_supports(op, dtype, reduce_op);
   }
+  bool takes_parts() const override { return true; }
 
   // Buffers of another GPU would cause an error of the device long after the call.
   void require_usable(const Collective& call) const override {
