@@ -27,7 +27,7 @@ std::optional<Error> copy_of(const std::exception_ptr& error) {
 }  // namespace
 
 void Work::wait() {
-  if (is_completed() && !error_) return;
+  if (is_completed() && !error_ && !queued_) return;
   std::unique_lock lock(mutex_, std::defer_lock);
   await_end(Deadline::never(), lock);
   go_on(std::move(lock));
@@ -86,8 +86,8 @@ void Work::begin(const std::string& self, const std::string& group, const Finger
 
 void Work::go_on(std::unique_lock<std::mutex> lock) const {
   throw_error();
-  if (done_) return;
   const DeviceEvent done = queued_;
+  if (!done) return;
   lock.unlock();
   order_->wait_for(done.get());
 }

@@ -27,7 +27,7 @@ struct Block {
 };
 
 struct PerDevice {
-  std::size_t live = 0, peak = 0, limit = 0;
+  std::size_t live = 0, peak = 0, limit = 0, largest = 0;
 };
 
 struct Memory {
@@ -78,6 +78,7 @@ void* allocate(Stream& stream, std::size_t bytes) {
   const std::lock_guard lock(all.mutex);
   PerDevice& device = all.of(stream.device());
   if (device.limit > 0 && device.live + size > device.limit) return nullptr;
+  if (device.largest > 0 && size > device.largest) return nullptr;
   device.live += size;
   device.peak = std::max(device.peak, device.live);
   auto& free = all.free[{&stream, size}];
@@ -142,6 +143,11 @@ void reset_peak(int device) {
 void set_memory_limit(int device, std::size_t bytes) {
   const std::lock_guard lock(memory().mutex);
   memory().of(device).limit = bytes;
+}
+
+void fail_allocations_above(int device, std::size_t bytes) {
+  const std::lock_guard lock(memory().mutex);
+  memory().of(device).largest = bytes;
 }
 
 int device_of(const void* pointer) {

@@ -31,6 +31,8 @@ std::size_t peak_bytes(int device);
 void reset_peak(int device);
 // The bytes that a device has; 0: no limit.
 void set_memory_limit(int device, std::size_t bytes);
+// Allocations of more than `bytes` bytes fail, as if memory were in pieces; 0: none does.
+void fail_allocations_above(int device, std::size_t bytes);
 // The device of the memory to which the pointer points; -1: not of any device.
 int device_of(const void* pointer);
 
