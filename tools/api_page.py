@@ -268,9 +268,8 @@ class Header:
         flat = re.sub(r"^template <", "", text)
         if flat != text:
             flat = after_angle(flat)
-        flat = flat.replace("decltype(auto)", "auto")
-        if flat.startswith("requires("):
-            flat = closing(flat[len("requires("):])[1].strip()
+        flat = without_decltypes(flat.replace("decltype(auto)", "auto"))
+        flat = after_requires(flat)
         flat = re.sub(r"\b(inline|static|constexpr|explicit|virtual|friend)\s+|\[\[\w+\]\]\s*", "", flat)
         match = re.match(r"([^(=]*?)(operator\s*(?:\(\)|[^\s(]+)|~?\w+)\s*\(", flat)
         if not match or re.match(r"std::function", match.group(1).strip()):
@@ -281,6 +280,8 @@ class Header:
         result, name = match.group(1).strip(), match.group(2)
         parameters = [parameter_name(part) for part in split_top(inside)]
         label = f"{name}({', '.join(filter(None, parameters))})"
+        if "decltype" in result:  # too long to print
+            result = re.sub(r"<.*>", "<…>", result) if "<" in result else "auto"
         if result and result != "void":
             label += f" -> {result}"
         return name, label, result + " " + inside
@@ -292,6 +293,41 @@ def after_angle(text):
         depth += {"<": 1, ">": -1}.get(letter, 0)
         if depth == 0:
             return text[i + 1:].strip()
+    return text
+
+
+def after_requires(text):
+    """What follows the requires clause at the beginning: parenthesised conditions, requires expressions and names with
+    arguments, joined by && or ||."""
+    clause = re.match(r"requires\b\s*", text)
+    while clause:
+        text = text[clause.end():]
+        expression = re.match(r"requires\b[^{]*", text)
+        if expression:
+            text = after_brace(text[expression.end():])
+        elif text.startswith("("):
+            text = closing(text[1:])[1]
+        else:
+            text = text[re.match(r"!?[\w:]*", text).end():]
+            text = after_angle(text[1:]) if text.startswith("<") else text
+        text = text.strip()
+        clause = re.match(r"(&&|\|\|)\s*", text)
+    return text
+
+
+def after_brace(text):
+    depth = 0
+    for i, letter in enumerate(text):
+        depth += {"{": 1, "}": -1}.get(letter, 0)
+        if depth == 0:
+            return text[i + 1:]
+    return text
+
+
+def without_decltypes(text):
+    """Leaves out the arguments of decltype, whose parentheses would look like those of the function."""
+    while found := re.search(r"\bdecltype\(", text):
+        text = text[:found.end() - 1] + closing(text[found.end():])[1]
     return text
 
 

@@ -10,7 +10,7 @@
 //   rank          a result or Failure  after a Failure the rank ends
 //   ... more turns, then the coordinator closes the socket and the rank ends.
 //
-// A rank whose turn it is not waits in poll() and uses no processor time.
+// While another contestant has its turn, a rank waits in poll() and uses no processor time.
 
 #include <cstdint>
 #include <string>
@@ -97,8 +97,8 @@ struct CallTurn {
   };
   Form form = Form::kBlocking;
   int width = 1;
-  std::size_t bytes = 0, reply_bytes = 0;  // a request's (at least sizeof(CallHead)), a reply's
-  int slow_every = 0;  // the handler of every slow_every-th call takes slow_ms; 0: of none
+  std::size_t bytes = 0, reply_bytes = 0;  // of a request (at least sizeof(CallHead)), of a reply
+  int slow_every = 0;  // the handler of every slow_every-th call takes slow_ms; 0: no call is slow
   int slow_ms = 0;
   double seconds = 0;  // no call begins later than this
   bool operator==(const CallTurn&) const = default;
@@ -106,9 +106,9 @@ struct CallTurn {
 
 struct CallTurnResult {
   static constexpr const char* kKind = "result";
-  std::string lacks;                              // as in TurnResult
-  double p50_us = 0, p99_us = 0;                  // of calls that are not slow; 0 unless kBlocking
-  double per_second = 0;                          // calls, or messages that the callee received
+  std::string lacks;              // as in TurnResult
+  double p50_us = 0, p99_us = 0;  // over the calls that are not slow; 0 unless kBlocking
+  double per_second = 0;          // calls, or messages that the callee received
   double idle_seconds = 0, idle_cpu_seconds = 0;  // as in TurnResult
 };
 

@@ -58,8 +58,9 @@ std::optional<JobEntry> parse_job(const std::string& socket, const std::string& 
 // seconds, even if other processes listen on many such sockets.
 std::vector<JobEntry> list_jobs();
 
-// Groups entries by job. Two parts belong together when they have the same id and no rank in
-// common; parts whose id is shared ("none") stay apart.
+// Groups entries by job. Entries are grouped if both are parts (is_part()), have the same id and
+// have no rank in common, with at most one launcher per job; entries whose id other jobs may share
+// ("none") stay separate.
 std::vector<Job> group_jobs(const std::vector<JobEntry>& entries);
 
 // The job that the arguments name by its id, a prefix of the id, or a launcher's pid; without

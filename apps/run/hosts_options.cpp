@@ -68,7 +68,8 @@ std::vector<int> tasks_of(const std::vector<std::string>& nodes, const Option& r
 // --nproc-per-node is a number). nullopt if there is no SLURM job, if this process is the only task
 // of a step, or if --standalone, --node-rank, --rdzv-endpoint or --nnodes 1 is given. `num_nodes`:
 // MAX of --nnodes. UsageError if mpirun or srun has started several copies of this launcher,
-// because each would be a separate job; and in a job of several components.
+// because each would be a separate job. UsageError also for a heterogeneous SLURM job
+// (SLURM_HET_SIZE above 1).
 std::optional<std::vector<launcher::Host>> allocated_hosts(const OptionTable& table,
                                                            int num_nodes) {
   const GetVariable variable = process_environment();

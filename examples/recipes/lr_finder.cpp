@@ -1,5 +1,5 @@
-// Finds a learning rate: it grows from step to step until the loss explodes, and the rate at which
-// the smoothed loss fell fastest is printed. Weights and optimizer are as before afterwards:
+// Finds a learning rate: raises the rate at each step until the loss explodes, then prints the rate
+// at which the smoothed loss fell fastest. Afterwards the weights are as before.
 //
 //   paceline run --nproc-per-node 2 lr_finder
 
@@ -20,7 +20,8 @@ double find_learning_rate(paceline::GroupRef group, data::DataLoader& loader,
                           const std::function<at::Tensor(const data::Batch&)>& loss_of_batch) {
   std::vector<at::Tensor> before;
   for (const auto& parameter : parameters) before.push_back(parameter.detach().clone());
-  optim::SGD optimizer(parameters, {.lr = 1e-4});  // of its own, so that no momentum is left
+  // A separate optimizer, so that the program's own one keeps its state.
+  optim::SGD optimizer(parameters, {.lr = 1e-4});
 
   double smooth = 0, best = 0, fastest = 0, answer = 1e-4;
   int step = 0;

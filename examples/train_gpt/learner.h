@@ -57,7 +57,8 @@ paceline::models::Layers layers_for(const std::shared_ptr<paceline::ProcessGroup
 // Mean cross entropy between the last layer's logits and the tokens that come next.
 at::Tensor loss_of(const std::shared_ptr<paceline::ProcessGroup>& parts, const at::Tensor& logits,
                    const at::Tensor& next_tokens);
-// Like Learner::generate(), for a model that is on one rank or divided among all of the parts.
+// Like Learner::generate(), for a model that this rank holds whole or shares with the ranks along
+// "tp".
 at::Tensor sample_from(paceline::models::Gpt& gpt, const at::Tensor& prompt, std::int64_t tokens,
                        std::uint64_t seed);
 

@@ -87,8 +87,8 @@ double share(double part, double whole) {
 
 void describe_gpt(paceline::ProcessGroup& group, const Options& options, std::int64_t vocabulary,
                   std::int64_t samples, planning::JobProfile& profile) {
-  // Every rank keeps some parts of a block whole: of its parameters, the norms and the last biases
-  // of both branches; of its activations, the inputs and outputs of the norms.
+  // Some parts of a block are whole on every rank: the norms' parameters, the last biases of both
+  // branches, and the inputs and outputs of the norms.
   constexpr int kWholeRowsOfParameters = 6, kWholeStates = 4;
   const models::GptOptions gpt = three_blocks(options, vocabulary);
   const train::Precision precision = train::precision_of(options.training.precision);

@@ -115,7 +115,7 @@ expect copies_are_refused 2 'srun has started 2 of this launcher' srun -Q -K0 -N
 job=$(paceline submit slurm --nnodes 2 --nproc-per-node 2 --output out-%j "$rank" ends | number)
 wait_for "$job" COMPLETED && expect submitted_job 0 waiting cat "out-$job" || failures=$((failures + 1))
 
-# The same with restarts. The output file contains the output of rank 0.
+# A submitted job that restarts twice; its output file contains the output of rank 0.
 # shellcheck disable=SC2016
 job=$(paceline submit slurm --nnodes 2 --nproc-per-node 1 --max-restarts 2 --output restarts-%j sh -c '
   [ $TORCHELASTIC_RESTART_COUNT = 2 ] && { echo "third time $RANK"; exit 0; }

@@ -4,12 +4,12 @@ set -uo pipefail
 # shellcheck source=tests/examples/small_job.sh
 source "$(dirname "$0")/small_job.sh" "$1" "$2"
 
-# No run may begin in a folder that has checkpoints. A restart does not help, because it is an error of use.
+# No run may begin in a folder that has checkpoints. A restart does not help, because it is a usage error.
 run1=("$train_image" "${data[@]}" --epochs 1)
 expect used_by_one 0 'test accuracy' "${run1[@]}" --checkpoint-dir "$work/used" --checkpoint-every 5
 expect begun_in_a_used_folder 2 'used: it has checkpoints already, the newest of step 19; to continue that run, resume it \(--resume\)' \
   "${run1[@]}" --checkpoint-dir "$work/used" --seed 7
-expect not_restarted_in_a_used_folder 2 'an error of use .exit code 2. before any progress; restarting does not help' \
+expect not_restarted_in_a_used_folder 2 'a usage error .exit code 2. before any progress; restarting does not help' \
   "${run2[@]}" --max-restarts 1 "$train_image" "${data[@]}" --seed 7 --max-steps 4 --checkpoint-dir "$work/used" --checkpoint-every 2
 # A job of the same name is not the same job: an older job may have had that name.
 again=("${run2[@]}" --rdzv-id again --max-restarts 1 "$train_image" "${data[@]}" --max-steps 6 --checkpoint-dir "$work/again" --checkpoint-every 2)
@@ -108,17 +108,16 @@ read -ra more <<<"$(hint "$work/hint" | sed 's/^the same with //')"
 expect hint_after_an_epoch 0 ' s, 10 steps' "${ended[@]}" "${more[@]}"
 
 # It works for every schedule and every kind of end. A one-cycle schedule has no steps left, so a new run begins.
-for schedule in constant step cosine one-cycle plateau; do
-  for end in "--max-steps 3" "--epochs 1" "--max-steps 3 --lr-schedule-steps 5"; do
-    read -ra ends <<<"$end"
-    scheduled=("$train_image" "${data[@]}" --lr-schedule "$schedule" "${ends[@]}" --checkpoint-dir "$work/$schedule$end")
-    "${scheduled[@]}" >"$work/hint"
-    eval "more=($(hint "$work/hint" | sed 's/^the same with //'))"
-    wanted='resumed at step [0-9]+$'
-    [ "$schedule" != one-cycle ] || [[ $end == *5 ]] || wanted='test accuracy'
-    # shellcheck disable=SC2154
-    expect "hint_after_$schedule$end" 0 "$wanted" "${scheduled[@]}" "${more[@]}"
-  done
+for run in "constant --epochs 1" "step --max-steps 3" "cosine --max-steps 3 --lr-schedule-steps 5" "plateau --max-steps 3" \
+  "one-cycle --epochs 1" "one-cycle --max-steps 3" "one-cycle --max-steps 3 --lr-schedule-steps 5"; do
+  read -ra flags <<<"$run"
+  scheduled=("$train_image" "${data[@]}" --lr-schedule "${flags[@]}" --checkpoint-dir "$work/$run")
+  "${scheduled[@]}" >"$work/hint"
+  eval "more=($(hint "$work/hint" | sed 's/^the same with //'))"
+  wanted='resumed at step [0-9]+$'
+  [[ $run != one-cycle* || $run == *5 ]] || wanted='test accuracy'
+  # shellcheck disable=SC2154
+  expect "hint_after_$run" 0 "$wanted" "${scheduled[@]}" "${more[@]}"
 done
 
 # The last batch, of one sample, is dropped.

@@ -60,8 +60,9 @@ goes_on step --lr-schedule step --rate-every 5 --precision bf16 --optimizer adam
 goes_on plateau --lr-schedule plateau --optimizer sgd --momentum 0 --lr 1e-6 --batch-size 300
 goes_on powersgd --hook powersgd --powersgd-rank 2 --hook-start 3
 goes_on topk --hook topk --topk-density 0.05
-goes_on bf16 --hook bf16
-goes_on fp16 --hook fp16
+for hook in bf16 fp16; do  # without a state
+  expect "$hook" 0 ' s, 16 steps' "${run[@]}" --hook "$hook" --max-steps 16 --metrics "$work/$hook.straight"
+done
 for name in cosine powersgd topk bf16 fp16; do differs $name plain; done
 expect clipping_has_an_effect 0 ' s, 16 steps' "${run[@]}" --max-steps 16 --lr-schedule cosine --warmup 3 --ema 0.9 --metrics "$work/unclipped.straight"
 differs cosine unclipped

@@ -26,7 +26,8 @@ using harness::SharedCounter;
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kGroupTimeout = 50s;  // far longer than these tests allow
+// Twice the longest time in which a test expects a loss to be noticed (25 s).
+constexpr auto kGroupTimeout = 50s;
 constexpr auto kWatchdog = 100s;
 constexpr std::size_t kManyBlocks = 2'000'003;  // floats: enough for several streams
 

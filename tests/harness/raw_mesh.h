@@ -65,7 +65,7 @@ inline MessageHeader header_of(std::uint64_t bytes) {
 // Accepts every header.
 inline constexpr auto kNothing = [](int, const MessageHeader&, bool) {};
 
-// Runs the exchange until it is idle. Returns the error that ended it, or nothing if everything
+// Runs the exchange until it is idle. Returns the error that ended it, or nullopt if everything
 // that was posted is done.
 inline std::optional<Error> run_until_idle(Exchange& exchange, Deadline::Clock::duration limit) {
   try {

@@ -74,8 +74,8 @@ void require_meaning(const OptionTable& table, const std::vector<std::string>& w
 // `command` is the command as typed.
 void require_place(const OptionTable& table, BenchMode mode, const LaunchEnvironment& who,
                    const std::string& command);
-// Refuses a launcher around a measurement, which starts its own `what` ("ranks"). `advice` is
-// appended to the message.
+// Throws if this process is one of several ranks of a launcher, because bench starts `what`
+// ("ranks", "workers") of its own. `advice` is appended to the message.
 void require_no_launcher(const LaunchEnvironment& who, const char* what, const std::string& advice);
 void require_transport(const BenchOptions& options);
 // Refuses an algorithm that supports none of the operations. If it supports only some of them, adds

@@ -149,7 +149,7 @@ enum class ReduceOp : std::uint8_t {
   kMean = 1,  // the sum, divided by the number of ranks or Call::divisor; floating point only
   kProduct = 2,
   kMin = 3,     // NaN if any rank's element is NaN
-  kMax = 4,     // likewise
+  kMax = 4,     // NaN if any rank's element is NaN
   kBitAnd = 5,  // for integers and bool only, as are the two below
   kBitOr = 6,
   kBitXor = 7,

@@ -20,14 +20,14 @@
 
 namespace paceline {
 
-// The ranks that wait in the first meeting of a generation, and the missing ones. Both lists are
-// empty when no rank waits, because none has arrived yet or the meeting is over.
+// The ranks that wait in the first rendezvous of a generation, and the missing ones. Both lists are
+// empty when no rank waits, because none has arrived yet or the rendezvous is over.
 struct Absence {
   std::vector<int> waiting, missing;
   bool operator==(const Absence&) const = default;
 };
-// Reads the absence from the meeting's store; the caller need not be a rank of the meeting. Errors
-// as in Store.
+// Reads the absence from the store of the rendezvous; the caller need not be one of the ranks.
+// Throws the errors of Store.
 Absence absence_from_meeting(Store& store, int generation, int world_size);
 
 class Arrival {
@@ -41,10 +41,10 @@ class Arrival {
 
   Arrival(std::shared_ptr<Store> store, const LaunchEnvironment& who);
 
-  // The number of this meeting within its generation, from 0; equal on every rank.
+  // The number of this rendezvous within its generation, from 0; equal on every rank.
   std::int64_t round() const { return round_; }
 
-  // Takes this rank's place and waits for the other ranks. Errors as rendezvous().
+  // Takes this rank's place and waits for the other ranks. Throws the errors of rendezvous().
   void meet(std::chrono::milliseconds timeout, LogTimes log_times = kLogTimes);
   // Called instead of meet(): meet() of the other ranks then throws `reason`.
   void decline(const Error& reason) { give_up(reason); }
@@ -55,7 +55,7 @@ class Arrival {
   // Requires: meet() has returned.
   std::vector<std::string> hosts();
 
-  // Records that this rank has left the meeting; its next meeting belongs to the next round.
+  // Records that this rank has left the rendezvous; its next rendezvous belongs to the next round.
   void leave();
 
  private:

@@ -31,7 +31,9 @@ struct Row {
   std::string evidence;  // the variables that prove this view, for messages
   bool agent = false;    // an agent (ours or torchrun's) started this process, so variables of an
                          // outer launcher describe the agent
-  bool helped = false;   // an MPI's helper on this node started this process
+  // mpirun or its helper on this node (Open MPI's daemon, Hydra's proxy) started this process; see
+  // ignore_steps_of_helpers().
+  bool helped = false;
   bool one_a_node = false;  // a SLURM step with one task on each of its nodes
 };
 

@@ -46,8 +46,8 @@ struct Rendezvous {
   std::shared_ptr<HostedStore> hosted;
 };
 
-// The place of this process in the job, from the options or else from the environment. Errors as
-// rendezvous().
+// The place of this process in the job, from the options or else from the environment. Throws the
+// errors of rendezvous().
 LaunchEnvironment who_am_i(const RendezvousOptions& options = {},
                            const GetVariable& variable = process_environment());
 
@@ -55,11 +55,11 @@ LaunchEnvironment who_am_i(const RendezvousOptions& options = {},
 // then every 30 s). Throws Error(kTimeout), which names the missing ranks. Throws Error(kInvalid)
 // for a contradictory environment, for a rank outside the world, for a rank that two processes
 // claim (both get the error, with the host and the pid of the other), and when this process already
-// holds that rank in a meeting that it has not left.
+// holds that rank in an earlier rendezvous that it has not left.
 //
 // All holders of the result share the ownership of its store. If rank 0's process hosts the store,
-// the last holder in that process keeps it open until every other rank has released the store, has
-// formed all its groups in it, or is gone, at most 10 s.
+// the last holder in that process keeps it open: it waits, at most 10 s, until every other rank has
+// released the store, has formed all its groups in it, or is gone.
 Rendezvous rendezvous(const RendezvousOptions& options = {},
                       const GetVariable& variable = process_environment());
 

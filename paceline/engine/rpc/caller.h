@@ -70,8 +70,8 @@ class PendingCall {
   // thread calls nudge(), or after `limit`; true if it was nudged.
   bool sleep(std::chrono::nanoseconds limit);
   void nudge();
-  // Called when the call leaves the queue for credit: wakes the thread that waits for that, or lets
-  // it sleep on until the call is done.
+  // Called when the call leaves the queue for credit: wakes the thread that waits for credit, or
+  // lets it sleep on until the call is done.
   void leave_queue(bool wakes);
 
   const CallTarget target_;
@@ -216,8 +216,9 @@ class Caller final : public Pool::Source,
     Payload payload;
     PendingPointer call{};
   };
-  std::mutex receiving_;        // guards replies_: the thread that reads the socket holds it
-  std::vector<Reply> replies_;  // that thread takes them together
+  std::mutex receiving_;  // guards replies_; the thread that reads the socket holds it
+  // The replies that the reading thread has received and delivers together.
+  std::vector<Reply> replies_;
   std::atomic<bool> has_missed_{false};  // an event arrived while another thread was reading
 
   mutable std::mutex mutex_;  // guards all members below
@@ -227,12 +228,13 @@ class Caller final : public Pool::Source,
   LeaseTime opening_sent_{};
   bool had_session_ = false;
   std::map<CallNumber, PendingPointer> calls_;
-  std::deque<PendingPointer> without_credit_;  // they have not begun
+  std::deque<PendingPointer> without_credit_;  // calls that have not begun
   std::size_t bytes_under_way_ = 0, max_calls_, max_bytes_, max_message_;
   std::uint64_t num_told_ = 0, bytes_told_ = 0, num_handled_ = 0, bytes_handled_ = 0;
-  std::size_t left_bytes_ = 0;  // queued bytes that wait for more
+  std::size_t left_bytes_ = 0;  // queued bytes that wait to be sent with later requests
   std::vector<CallNumber> to_acknowledge_;
-  std::deque<std::pair<Frame, OutgoingPointer>> to_tell_;  // sent once there is a session
+  // One-way messages, sent once there is a session.
+  std::deque<std::pair<Frame, OutgoingPointer>> to_tell_;
   std::vector<PendingPointer> waiting_;  // their threads sleep while another thread reads
   ConnectionPointer connection_;
   std::string incarnation_;

@@ -72,7 +72,7 @@ class UnreadableRequest : public Error {
 // How a method is served.
 struct ServeOptions {
   int threads = 0;           // handlers of this method that may run at a time; 0: any number
-  std::size_t queue = 4096;  // calls that may wait for them; further ones are refused
+  std::size_t queue = 4096;  // calls that may wait for a handler; further calls are refused
 };
 
 // Reads the request, and answers now or later. Its exceptions become the caller's CallError.
@@ -98,7 +98,8 @@ struct Lane {
   std::unique_ptr<std::deque<std::shared_ptr<Incoming>>> waiting{};
 };
 
-// A request that has arrived. Its handler reads it, runs as its task and answers it.
+// A request that has arrived. As a task of the pool it runs its handler, which reads and answers
+// it.
 //
 // Thread safety: any thread may call answer() and cancel(); everything else belongs to the thread
 // that runs it.
@@ -142,10 +143,10 @@ class Incoming final : public Context,
   std::atomic<bool> is_answered_{false};
 };
 
-// The objects of this worker to which other workers have references: the holders of each
-// (ObjectHolds), and the calls to it, which run one at a time in the order in which they arrived,
-// the constructor first. An object whose last hold has ended is destroyed once the calls that
-// arrived before have run.
+// The objects of this worker to which other workers hold references. Each object has its holders
+// (ObjectHolds) and a queue of calls, which run one at a time, in order of arrival, after the
+// constructor. An object is destroyed after its last hold has ended and the calls that arrived
+// before have run.
 //
 // Thread safety: every method may be called from any thread. None of them runs code of the objects;
 // the caller destroys the objects that it gets back.
@@ -169,12 +170,14 @@ class Objects {
   std::shared_ptr<void> find(ObjectNumber number, std::string& why_not) const;
   // The object, if it exists and belongs to this class.
   std::shared_ptr<void> find_of(std::uint64_t class_number, ObjectNumber number) const;
-  // The constructor has ended, with an object or an error.
+  // Call one of these when the constructor has ended, with an object or an error.
   void constructed(ObjectNumber number, std::shared_ptr<void> object);
   void failed(ObjectNumber number, const std::string& why);
-  // A call to the object has ended. Returns the next one, if any.
+  // Call this when a call to the object has ended. Returns the next call, if any.
   std::shared_ptr<Incoming> finished(ObjectNumber number, Dead& dead);
 
+  // Adds a hold; returns false if the object has been destroyed. release() ends one hold, and
+  // end_session() all holds of a session; both append to `dead` the objects that they destroy.
   bool hold(ObjectNumber number, SessionNumber holder);
   void release(ObjectNumber number, SessionNumber holder, Dead& dead);
   void end_session(SessionNumber holder, Dead& dead);

@@ -25,7 +25,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kLookAround = 1s;  // between two looks at the other workers
+constexpr std::chrono::nanoseconds kLookAround = 1s;  // between two looks at the other workers
 constexpr std::size_t kMaxName = 128;
 
 void check_name(const std::string& name) {
@@ -146,7 +146,10 @@ struct Workers::Impl : std::enable_shared_from_this<Impl> {
     server->look();
     publish_open_calls();
     const auto now = std::chrono::steady_clock::now();
-    if (now - looked_around < kLookAround || looks_around.exchange(true)) return;
+    // A worker that looks less often than twice a lease could never tell that another one is
+    // silent.
+    const auto pause = std::min(kLookAround, setup->lease / 4);
+    if (now - looked_around < pause || looks_around.exchange(true)) return;
     looked_around = now;
     pool->run([self = shared_from_this()] {
       self->look_around();
@@ -314,8 +317,7 @@ bool Workers::wait_until_gone(const std::string& worker, std::chrono::millisecon
     const auto found = impl_->known.find(worker);
     if (found != impl_->known.end() && found->second.state != WorkerState::kPresent) return true;
     if (deadline.expired()) return false;
-    impl_->looked.wait_for(lock,
-                           std::min<std::chrono::nanoseconds>(kLookAround, deadline.remaining()));
+    impl_->looked.wait_for(lock, std::min(kLookAround, deadline.remaining()));
   }
 }
 

@@ -65,8 +65,10 @@ struct JoinOptions {
   // The store and the secret of the job; by default those of the launcher (`paceline run`).
   std::shared_ptr<Store> store{};
   std::optional<Secret> secret{};
-  std::string address{};  // for other hosts; empty: the first interface that is not loopback
-  std::string host{};     // a part of the host that counts as a host of its own, as in LinkOptions
+  // The address of this worker for other hosts. Empty: the one from which this host reaches the
+  // launcher's store or, if that is loopback, the first interface's that is not loopback.
+  std::string address{};
+  std::string host{};    // a part of the host that counts as a host of its own, as in LinkOptions
   bool encrypt = false;  // connections to other hosts; or PACELINE_ENCRYPT=1. Equal on all workers.
   std::chrono::milliseconds deadline = kDefaultDeadline;  // for calls without one
   std::size_t max_message = std::size_t{256} << 20;       // bytes
@@ -78,6 +80,7 @@ struct JoinOptions {
   // threads.
   int num_threads = 2, max_threads = 64;
   // A worker that has been silent for this time has lost its references, and counts as lost.
+  // Workers look at each other every 100 ms at most, so use at least 400 ms.
   std::chrono::nanoseconds lease = kDefaultLease;
   std::chrono::milliseconds leave_timeout = std::chrono::seconds(5);
   // How long a thread that waits for a worker of this host polls for its message before it sleeps.
@@ -192,9 +195,10 @@ class Workers {
 // than 128 characters or control characters, or belongs to a worker that is present; also throws
 // errors of the store.
 std::unique_ptr<Workers> join(const std::string& name, const JoinOptions& options = {});
-// As above, with a name made of the role and this rank's number in it: "trainer0". Without the
-// launcher's roles, or with another role in `options`, the number is the rank: "worker3". Also
-// throws Error(kInvalid) when no launcher sets the rank of this process.
+// As above, under the name ROLE + number, such as "trainer0". The number is the rank's number
+// within the launcher's role; if the launcher sets no role, or `options` names a different one, it
+// is the rank ("worker3"). Also throws Error(kInvalid) when no launcher sets the rank of this
+// process.
 std::unique_ptr<Workers> join(const JoinOptions& options = {});
 
 }  // namespace paceline::rpc

@@ -114,10 +114,11 @@ RankTimeline read_timeline(const std::string& path);
 // The bytes of a timeline without the unused part of the ring, to be sent to another host. Throws
 // Error(kSystem), and Error(kCorrupt) for a file that is larger than any timeline.
 std::string pack_timeline(const std::string& path);
-// Restores a packed timeline to the file `path`. read_timeline() checks the contents later. Errors
-// as above.
+// Restores a packed timeline to the file `path`. read_timeline() checks the contents later. Throws
+// Error(kSystem), and Error(kCorrupt) for more bytes than any timeline has.
 void unpack_timeline(const std::string& packed, const std::string& path);
-// Shifts the times in the file by `offset`, which may be off by `error`. Errors as above.
+// Shifts the times in the file by `offset`, which may be off by `error`. Throws Error(kSystem), and
+// Error(kCorrupt) for a file without a whole header or an implausibly large offset or error.
 void shift_timeline(const std::string& path, std::chrono::nanoseconds offset,
                     std::chrono::nanoseconds error);
 

@@ -9,8 +9,8 @@
 
 namespace paceline {
 
-// kAuto: loopback for threads of one process, shared memory on one host, TCP between hosts. kUcx:
-// the same, but UCX between hosts.
+// How the ranks of a group exchange bytes. kAuto: loopback for threads of one process, shared
+// memory on one host, TCP between hosts. kUcx: the same, but UCX between hosts.
 enum class TransportKind : std::uint8_t { kAuto, kTcp, kShm, kLoopback, kUcx };
 
 // "auto", "tcp", "shm", "loopback", "ucx"; any other name gives Error(kInvalid), which names it.

@@ -31,7 +31,7 @@ inline std::int64_t num_elements(const Box& box) { return num_elements(box.sizes
 // The box that covers a whole tensor.
 Box whole_box(const std::vector<std::int64_t>& shape);
 
-// The elements that both boxes have; nothing when there are none. Requires: boxes of one tensor.
+// The elements that both boxes have; nullopt when there are none. Requires: boxes of one tensor.
 std::optional<Box> common_part(const Box& a, const Box& b);
 
 // The elements of `box` that are not in `taken`, as disjoint boxes.

@@ -8,7 +8,7 @@
 // trailer at the end names the checkpoint that the file belongs to. checkpoint/FORMAT.md
 // defines the layout.
 //
-// Cost: the sums of N bytes take N / 1024 bytes.
+// Cost: the checksums of N bytes take N / 1024 bytes.
 //
 // Thread safety: one thread at a time for an object.
 
@@ -40,9 +40,9 @@ struct BoxFileId {
 // Returns, for instance, "boxes-00000-of-00002.bin".
 std::string box_file_name(std::uint32_t number, std::size_t num_files);
 
-// Writes one file, box by box. Each piece is summed up while it is in the caches. Error(kSystem),
-// or DiskFull, names the file, the bytes that it needs and how many were written. These bytes stay
-// for the caller to remove.
+// Writes one file, box by box. Computes the checksums of each piece while it is in the caches.
+// Error(kSystem), or DiskFull, names the file, the bytes that it needs and how many were written.
+// The caller must remove the unfinished file.
 class BoxFileWriter {
  public:
   // `data_bytes`: the sum of the sizes of all boxes. Requires: nothing exists at `path`.
@@ -68,7 +68,7 @@ class BoxFileWriter {
 // One file, open for reading parts of it.
 class BoxFile {
  public:
-  // Reads and checks the sums and the trailer. `path` is the file that the manifest lists as
+  // Reads and checks the checksums and the trailer. `path` is the file that the manifest lists as
   // `entry`. Error(kCorrupt), with the expected and the found value, when the file is missing, is
   // not a regular file, has another size, belongs to another checkpoint or is damaged.
   BoxFile(FileSystem& files, const std::string& path, const ManifestFile& entry,
@@ -81,7 +81,7 @@ class BoxFile {
   std::uint64_t data_bytes() const { return data_bytes_; }
 
   // Reads and checks whole chunks from chunk `first` on. Error(kCorrupt) names the first chunk
-  // whose sum differs. Requires: the chunks are in the file; only the file's last chunk may be
+  // whose checksum differs. Requires: the chunks are in the file; only the file's last chunk may be
   // short.
   void read_chunks(std::uint64_t first, std::span<std::byte> bytes);
 
@@ -118,7 +118,7 @@ class BoxReader {
   // checkpoint or is damaged where it is read. Error(kInvalid) for a tensor or a box that the
   // checkpoint does not have.
   void read(std::span<const WantedBox> wanted);
-  // Reads and checks every byte of every file. Error(kCorrupt) as read().
+  // Reads and checks every byte of every file. Throws the Error(kCorrupt) of read().
   void verify();
 
   // The bytes read from the disk so far, without those of the manifest.

@@ -172,8 +172,8 @@ void CheckpointDirectory::set_mark(const RunMark& mark) try {
 //       (writer_claim.h). A writer that was frozen at any moment then fails in its next rename;
 //       there is no moment between a check and a change.
 //   (g) Damage on the disk is detected. The manifest contains its own digest and the digest of each
-//       file's sums, and the sums are the CRCs of the chunks. A load verifies all that it reads
-//       before it uses any of it; if that fails, it takes an older checkpoint.
+//       file's checksums, and each checksum is the CRC of a chunk. A load verifies all that it
+//       reads before it uses any of it; if that fails, it takes an older checkpoint.
 void CheckpointDirectory::save_files(std::int64_t step, const WriteFiles& write) try {
   check(step >= 0, "checkpoint directory {}: step {} is negative", path_, step);
   claim().check_held();
@@ -200,8 +200,8 @@ void CheckpointDirectory::save_files(std::int64_t step, const WriteFiles& write)
   rethrow();
 }
 
-// Removes the oldest checkpoint, but never the newest one that verifies. Returns false when there
-// is no other checkpoint.
+// Removes the oldest checkpoint other than the newest one that verifies. Returns false if none
+// verifies, or if no other one could be removed.
 bool CheckpointDirectory::make_room(std::int64_t newest) {
   const auto steps = list_up_to(newest);
   const auto whole =
@@ -293,7 +293,7 @@ void CheckpointDirectory::remove_folder(const std::string& folder) noexcept {
   if (!remove_tree(files_, folder)) log::warning(system_error(folder + ": cannot remove").what());
 }
 
-// The steps up to this one. Later steps exist when an older one was loaded.
+// The steps up to this one. Later steps exist if the run continued from an older checkpoint.
 std::vector<std::int64_t> CheckpointDirectory::list_up_to(std::int64_t newest) const {
   auto steps = list();
   std::erase_if(steps, [&](std::int64_t step) { return step > newest; });

@@ -32,7 +32,7 @@ struct RunMark {
   bool operator==(const RunMark&) const = default;
 };
 
-// Returns nothing when there is no mark. An invalid mark is logged and counts as none.
+// Returns nullopt when there is no mark. An invalid mark is logged and counts as none.
 std::optional<RunMark> read_run_mark(const std::string& directory,
                                      FileSystem& files = FileSystem::real());
 
@@ -107,7 +107,7 @@ class CheckpointDirectory {
   void verify(std::int64_t step) const;
 
   // Removes all checkpoints except the newest `keep` and the newest one that verifies; returns the
-  // removed steps. Errors as save_files(). Requires: a writer.
+  // removed steps. Throws the errors of save_files(). Requires: a writer.
   std::vector<std::int64_t> prune_to(int keep);
 
   // Error(kInvalid), with the steps that exist, when this step does not.
@@ -117,10 +117,11 @@ class CheckpointDirectory {
 
   // Reads the RunMark.
   std::optional<RunMark> mark() const { return read_run_mark(path_, files_); }
-  // Errors of write_run_mark(), and Error(kAborted) as save_files(). Requires: a writer.
+  // Throws the errors of write_run_mark(), and the Error(kAborted) of save_files(). Requires: a
+  // writer.
   void set_mark(const RunMark& mark);
 
-  // The number of checkpoints that the disk has room for; nothing if it was never full.
+  // The number of checkpoints that the disk has room for; nullopt if it was never full.
   std::optional<int> room() const { return room_; }
 
   const std::string& path() const { return path_; }

@@ -24,7 +24,7 @@
 
 namespace paceline {
 
-// The disk is full, or the user's share of it.
+// The disk is full, or the user's quota is used up.
 class DiskFull : public Error {
  public:
   using Error::Error;
@@ -65,8 +65,8 @@ class FileSystem {
 std::vector<std::byte> read_plain_file(FileSystem& files, const std::string& path,
                                        std::uint64_t max_bytes);
 
-// Opens a regular file for reading; the caller closes the descriptor. Errors as read_plain_file(),
-// except those of the size.
+// Opens a regular file for reading; the caller closes the descriptor. Throws the errors of
+// read_plain_file(), except those about the size.
 int open_plain_file(FileSystem& files, const std::string& path);
 
 // Fills `bytes` from `position` on. Error(kCorrupt) when the file ends earlier.
@@ -76,7 +76,7 @@ void read_plain_file_at(FileSystem& files, int fd, const std::string& path, std:
 // A file that is written from its beginning to its end. Large page-aligned buffers are written with
 // O_DIRECT where the file system supports it: nothing is copied, and the page cache keeps its
 // contents. Errors are Error(kSystem) or DiskFull. They name the file, the bytes that it needs and
-// how many were written; these bytes stay for the caller to remove. Requires: nothing exists at
+// how many were written; the caller must remove the unfinished file. Requires: nothing exists at
 // `path`.
 class PlainFileWriter {
  public:

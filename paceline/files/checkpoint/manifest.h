@@ -90,7 +90,7 @@ struct Manifest {
   std::uint64_t bytes() const;
 };
 
-// The size of a tensor in bytes; nothing for a negative dimension, or when it overflows 63 bits.
+// The size of a tensor in bytes; nullopt for a negative dimension, or when it overflows 63 bits.
 std::optional<std::uint64_t> tensor_bytes(Dtype dtype, const std::vector<std::int64_t>& shape);
 
 // Returns, for instance, "float32 [64, 3]".

@@ -12,7 +12,7 @@
 // checkpoint/FORMAT.md defines the layout.
 //
 // Thread safety: none for an object. Several processes may write different bytes of a slot at the
-// same time; only the process that has the lock breaks and sets seals.
+// same time; only the process that holds the lock may break or set a seal.
 
 #include <array>
 #include <cstdint>
@@ -54,14 +54,14 @@ class MemoryCheckpoint {
   // Device and inode, which are equal for two objects of the same memory.
   std::array<std::int64_t, 2> identity() const;
 
-  // The sealed slots, the newest first. The seal and the list of each are verified, the files are
-  // not. A damaged slot is logged and left out.
+  // The sealed slots, the newest first. The seal of each slot and its list of files are verified;
+  // the files themselves are not. A damaged slot is logged and left out.
   std::vector<SealedSlot> sealed() const;
 
   // Breaks the seal of the older slot. Error(kSystem) when the header cannot be written; seal(),
   // unseal() and forget() throw the same error.
   OpenSlot open_older();
-  // Error(kSystem) when the memory does not suffice.
+  // Writes bytes into an open slot. Error(kSystem) when there is not enough memory.
   void write(int slot, std::uint64_t position, std::span<const std::byte> bytes);
   // When this returns, the slot survives the process. `files`: the files that were written, in
   // their order.
@@ -112,7 +112,7 @@ class MemoryTeam {
 
   // Collective. The newest save that is complete and whose bytes have all been verified, with a
   // line in the log for each newer save that is not. A save that names a run other than `run` is
-  // ignored. Nothing when there is no such save, or when its step is below `at_least`; in the
+  // ignored. nullopt when there is no such save, or when its step is below `at_least`; in the
   // second case its bytes are not read.
   std::optional<Manifest> newest(std::int64_t at_least, const std::string& run);
   // Collective. Fills the boxes that this rank wants from the checkpoint that newest() returned,
@@ -120,7 +120,7 @@ class MemoryTeam {
   // read.
   void read(const std::vector<WantedBox>& wanted);
 
-  // Local. The manifest of the newest save in this memory, on the memory's first rank; nothing on
+  // Local. The manifest of the newest save in this memory, on the memory's first rank; nullopt on
   // other ranks. The files are not verified.
   std::optional<Manifest> newest_here() const;
   // Local. Discards the contents of the memory. Requires: this is the memory's first rank.

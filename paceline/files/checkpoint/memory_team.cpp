@@ -55,7 +55,7 @@ std::vector<MemoryPiece> pieces_of(const std::vector<BoxToWrite>& list,
   return pieces;
 }
 
-// The box's index in the list of that rank; nothing when the rank does not hold the box.
+// The box's index in the list of that rank; nullopt when the rank does not hold the box.
 std::optional<std::size_t> index_on(const BoxPlan& plan, const BoxToWrite& one, int rank) {
   const auto& holders = plan.common[one.common].holders;
   const auto found = std::ranges::find(holders, rank, &BoxHolder::rank);
@@ -129,7 +129,7 @@ std::vector<std::vector<BoxToWrite>> boxes_by_file(const Manifest& manifest) {
   return files;
 }
 
-// Copies the wanted parts of a piece to where this rank wants them.
+// Copies the parts of a piece that this rank wants to their places in its memory.
 void hand_out(const MemoryPiece& piece, std::byte* bytes, const Manifest& manifest,
               const std::vector<std::vector<const WantedBox*>>& wants) {
   for (const BoxToWrite& one : piece.boxes) {
@@ -187,7 +187,7 @@ const std::vector<int>& MemoryTeam::ranks_of(int memory) const {
   return memories_.members[static_cast<std::size_t>(memory)];
 }
 
-// The rank that writes this rank's file into the next memory; nothing when there is only one
+// The rank that writes the file of `rank` into the next memory; nullopt if there is only one
 // memory.
 std::optional<int> MemoryTeam::second_writer(int rank) const {
   if (memories_.size() == 1) return std::nullopt;

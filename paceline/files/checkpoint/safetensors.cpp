@@ -107,7 +107,7 @@ class HeaderReader {
   }
 
  private:
-  // Returns nothing for a type without a Dtype, and stores that type's name in `foreign`.
+  // Returns nullopt for a type without a Dtype, and stores that type's name in `foreign`.
   std::optional<Dtype> element_type(const std::string& name, const json& value,
                                     std::string& foreign) const {
     const auto found = value.find("dtype");

@@ -67,7 +67,8 @@ std::optional<int> orientation_of(std::span<const std::byte> exif) {
   const bool big_endian = tiff[0] == std::byte{'M'};
   if (!big_endian && tiff[0] != std::byte{'I'}) return {};
   const Reader reader(tiff, big_endian);
-  // Some writers store the 42 in the other byte order.
+  // After the byte-order mark, TIFF data has the number 42; some writers store it in the other byte
+  // order.
   if (reader.number(2, 2) != 42 && reader.number(2, 2) != 42 << 8) return {};
   const std::size_t directory = *reader.number(4, 4);
   const auto count = reader.number(directory, 2);

@@ -91,8 +91,8 @@ class Coordinator {
   void tick(Moment now);
   Moment next_deadline() const;
 
-  // The host of an agent that has been in a generation, and so knows which agent to follow instead
-  // of this coordinator. nullopt for other agents, and when the job is over.
+  // An agent that has been in a generation knows the agents that may lead the job next, so it can
+  // leave this coordinator. Returns its host; nullopt for other agents, and when the job is over.
   std::optional<std::string> follower(Agent agent) const;
   // Records `agent` as a deserter. Returns whether the deserters since the last generation began
   // are enough for a job of their own: then this coordinator no longer leads the job.

@@ -36,7 +36,7 @@ RestartDecision RestartPolicy::after(const GenerationEnd& end, Moment now) {
     return {.reason = "a rank's state was damaged (--on-damage stop)"};
   if (end.failure.exit_code == kExitUsage && !end.failure.blameless() && !end.progressed) {
     return {.reason = fmt::format(
-                "an error of use (exit code {}) before any progress; restarting does not help",
+                "a usage error (exit code {}) before any progress; restarting does not help",
                 kExitUsage)};
   }
   if (!end.failure.blameless() && budget_.num_alike >= kCrashLoop) {

@@ -1,21 +1,21 @@
 #pragma once
 
-// Decides whether a job is restarted after a failure. The decision depends only on the ends of the
-// generations so far.
+// Decides whether a job is restarted after a failure. The decision depends only on how the
+// generations so far ended.
 //
 //   - A job restarts at most max_restarts times within `window`; older restarts do not count.
-//   - The same end, kCrashLoop times in a row and each time before any progress, is a crash loop:
-//     one more attempt would end in the same way, so the job ends, whatever is left of the budget.
-//   - An error of use (engine/core/error.h) before any progress ends the job, because the next
+//   - kCrashLoop identical failures in a row, each before any progress, are a crash loop: one more
+//     attempt would fail in the same way, so the job ends even if restarts are left.
+//   - A usage error (engine/core/error.h) before any progress ends the job, because the next
 //     attempt would make the same call.
 //   - A failure that the program did not cause (--chaos, a lost host) uses up a restart, but is
 //     neither part of a crash loop nor a reason to pause.
 //   - If the state of a rank was damaged (engine/core/error.h), the job restarts as after any other
 //     failure, unless the user chose --on-damage stop.
-//   - Progress of any generation ends a series of equal ends or of early ends, even if the
-//     generation ended only because a node joined or left (note_progress).
-//   - A generation that failed within 1 s, without progress, is followed by a pause, except the
-//     first one in a row: 100 ms, doubling up to 5 s. So a program that cannot start does not keep
+//   - If a generation makes progress, the counts of identical and of early failures start again
+//     from 0, even if the generation ended only because a node joined or left (note_progress).
+//   - If several generations in a row fail within 1 s without progress, each after the first is
+//     followed by a pause: 100 ms, doubling up to 5 s. So a program that cannot start does not keep
 //     the machine busy.
 //
 // Thread safety: none. Callers pass the time, which they read from a monotonic clock.

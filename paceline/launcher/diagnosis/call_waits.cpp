@@ -22,7 +22,8 @@ std::uint64_t last_moment(const CallReading& reading) {
   return runs && reading.now != 0 ? reading.now : reading.looked;
 }
 
-// A process may contain several workers; its gauge names only the first of them.
+// The reading of the process that contains `worker`; null if none is found. A gauge names only the
+// first worker of its process, so the open calls are searched too.
 const CallReading* reading_of(const std::vector<CallReading>& readings, const std::string& worker) {
   const auto found = std::find_if(readings.begin(), readings.end(), [&](const auto& reading) {
     const auto& open = open_at(reading, CallSide::kCallee);

@@ -77,13 +77,14 @@ class QuietRanks {
 
 // Notices that the ranks of this machine make no progress: within the timeout no rank has begun an
 // operation or made a step, and this is not merely a pause, because a rank has waited in an
-// operation for all that time, or QuietRanks shows a sign. A rank that only computes is not a hang,
-// unless another rank has waited for it for as long as the timeout. Whether the job hangs, and
-// which rank blocks it, is decided together with the other hosts (hang_inquiry.h).
+// operation for all that time, or because QuietRanks found that the ranks are idle, stopped, or
+// missing from the first rendezvous. A rank that only computes is not a hang, unless another rank
+// has waited for it for as long as the timeout. Whether the job hangs, and which rank blocks it, is
+// decided together with the other hosts (hang_inquiry.h).
 //
-// The agent reads the progress from the flight records and step gauges, sixteen bytes of each
-// rank's files; the ranks are not disturbed. Programs that create no group and count no steps are
-// never reported as hanging.
+// The agent reads the progress from the flight records and step gauges, at most 80 bytes of each
+// rank's files; it reads whole flight records only while no rank makes progress. The ranks are not
+// disturbed. Programs that create no group and count no steps are never reported as hanging.
 //
 // Thread safety: none.
 class HangWatch {

@@ -52,7 +52,7 @@ void keep_since(Flight& flight, double seconds);
 double share_inside(const Flight& flight);
 
 // Finds a straggler among the ranks of one host, whose records use the same clock: a rank that
-// causes at least half of all waiting, and waiting of at least a tenth of the time, because it
+// causes more than half of all waiting, and waiting for more than a tenth of the time, because it
 // arrives last (engine/collectives/flight/verdicts.h).
 //
 // Thread safety: none.
@@ -97,8 +97,8 @@ class StragglerReport {
   // records.
   std::vector<RankShare> look(std::vector<Flight> flights, const std::map<int, pid_t>& ranks,
                               Clock::time_point now = Clock::now());
-  // "rank 1 keeps the others waiting: ...", with the cause during the time since the look before
-  // the last one; empty if that look did not include the rank.
+  // "rank 1 keeps the others waiting: ...", with the cause. The cause covers the time since the
+  // second-to-last look; the text is empty if the rank was not running at that look.
   std::string text(const StragglerOrder& order, pid_t pid,
                    Clock::time_point now = Clock::now()) const;
 
@@ -108,8 +108,8 @@ class StragglerReport {
     Clock::time_point when;
     std::map<int, ActivityCounters> counters;  // of each rank
   };
-  // An order may come immediately after the last look; then only the look before covers enough
-  // time.
+  // An order may come immediately after the last look; then only the time since the look before it
+  // is long enough.
   Look last_, before_last_;
 };
 

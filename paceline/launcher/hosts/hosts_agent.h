@@ -178,7 +178,7 @@ class HostsAgent {
   Deadline start_by_;
   Deadline alive_at_ = Deadline::after(kAliveInterval);
   bool abandoned_ = false;             // the supervisor has ended
-  int stop_signal_ = 0;                // the first signal that ended the job
+  int stop_signal_ = 0;                // the first signal that asked the job to end; 0: none
   std::optional<int> over_;            // the exit code of the job, once the agents have reported it
   std::optional<Deadline> finish_by_;  // by when all hosts must have ended; set with over_
   std::optional<std::size_t> leader_;  // the host whose agent leads the job

@@ -27,9 +27,11 @@
 
 namespace paceline::launcher {
 
-// Runs the agent and returns the exit code of the job: 0, the last culprit's (128 + N for a
-// signal), or 128 + N when signal N ended the launcher. Error(kInvalid), Error(kTimeout) or
-// Error(kSystem) when the nodes of the job do not find each other.
+// Runs the agent and returns the exit code of the job: 0; the code of the failure that ended the
+// job (128 + N for a signal); kStoppedAsAgreed after an agreed stop; or 128 + N if signal N asked
+// the launcher to stop. kExitEnvironment if a job without a failure could not write all its output.
+// Error(kInvalid), Error(kTimeout) or Error(kSystem) when the nodes of the job do not find each
+// other.
 int run_agent(const LaunchPlan& plan, AgentChannel channel);
 
 class Agent {
@@ -119,7 +121,7 @@ class Agent {
   JobMembership membership_;
   std::unique_ptr<Generation> generation_;
   std::string stopped_for_;    // why the coordinator stopped the last generation
-  std::string own_cause_;      // the failure of this node's culprit, as the coordinator was told
+  std::string own_cause_;      // the failure of this node's culprit, as reported to the coordinator
   bool failed_first_ = false;  // a rank of this node was the first to fail in this generation
   std::string held_back_;      // messages about a failure, until it is known to be the first
   bool work_done_ = false;     // on_work_done() was called in this generation
@@ -127,7 +129,7 @@ class Agent {
   bool warned_about_logs_ = false, warned_about_terminals_ = false, warned_about_console_ = false;
   bool abandoned_ = false;    // the supervisor has ended
   bool logs_may_go_ = false;  // logs may be removed, unless output was lost on the console
-  int stop_signal_ = 0;       // the first signal that ended this launcher
+  int stop_signal_ = 0;       // the first signal that asked the job to end; 0: none
   std::optional<EndOrder> end_;
   // Set once everything has been reported: until when to wait for the other agents to receive it.
   std::optional<Deadline> concluded_;

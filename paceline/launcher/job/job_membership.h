@@ -42,8 +42,8 @@ struct LastStart {
 //   2. Every agent has listened at a stand-in endpoint since it joined, and all agents know the
 //      stand-ins of all nodes from the order that started the last generation.
 //   3. Each agent tries the coordinator that it lost, then the stand-ins in the order of node
-//      ranks. An agent whose turn reaches its own endpoint becomes the coordinator. So all agents
-//      that reach each other agree on the first live one, without a vote.
+//      ranks. An agent that reaches its own endpoint in this order becomes the coordinator. So all
+//      agents that reach each other agree on the first live one, without a vote.
 //   4. The successor gives its first generation the number after the last generation's, so that no
 //      message of the last generation affects the new one. It takes over the remaining budget of
 //      restarts, which every agent knows from the StartOrder of the last generation.

@@ -93,13 +93,14 @@ struct NodeEnd {
   };
 
   std::optional<EndOrder> order;  // from the coordinator
-  int stop_signal = 0;            // the first signal that ended this launcher; 0: none
+  int stop_signal = 0;            // the first signal that asked the job to end; 0: none
   bool is_abandoned = false;      // the supervisor has ended
   bool ranks_agreed = false;      // the ranks of this node ended by an agreed stop
   std::optional<RankEnd> culprit;
 
   Manner manner() const;
-  // The exit code of the job: 0, the last culprit's, or 128 + N for signal N.
+  // The exit code of the job: 0; the code of the failure that ended the job (128 + N for a signal);
+  // kStoppedAsAgreed after an agreed stop; or 128 + N if signal N asked the launcher to stop.
   int exit_code() const;
 };
 

@@ -134,8 +134,8 @@ struct Standstill {
   bool idle = false;         // no rank uses processor time
   std::vector<int> running;  // ranks whose processes have not ended
   std::vector<int> stopped;  // ranks that are stopped, by SIGSTOP or by a terminal
-  // Ranks of any node that wait in the first meeting of all ranks, and ranks that have not arrived
-  // there. Empty except on the node of rank 0.
+  // Ranks of any node that wait in the first rendezvous, and ranks that have not arrived there.
+  // Empty except on the node of rank 0.
   std::vector<int> waiting, missing;
   bool operator==(const Standstill&) const = default;
 };
@@ -295,10 +295,11 @@ struct JobEnd {
   bool agreed = false;         // all ranks ended by an agreed stop
   std::optional<int> decided;  // the exit code that the coordinator gave to all nodes
   std::optional<int> failed;   // the exit code of a failure that the coordinator may not know of
-  int stop_signal = 0;         // the first signal that ended the launcher; 0: none
+  int stop_signal = 0;         // the first signal that asked the job to end; 0: none
   bool abandoned = false;      // the supervisor has ended
 
-  // The job's exit code: 0, that of the first failure, kStoppedAsAgreed, or 128 + N for signal N.
+  // The job's exit code: 0; the code of the failure that ended the job (128 + N for a signal);
+  // kStoppedAsAgreed after an agreed stop; or 128 + N if signal N asked the launcher to stop.
   int exit_code() const {
     if (agreed) return kStoppedAsAgreed;
     if (decided && stop_signal == 0) return *decided;

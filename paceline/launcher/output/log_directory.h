@@ -51,8 +51,9 @@ void remove_old_log_folders(const std::string& base,
 //      written, the job does not start. If another running job has claimed it, a new folder inside
 //      it is used, kept and reported.
 //   2. If the user named no folder, a private folder in TMPDIR is used. It is removed after
-//      success, and kept if anything went wrong; a kept folder is removed when a job starts a week
-//      later or more. If no private folder can be created, training runs without logs.
+//      success, and kept if anything went wrong; a kept folder is removed by the first job without
+//      --log-dir that starts at least a week after the folder was last written. If no private
+//      folder can be created, training runs without logs.
 //   3. The log of a rank continues through all generations of a job; each generation after the
 //      first begins with a line "=== paceline: generation 2 ===". The log is also continued if the
 //      rank was on another node before and both nodes write to one folder, because it may contain

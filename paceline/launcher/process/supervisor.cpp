@@ -172,8 +172,8 @@ void Supervisor::note_signals() {
   }
 }
 
-// An agent that is ending no longer acts on signals. Waits at most 1 s for an agent that does not
-// read its pipe.
+// Sends the signal to the agent. An agent that is already exiting no longer reads its pipe, so a
+// failure to write is ignored. Waits at most 1 s if the agent does not read the pipe.
 void Supervisor::pass_on(unsigned char signal) {
   write_whole(control_.get(), std::as_bytes(std::span(&signal, 1)), Deadline::after(1s));
 }

@@ -31,8 +31,9 @@ struct Search {
 // Throws Error(kInvalid), which says what to change, when no way is possible.
 Search search_ways(const JobProfile& profile, const Machine& machine, std::int64_t global_batch);
 
-// Why the first way is the best, one sentence for each reason: the cost of ways that divide the
-// model instead, and what limits the step. Requires: search.ways is not empty.
+// Why the first way is the best, one sentence for each reason: how the step's time divides; how the
+// best way of each other kind compares (replicas only, layers divided, a pipeline); the cost of
+// failures and of stragglers. Requires: search.ways is not empty.
 std::vector<std::string> reasons_for(const Search& search);
 
 // A way's forecast with its measured time and memory.

@@ -7,12 +7,12 @@
 // ZeRO (Rajbhandari et al., 2020; training/parallel/fully_shard.h), the optimizer state is divided
 // by D from stage 1 on and the gradients from stage 2 on (a pipeline's gradients are whole until
 // its step ends), and in stage 3 each host has one copy of the parameters. Activations take the
-// bytes that the profile measured, times the samples under way at once: one micro-batch without a
-// pipeline, or as many as the pipeline's schedule keeps. If a step has one micro-batch, gradients
-// replace activations during the backward pass, layer by layer. If it has several, the gradients of
-// the first ones still exist in the later passes, so all gradients count in addition to all
-// activations. A pipeline's stage makes all its gradients of a micro-batch before it adds them to
-// those of other micro-batches.
+// bytes per sample that the profile measured, times the samples under way at once: one micro-batch
+// without a pipeline, or as many as the pipeline's schedule keeps. If a step has one micro-batch,
+// gradients replace activations during the backward pass, layer by layer. If it has several, the
+// gradients of the first ones still exist in the later passes, so all gradients count in addition
+// to all activations. A pipeline's stage makes all its gradients of a micro-batch before it adds
+// them to those of other micro-batches.
 //
 // Thread safety: pure functions.
 
@@ -27,8 +27,8 @@ struct RankMemory {
   double parameters = 0;
   double gradients = 0;
   double optimizer = 0;
-  double activations = 0;  // at the peak, in addition to the gradients; includes units of
-                           // divided gradients under way
+  double activations = 0;  // at the peak, in addition to the gradients; includes divided gradients
+                           // that wait for their exchange
   double working = 0;      // needed temporarily by a pass
   double process = 0;      // without model and data
 

@@ -46,8 +46,9 @@ struct Forecast {
   double hidden_s = 0;  // the part of the gradients' exchange that the backward pass hides
   MemoryPlan memory;
   bool fits = true;
-  double goodput = 1;     // the share of time that failures and checkpoints leave
-  double interval_s = 0;  // between checkpoints; 0: no failures are planned for
+  double goodput = 1;  // the share of time that failures and checkpoints leave
+  // Seconds between checkpoints; 0: the machine has no failures (mtbf_s is 0).
+  double interval_s = 0;
   std::int64_t samples_per_step = 0;
 
   double step_s() const { return times.all(); }

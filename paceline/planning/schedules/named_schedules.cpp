@@ -100,7 +100,7 @@ PipelineSchedule one_f_one_b(const PipelineScheduleSize& size) {
         "1f1b: {} stages a rank; it supports one, interleaved-1f1b supports several",
         size.stages_per_rank);
   // Before its first backward pass a stage makes S - s forward passes, or all if there are fewer
-  // (named_schedules.h). The warm-up has one of them less, because in_turns() makes a forward pass
+  // (named_schedules.h). The warm-up makes one fewer, because in_turns() makes a forward pass
   // before each backward pass.
   for (int rank = 0; rank < size.num_ranks; ++rank) {
     schedule.ranks[static_cast<std::size_t>(rank)] =

@@ -37,7 +37,7 @@ struct PipelineScheduleSize {
 
 namespace paceline::pipeline {
 
-// The schedules by functions of their own. All of these throw Error(kInvalid) for numbers below 1.
+// One function for each named schedule. All of these throw Error(kInvalid) for numbers below 1.
 PipelineSchedule gpipe(const PipelineScheduleSize& size);
 // Throws Error(kInvalid) for several stages per rank.
 PipelineSchedule one_f_one_b(const PipelineScheduleSize& size);

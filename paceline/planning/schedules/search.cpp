@@ -212,7 +212,7 @@ class Search {
     return true;
   }
 
-  // Restores the named schedule if the changes have not made it faster.
+  // Sets `best` back to the named schedule. Call this if no change has made it faster.
   void restore_named(Timed& best) {
     best.schedule = pipeline_schedule(
         best.schedule.name,

@@ -81,7 +81,7 @@ class ScheduleClock {
   double seconds() const { return seconds_; }
   const std::vector<double>& busy_s() const { return busy_; }
   const std::vector<double>& peak_bytes() const { return peak_; }
-  // When each action of the last run() began and ended. Requires: that run() returned true.
+  // When each action of the last run() began and ended. Requires: the last run() returned true.
   std::vector<std::vector<TimedAction>> timed(const std::vector<std::vector<Action>>& ranks) const;
   std::size_t position(int rank) const { return position_[static_cast<std::size_t>(rank)]; }
   // The action that has not been carried out and for which `action` waits, if any.

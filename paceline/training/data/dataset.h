@@ -57,8 +57,8 @@ std::vector<at::Tensor> stacked(const std::vector<Sample>& samples);
 
 // Pads every dimension at its end to the largest size in the batch (in one dimension,
 // pad_sequence(batch_first=True)): tensor i of a sample with values[i], or with 0 if there are
-// fewer values. Error(kInvalid) as in stacked(), but for different numbers of dimensions or
-// different types.
+// fewer values. Throws the errors of stacked(), except that only the numbers of dimensions must
+// agree, not the sizes.
 Collate padded(std::vector<double> values = {});
 
 // A data set defined by a program's own functions: one that makes a sample of any tensors, and one

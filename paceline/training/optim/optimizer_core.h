@@ -87,7 +87,8 @@ class OptimizerCore {
   // rank's part. Error(kInvalid) for gradients that are not dense float32, bfloat16 or float16
   // tensors on the device of their parameters.
   std::vector<OrderedGradient> gradients() const { return rows_.gradients(); }
-  // The memory of these gradients, so that callers can change them in place. Errors as above.
+  // The memory of these gradients, so that callers can change them in place. Throws the errors of
+  // gradients().
   std::vector<at::Tensor> gradient_memory() const { return rows_.gradient_memory(); }
   // The bytes of gradients that this rank keeps.
   std::size_t num_gradient_bytes() const;

@@ -218,7 +218,7 @@ class DataParallel {
     return forward(arguments...);
   }
 
-  // Call the module's functions of the same names.
+  // Returns module().parameters(). The functions below also call the module's functions.
   std::vector<at::Tensor> parameters() const { return module_->parameters(); }
   auto named_parameters() const { return module_->named_parameters(); }
   std::vector<at::Tensor> buffers() const { return module_->buffers(); }

@@ -49,8 +49,8 @@ class KeptTensors {
  public:
   using Named = std::vector<std::pair<std::string, at::Tensor>>;
 
-  // Records the current values of these tensors as correct, and shares the tensors until the next
-  // call.
+  // Records the current values of these tensors as correct, and keeps references to the tensors
+  // until the next call or forget().
   void note(const Named& tensors);
   void forget() { kept_.clear(); }
   // Throws DamagedState, which names the first tensor that has changed since note() although no

@@ -6,7 +6,7 @@
 
 namespace paceline {
 
-// Mixed precision on the CPU, as torch.autocast("cpu"): while the object lives, operators of this
+// Mixed precision on the CPU, like torch.autocast("cpu"): while the object lives, operators of this
 // thread that are safe and fast in 16 bits (matrix products, convolutions) compute in 16 bits, and
 // operators that need float32 get float32. Parameters stay float32.
 //
@@ -39,8 +39,8 @@ class Autocast {
 // from the thread that computes.
 int set_thread_count(int num_threads);
 
-// Sets the number of threads for logical shards, whose bits must be the same for every number of
-// ranks: 1 thread, unless a number was chosen with set_thread_count(), OMP_NUM_THREADS or
+// Sets the number of threads for logical shards, whose results must have the same bits for every
+// number of ranks. It is 1, unless a number was chosen with set_thread_count(), OMP_NUM_THREADS or
 // --threads-per-rank. A number that was only derived from the cores (LibTorch's default, the
 // launcher's share) does not count as chosen. Returns the number in effect.
 int settle_thread_count();

@@ -21,8 +21,8 @@ bool has_blocks(Op op) {
   return traits_of(op).input > Extent::kCount || traits_of(op).output > Extent::kCount;
 }
 
-// Returns the hash of a call's tensor, which ranks compare; if ranks may have different numbers of
-// rows, the hash of one row.
+// Returns a hash of the tensor's sizes and strides, which the ranks compare. For operations with
+// blocks it covers only the sizes; if ranks may pass different numbers of rows, it counts one row.
 std::uint32_t compared_shape(Op op, const at::Tensor& tensor) {
   if (!has_blocks(op)) return shape_of(tensor);
   auto sizes = tensor.sizes().vec();

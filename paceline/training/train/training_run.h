@@ -65,8 +65,8 @@ struct Training {
   std::vector<AttachedState> states = {};
   // Collective: returns the tensors for the weights file, on rank 0; null: weights_of(module).
   std::function<StateDict()> weights = nullptr;
-  // The ranks with different batches, if a model is divided among the other ranks
-  // (DeviceMesh::group("dp")); null: all ranks.
+  // If ranks divide the model: the ranks that hold the same parts as this one and have other
+  // batches (DeviceMesh::group("dp")); null: all ranks.
   std::shared_ptr<ProcessGroup> replicas = nullptr;
   SampleUnit unit = {};  // for the throughput
   // The number of this rank's samples that were replaced by others because their files could not be

@@ -1,6 +1,7 @@
 // Workers that are killed, frozen or forked, and strangers. Workers in other processes use a file
 // as their store.
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -118,6 +119,25 @@ TEST_F(Faults, a_worker_that_nobody_calls_is_found_lost_by_the_next_one) {
   EXPECT_TRUE(soon([&] { return state() == WorkerState::kPresent; }));
   silent.end();
   EXPECT_TRUE(soon([&] { return state() == WorkerState::kLost; }));
+}
+
+TEST_F(Faults, a_worker_frozen_for_longer_than_a_short_lease_is_lost_and_enters_again) {
+  Process frozen([&] {
+    const auto workers = join("frozen", 500ms);
+    return serve_for_ever();
+  });
+  const auto watcher = join("watcher", 500ms);
+  const auto is = [&](WorkerState state) {
+    const auto all = watcher->list();
+    return std::any_of(all.begin(), all.end(), [&](const WorkerInfo& info) {
+      return info.name == "frozen" && info.state == state;
+    });
+  };
+  ASSERT_TRUE(soon([&] { return is(WorkerState::kPresent); }));
+  frozen.freeze();
+  EXPECT_TRUE(soon([&] { return is(WorkerState::kLost); }));
+  frozen.thaw();
+  EXPECT_TRUE(soon([&] { return is(WorkerState::kPresent); }));
 }
 
 TEST_F(Faults, a_frozen_worker_costs_its_callers_no_more_than_their_deadlines) {

@@ -61,6 +61,7 @@ TEST(Stuck, a_call_that_is_never_answered_ends_at_its_deadline) {
                       [&] { caller->call<Add>("callee", {}, {.deadline = 200ms}).get(); });
   }
   // The handler learns that its caller no longer waits; its late replies are dropped.
+  const std::lock_guard lock(mutex);
   ASSERT_EQ(kept.size(), 2U);
   EXPECT_TRUE(kept[0].context().is_cancelled());
   kept[0].give({1});

@@ -228,7 +228,7 @@ inline constexpr Message kCommandMessages[] = {
     {"restarts.crash_loop",
      "crash loop: the ranks {}, {} times in a row before any progress; restarting does not help"},
     {"restarts.error_of_use",
-     "an error of use (exit code {}) before any progress; restarting does not help"},
+     "a usage error (exit code {}) before any progress; restarting does not help"},
     {"restarts.damage", "a rank's state was damaged (--on-damage stop)"},
 
     // hosts

@@ -194,7 +194,7 @@ inline constexpr Message kRunMessages[] = {
      "paceline: crash loop: the ranks {}, {} times in a row before any progress; restarting does "
      "not help"},
     {"run.error_of_use",
-     "paceline: an error of use (exit code {}) before any progress; restarting does not help"},
+     "paceline: a usage error (exit code {}) before any progress; restarting does not help"},
     {"run.damaged", "paceline: a rank's state was damaged (--on-damage stop)"},
     {"run.seed_ended", "is executed again, not forked: its seed has ended"},
     {"run.seed_silent", "is executed again, not forked: its seed does not answer"},

@@ -61,7 +61,7 @@ TEST(RestartPolicy, damage_is_a_failure_like_others_unless_the_job_is_to_stop) {
   EXPECT_THAT(decision.reason, Says("restarts.damage"));
 }
 
-TEST(RestartPolicy, an_error_of_use_before_any_progress_ends_the_job) {
+TEST(RestartPolicy, a_usage_error_before_any_progress_ends_the_job) {
   const GenerationEnd at_start{{.end = "exit code 2", .exit_code = 2}, false, 10ms};
   RestartPolicy policy({.max_restarts = 100});
   const auto decision = policy.after(at_start, kBegin);

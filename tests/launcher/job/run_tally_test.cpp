@@ -20,7 +20,7 @@ StepReading steps(std::uint64_t made, double seconds, std::optional<std::uint64_
   return reading;
 }
 
-// The same reading, with the begin of the first step and the end of the last one.
+// The same reading, with the start of the first step and the end of the last one.
 StepReading steps(std::uint64_t made, double seconds, std::uint64_t begun_at, double first_began,
                   double last_ended) {
   StepReading reading = steps(made, seconds, begun_at);

@@ -109,8 +109,8 @@ TEST(MemoryPlan, a_pipelines_stage_makes_all_gradients_of_a_micro_batch_before_i
   const JobProfile profile = job_of_blocks(4);
   const Machine machine{.ranks_a_host = 2};
   const Way way{.stages = 2, .micro_batches = 2};
-  // In addition to the 400 bytes that are kept: the 8000 bytes of two blocks' gradients, which
-  // replace one block's 100 bytes.
+  // At the peak both blocks' gradients (8000 bytes) exist besides the 400 bytes kept, less one
+  // block's activations (100 bytes), already freed.
   EXPECT_DOUBLE_EQ(
       plan_memory(profile, machine, way, 1, {{{0, 2}}, {{2, 4}}}, {400, 200}).rank.activations,
       400 + 8000 - 100);

@@ -2,7 +2,8 @@
 //
 // Terms. A buffer is divided into *lanes*, one for each rank of the smallest host; the rank at
 // position l of every host *carries* lane l: it alone exchanges that lane with other hosts. A
-// *subtree* is a part of the promised tree of ranks that lies on one host, as large as possible.
+// *subtree* is a part of the fixed tree of ranks (kernels/reduce.h) that lies on one host, as large
+// as possible.
 //
 // all_reduce: the ranks copy their input into scratch, which the ranks of their host can read; the
 // carrier of a lane adds up its host's contributions to it, exchanges the sums with the lane's
@@ -10,9 +11,10 @@
 // fetch it. The ranks of a host meet between these steps.
 //
 // The order of the sum is by ranks, not by hosts, so a host adds up each of its subtrees by itself.
-// If each host has a power of two of consecutive ranks, that makes one partial sum per host; 3
-// consecutive ranks make two. If the ranks are numbered round-robin over the hosts, there is one
-// for each rank, and nothing is saved. Partial sums of 16-bit types travel in float32.
+// If each host has the same power of two of consecutive ranks, it makes one partial sum; a host
+// with 3 consecutive ranks makes two. If ranks are numbered round-robin over the hosts, each rank's
+// contribution is a partial sum of its own, and nothing is saved. Partial sums of 16-bit types
+// travel in float32.
 //
 // With up to 4 hosts, a carrier exchanges directly with the other carriers of its lane: with h
 // hosts, n(h-1)/h bytes of the lane in each direction. If there are more hosts, and each has a

@@ -1,6 +1,6 @@
 // Recursive halving and doubling: neighbours first, then pairs of neighbours, and so on, so that
-// every intermediate sum covers an aligned subtree of ranks and the promised order is kept. (The
-// usual order in textbooks, farthest first, would not keep it.)
+// every intermediate sum covers an aligned subtree of ranks and the fixed order of the sum
+// (kernels/reduce.h) is kept. (The usual order in textbooks, farthest first, would not keep it.)
 //
 // Terms. A *team* is the list of ranks that take part; a member's *index* is its position there. A
 // *leaf* is a member's contribution; for a hierarchy it is a host's sum. In *level* k the *partner*

@@ -12,9 +12,9 @@
 // Reduce. The same tree upwards, over the numbers of ranks instead of distances, whatever the root.
 // Let 2^k be the lowest set bit of rank r. The rank adds up the contributions of the ranks [r, r +
 // 2^k), whose number is its *width*, and sends the sum to rank r - 2^k. So every partial sum is a
-// subtree of the promised order, and rank 0 gets the whole sum, which it sends to the root if that
-// is another rank. The sum of a single rank is its contribution, in the element's type; a wider sum
-// is a partial, in the accumulator's type.
+// subtree of the fixed tree of ranks (kernels/reduce.h), and rank 0 gets the whole sum, which it
+// sends to the root if that is another rank. The sum of a single rank is its contribution, in the
+// element's type; a wider sum is a partial, in the accumulator's type.
 //
 // The chain. The root sends the buffer in chunks to the next rank, and each rank passes a chunk on
 // as soon as it has received it. If the ranks of each host have consecutive numbers, each byte

@@ -74,7 +74,7 @@ class DeviceMesh {
   DeviceMesh() = default;
   std::size_t index_of(std::string_view axis) const;
 
-  std::shared_ptr<ProcessGroup> world_;  // owners: the user and this object; likewise for groups_
+  std::shared_ptr<ProcessGroup> world_;  // owners: the user and this object, as for groups_
   std::vector<MeshAxis> axes_;
   std::vector<std::shared_ptr<ProcessGroup>> groups_;  // one group for each axis
 };

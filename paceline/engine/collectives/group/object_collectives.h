@@ -36,8 +36,8 @@ std::string broadcast_object(GroupRef group, const std::string& object, int root
 // Collective. Returns every rank's object, in rank order.
 std::vector<std::string> all_gather_object(GroupRef group, const std::string& object,
                                            const ObjectOptions& options = {});
-// Collective. Returns every rank's object at root, and nothing elsewhere. Root needs the memory of
-// the longest object for each rank.
+// Collective. Returns every rank's object, in rank order, at root, and an empty list elsewhere.
+// Root needs memory for as many objects as there are ranks, each as long as the longest.
 std::vector<std::string> gather_objects(GroupRef group, const std::string& object, int root,
                                         const ObjectOptions& options = {});
 

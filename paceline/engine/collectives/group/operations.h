@@ -190,7 +190,7 @@ class GroupOperations {
                                     const CallOptions& options = {}) {
     return start({.op = Op::kBroadcast, .root = root, .lists = BufferLists{{}, buffers}}, options);
   }
-  // outputs[i].count == inputs[i].count * world_size, as in all_gather; likewise below.
+  // outputs[i].count == inputs[i].count * world_size, as in all_gather. The same holds below.
   void all_gather_coalesced(std::span<const ConstBuffer> inputs, std::span<const Buffer> outputs,
                             const CallOptions& options = {}) {
     run({.op = Op::kAllGather, .lists = BufferLists{inputs, outputs}}, options);

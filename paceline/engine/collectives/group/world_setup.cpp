@@ -112,8 +112,9 @@ std::vector<int> numbers_in(const CoreSet& set) {
   return numbers;
 }
 
-// Sets the variable for libraries that read it when they begin to compute, such as LibTorch, and
+// Sets OMP_NUM_THREADS for libraries that read it when they begin to compute, such as LibTorch, and
 // calls an OpenMP runtime that is already loaded, because it has read the variable before.
+// PACELINE_THREAD_SHARE marks that Paceline, not the user, set it.
 void use_threads(int count) {
   for (const char* name : {"OMP_NUM_THREADS", "PACELINE_THREAD_SHARE"})
     setenv(name, std::to_string(count).c_str(), 1);

@@ -98,7 +98,8 @@ class MessageWriter {
   void put_bytes(std::span<const std::byte> data);
   // Puts bytes at a multiple of kAlignment. `data` must live until the message has been sent.
   void put_aligned(std::span<const std::byte> data);
-  // Keeps the owner of those bytes alive until then; for bytes that the message does not own.
+  // Keeps `owner` alive as long as this writer, for bytes that the message refers to but does not
+  // own.
   void keep(std::shared_ptr<const void> owner) { owners_.push_back(std::move(owner)); }
 
   // A length that end_length() fills in: the number of bytes between the two calls.

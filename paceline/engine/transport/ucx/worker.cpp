@@ -122,7 +122,8 @@ bool Worker::progress() {
 }
 
 // The worker's thread. The descriptor becomes readable for events after the worker was armed. UCX
-// refuses to arm a worker that has work left, which may have to wait for another rank.
+// does not arm a worker that has work left. That work may depend on another rank, so this thread
+// then sleeps briefly and tries again.
 void Worker::pump(const std::stop_token& stop) {
   while (!stop.stop_requested()) {
     bool is_dead = false;

@@ -17,10 +17,10 @@ bool is_sole_alias(const at::TensorBase& tensor, const at::Tensor& other) {
 
 // Whether only `.grad` will refer to the gradient's memory once autograd has dropped `incoming`,
 // the tensor that it passed to the accumulator. Autograd turns an incoming tensor into `.grad` if
-// nothing else refers to it. But that tensor may be a view of memory that nodes read later, of a
-// saved tensor, or of a tensor that the user passed to backward(). The storage counts its
-// references; the known ones are `.grad`, `incoming`, and the tensor of which `incoming` is a view
-// (a linear layer's weight gets a transposed product).
+// nothing else refers to it. But that tensor may be a view: of memory that autograd nodes read
+// later, of a saved tensor, or of a tensor that the user passed to backward(). The storage counts
+// its references; the known ones are `.grad`, `incoming`, and the tensor of which `incoming` is a
+// view (a linear layer's weight gets a transposed product).
 bool has_memory_alone(const at::Tensor& gradient, const at::Tensor& incoming) {
   std::size_t known = 1;
   if (is_sole_alias(incoming, gradient)) {

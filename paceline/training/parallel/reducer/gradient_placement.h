@@ -62,8 +62,9 @@ class GradientPlacement {
   // Waits for a bucket if it is under way, and takes its result. Returns true if another round has
   // started.
   bool finish(std::size_t bucket);
-  // Called after all buckets: sets the gradients that this rank did not produce to the averages, if
-  // the pass's report shows that another rank produced them.
+  // Called after all buckets. Sets `.grad` to the average for each parameter that only other ranks
+  // used in this pass, as its report shows. DividedPlacement instead tells the optimizer which
+  // parameters any rank used.
   virtual void deliver(PassMonitor& monitor);
   // Called instead of start() and finish(): keeps the gradients of a logical shard that is not the
   // last one.

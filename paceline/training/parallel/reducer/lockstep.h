@@ -41,9 +41,9 @@ class LaunchTurns {
   // Call it when all all-reduces of `who` have started: lets the next module continue. Does nothing
   // if `who` is not queued.
   void pass_on(const void* who);
-  // Call it when all all-reduces of `who` have ended. `then`, which may communicate, is called once
-  // all modules that the pass has reached have ended, in the order in which they ended. Empty:
-  // nothing is called.
+  // Call it when all all-reduces of `who` have ended. Once end() has been called for every module
+  // that the pass reached, their `then` functions run in the order of these calls; they may
+  // communicate. `then` may be empty.
   void end(const void* who, std::function<void()> then);
   // Removes `who`, because its pass failed or it is being destroyed.
   void forget(const void* who);

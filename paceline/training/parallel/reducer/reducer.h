@@ -69,8 +69,9 @@ struct DistributedDataParallelOptions {
   bool require_all_used = false;
   // Sends rank 0's buffers (BatchNorm's statistics) to all ranks at the end of each backward pass
   // that averages. So every rank evaluates the same model, and an evaluation communicates nothing:
-  // ranks may have any number of samples, even none. After training forward passes without such a
-  // backward pass, all ranks get the buffers before the next forward pass outside of no_sync().
+  // ranks may have any number of samples, even none. If a forward pass that records gradients was
+  // not followed by such a backward pass, rank 0's buffers are sent before the next forward pass
+  // that is outside of no_sync() or records no gradients.
   bool broadcast_buffers = true;
   // Every parameter is compared between the replicas once in this many steps; a difference is a
   // DamagedState (engine/core/error.h). 0: never. It must be the same on every rank. Unless it is
@@ -158,7 +159,7 @@ class Reducer : public GradientSync {
   // Throws Error(kInvalid), which shows both names, when `words` are from another hook.
   void require_own_hook(const optim::Metadata& words) const;
   // Makes the hook continue from a result of hook_state() for the same parameters. Requires: a
-  // hook, and the same words on every rank. Errors as above.
+  // hook, and the same words on every rank. Throws the errors of require_own_hook().
   void set_hook_state(HookState state);
 
   // For join(): the next pass divides the sum over the ranks with inputs by `others.divisor`.

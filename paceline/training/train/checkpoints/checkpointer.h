@@ -114,8 +114,8 @@ struct RestoredRun {
 // number of ranks, a run that was interrupted and resumed ends with the same bits as one that was
 // not interrupted. With another number of ranks, every rank gets the mean of a hook's residuals
 // (training/parallel/communication_hook.h), and ranks that the saved run did not have keep the
-// random state from their seed. Of buffers that differ between replicas (BatchNorm's statistics),
-// those of the first replica are saved; all ranks evaluate and continue with them
+// random state from their seed. If buffers differ between replicas (BatchNorm's statistics), those
+// of the first replica are saved; all ranks evaluate and continue with them
 // (DistributedDataParallel).
 //
 // A checkpoint consists of boxes of whole tensors (run_boxes.h), so a run can continue with any
@@ -156,12 +156,12 @@ class Checkpointer {
   // of parts on every rank.
   void attach(const RunParts& parts) { parts_ = parts; }
 
-  // Add a part of the run under a name. Call them before begin(), with the same names and kinds of
+  // Adds a part of the run under a name. Call it before begin(), with the same names and kinds of
   // parts on every rank. Error(kInvalid) for a name that is empty, contains a dot or is taken.
   //
   // With one module, a checkpoint has the names of its parameters; with several, these names begin
-  // with the module's: "generator.conv.weight". A wrapper's communication hook is saved too, of one
-  // wrapper. Error(kUnsupported) for a second wrapper with a hook.
+  // with the module's: "generator.conv.weight". At most one wrapper may have a communication hook;
+  // its state is saved too. Error(kUnsupported) for a second one.
   void attach(const std::string& name, std::shared_ptr<torch::nn::Module> module);
   template <class Contained>
   void attach(const std::string& name, const torch::nn::ModuleHolder<Contained>& module) {
@@ -176,7 +176,7 @@ class Checkpointer {
   // Error(kUnsupported) for a second one.
   void attach(const std::string& name, optim::Optimizer& optimizer);
   void attach(const std::string& name, optim::ExponentialMovingAverage& average);
-  // Parts of which rank 0's state is saved, and which all ranks get: any number of optimizers of
+  // For these parts rank 0's state is saved, and all ranks get it: any number of optimizers of
   // torch::optim, a loader with its position, a schedule, a loss scaler, any class with the
   // functions state() and set_state() (Stateful), numbers, texts and tensors (OwnValue).
   // Error(kUnsupported) in save() for an optimizer of torch::optim if the ranks divide the model.
@@ -192,7 +192,8 @@ class Checkpointer {
   // of steps taken: 0, or that of the state that was restored. Error(kInvalid) if no module is
   // attached.
   std::int64_t begin(std::uint64_t seed = 0);
-  // Collective. Save the attached parts after `step` steps, as save() and save_to_memory() below.
+  // Collective. Saves the attached parts after `step` steps, as save() and save_to_memory() below
+  // do.
   bool save(std::int64_t step);
   bool save_to_memory(std::int64_t step);
 

@@ -84,13 +84,14 @@ MessageLabel label_of(const char* what, const PointToPointCall& call, const Mesh
 //
 // (1) A message is in one place: sends_ of its sender, the stream between the two ranks, incoming_
 //     (one for each peer, while it is read), then a receive's buffer or unexpected_.
-// (2) A stream is read in order, and the head of the next message only when the one before is
+// (2) A stream is read in order; the head of a message is read only after the previous message is
 //     complete. So unexpected_[p] is in the order of sending, and all of it was sent before
 //     incoming_[p].
 // (3) A receive takes the first message of unexpected_ that matches it; only if there is none is it
 //     added to receives_. So no receive in receives_ matches a message in unexpected_.
-// (4) A message takes the first matching receive in receives_ when its head is read or, if it was
-//     begun as unexpected, when it is complete. receives_ is in the order of posting.
+// (4) A message takes the first matching receive in receives_ when its head is read. If there is
+//     none, its payload is buffered, and it looks for a receive again when it is complete.
+//     receives_ is in the order of posting.
 // (5) unexpected_bytes_ is at most kMaxUnexpectedBytes. A message for which there is no room stays
 //     in the stream until a receive matches it, and so does everything that its sender sends after
 //     it.
@@ -108,11 +109,12 @@ class MessageQueues {
   // Requires: `mesh` and `streams` outlive this object.
   MessageQueues(Mesh& mesh, MessageStreams& streams);
 
-  // Sends a whole message now if it is small, travels through a ring and no other message is in
-  // front of it; otherwise does nothing and returns false.
+  // Sends a whole message now if it is small, the peer's ring has room, and no other message is
+  // ahead of it; otherwise does nothing and returns false.
   bool send_at_once(const PointToPointCall& call);
-  // Receives such a message into `call` if it is complete and the next one of its peer. kNo: call
-  // receive() instead, because the message is not small or another operation is under way.
+  // Receives such a message into `call` if it is complete and the next one of its peer. kNo: this
+  // shortcut does not apply (for example, an operation is pending, or the next message is large or
+  // has another tag); call receive() instead.
   enum class AtOnce { kTaken, kNotYet, kNo };
   AtOnce receive_at_once(const PointToPointCall& call);
   // Both begin an operation, which pump() then advances. A receive whose message has already been
