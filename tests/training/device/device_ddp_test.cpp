@@ -1,5 +1,6 @@
 // DistributedDataParallel and the fused optimizers on simulated CUDA devices, beside the CPU.
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <c10/core/StreamGuard.h>
