@@ -116,10 +116,11 @@ void OptimizerCore::add_to_group(const GroupTensors& group, std::vector<at::Tens
           number);
     if (!is_new) continue;
     require_fusable(tensor, all.size());
-    check(all.empty() || tensor.device() == all.front().device(),
+    const c10::Device device = all.empty() ? tensor.device() : all.front().device();
+    check(tensor.device() == device,
           "parameter 0 is on {} and parameter {} on {}; an optimizer's parameters must be on one "
           "device",
-          all.front().device().str(), all.size(), tensor.device().str());
+          device.str(), all.size(), tensor.device().str());
     all.push_back(tensor);
   }
   group_of_.resize(all.size(), number);

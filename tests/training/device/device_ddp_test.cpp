@@ -20,12 +20,12 @@ namespace {
 
 struct NetImpl : torch::nn::Module {
   explicit NetImpl(std::shared_ptr<ProcessGroup> sync = nullptr) {
-    first = register_module("first", torch::nn::Linear(8, 32));
-    norm = sync ? torch::nn::AnyModule(SyncBatchNorm(torch::nn::BatchNormOptions(32), sync))
-                : torch::nn::AnyModule(torch::nn::BatchNorm1d(32));
+    first = register_module("first", torch::nn::Linear(8, 64));
+    norm = sync ? torch::nn::AnyModule(SyncBatchNorm(torch::nn::BatchNormOptions(64), sync))
+                : torch::nn::AnyModule(torch::nn::BatchNorm1d(64));
     register_module("norm", norm.ptr());
-    second = register_module("second", torch::nn::Linear(32, 4));
-    unused = register_module("unused", torch::nn::Linear(4, 4));
+    second = register_module("second", torch::nn::Linear(64, 16));
+    unused = register_module("unused", torch::nn::Linear(16, 4));
   }
   at::Tensor forward(const at::Tensor& x, bool uses_all = true) {
     const at::Tensor y = second(torch::relu(norm.forward(first(x))));
