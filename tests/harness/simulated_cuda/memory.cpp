@@ -23,7 +23,7 @@ struct Block {
   Stream* stream = nullptr;
   std::size_t bytes = 0;  // a number of whole pages
   int num_opened = 0;
-  std::vector<Event> used_elsewhere;  // events of other streams that use the memory
+  std::vector<Stream*> used_on;  // other streams
 };
 
 struct PerDevice {
@@ -88,7 +88,7 @@ void* allocate(Stream& stream, std::size_t bytes) {
     return reused;
   }
   auto* const fresh = static_cast<char*>(map_pages(size, PROT_NONE));
-  all.blocks[fresh] = {.stream = &stream, .bytes = size, .used_elsewhere = {}};
+  all.blocks[fresh] = {.stream = &stream, .bytes = size, .used_on = {}};
   return fresh;
 }
 
@@ -97,17 +97,20 @@ void release(void* pointer) {
   Memory& all = memory();
   Stream* stream = nullptr;
   std::size_t bytes = 0;
-  std::vector<Event> used_elsewhere;
+  std::vector<Stream*> used_on;
   {
     const std::lock_guard lock(all.mutex);
     Block& found = all.blocks.at(block);
     stream = found.stream;
     bytes = found.bytes;
-    used_elsewhere = std::move(found.used_elsewhere);
-    found.used_elsewhere.clear();
+    used_on.swap(found.used_on);
     all.of(stream->device()).live -= bytes;
   }
-  for (const Event& event : used_elsewhere) event.block(*stream);
+  for (Stream* const other : used_on) {
+    Event last_use;
+    last_use.record(*other);
+    last_use.block(*stream);
+  }
   stream->push_mark([block, bytes] {
     const Opened opened(block);
     std::memset(block, 0xff, bytes);
@@ -117,12 +120,10 @@ void release(void* pointer) {
 }
 
 void use_on(const void* pointer, Stream& stream) {
-  Event event;
-  event.record(stream);
   Memory& all = memory();
   const std::lock_guard lock(all.mutex);
   if (auto* const found = all.find(pointer); found != nullptr)
-    found->second.used_elsewhere.push_back(event);
+    found->second.used_on.push_back(&stream);
 }
 
 std::size_t live_bytes(int device) {

@@ -58,7 +58,9 @@ Trained train(ProcessGroup& group, c10::Device device, const Step& step, bool wi
   Net net(with_sync ? shared(group) : nullptr);
   net->to(device);
   DistributedDataParallel model(net.ptr(), shared(group), options);
-  optim::AdamW optimizer(model.parameters(), {.lr = 1e-2});
+  // Not Adam, which makes large steps of the noise in the gradient of a bias before a
+  // normalisation.
+  optim::SGD optimizer(model.parameters(), {.lr = 0.05, .momentum = 0.9});
   for (int i = 0; i < num_steps; ++i) {
     torch::manual_seed(100 * i + group.rank());
     const at::Tensor input = torch::randn({6, 8}).to(device);
@@ -75,12 +77,12 @@ Trained train(ProcessGroup& group, c10::Device device, const Step& step, bool wi
 
 // Expects the same values after training on the CPU and on devices.
 void expect_parity(const Step& step, bool with_sync = false,
-                   const DistributedDataParallelOptions& options = {}) {
+                   const DistributedDataParallelOptions& options = {}, double tolerance = 1e-5) {
   run_on_devices(2, [&](ProcessGroup& group, c10::Device device) {
     const Trained host = train(group, c10::kCPU, step, with_sync, options);
     const Trained on_device = train(group, device, step, with_sync, options);
     for (std::size_t i = 0; i < host.values.size(); ++i) {
-      EXPECT_TRUE(torch::allclose(host.values[i], on_device.values[i], 1e-4, 1e-5))
+      EXPECT_TRUE(torch::allclose(host.values[i], on_device.values[i], 1e-4, tolerance))
           << "tensor " << i << ": " << host.values[i] << " and " << on_device.values[i];
     }
   });
@@ -119,10 +121,12 @@ TEST(DeviceDataParallel, averages_parameters_that_one_rank_or_none_has_used) {
 TEST(DeviceDataParallel, normalises_over_all_ranks) { expect_parity(plain_step, true); }
 
 TEST(DeviceDataParallel, compresses_gradients) {
-  expect_parity([](auto& model, const at::Tensor& input, int step) {
-    if (step == 0) model.register_comm_hook(std::make_shared<CompressHook>(at::kBFloat16));
-    model.forward(input).square().mean().backward();
-  });
+  expect_parity(
+      [](auto& model, const at::Tensor& input, int step) {
+        if (step == 0) model.register_comm_hook(std::make_shared<CompressHook>(at::kBFloat16));
+        model.forward(input).square().mean().backward();
+      },
+      false, {}, 2e-3);
 }
 
 TEST(DeviceDataParallel, reads_gradients_that_several_streams_have_made) {
