@@ -43,16 +43,55 @@ std::int64_t rows_of(ProcessGroup& group, const std::vector<std::int64_t>& rows,
 
 }  // namespace
 
+namespace {
+
+// Starts a message from or to copies of device memory. A send waits until the device has made the
+// values.
+WorkPtr start_on_copies(GroupRef group, const PreparedCall& prepared) {
+  const auto& copies = prepared.copies;
+  CallOptions options = prepared.options;
+  options.order = nullptr;
+  if (prepared.call.op == Op::kSend) {
+    copies->fetch(Deadline::after(options.timeout.value_or(group->timeout())));
+    return group->start(prepared.call, options);
+  }
+  const WorkPtr received = group->start(prepared.call, options);
+  const auto work = std::make_shared<Work>([received] { return received->description(); }, copies);
+  received->on_complete([work, copies, message = std::weak_ptr(received)](const Error* error) {
+    if (error != nullptr) return work->complete(std::make_exception_ptr(*error));
+    try {
+      work->queue(copies->deliver());
+      TensorCopies::keep(copies);
+    } catch (...) {
+      return work->complete(std::current_exception());
+    }
+    const WorkPtr ended = message.lock();
+    work->complete(nullptr, ended ? ended->source_rank() : -1);
+  });
+  return work;
+}
+
+WorkPtr start(GroupRef group, const PreparedCall& prepared) {
+  if (prepared.copies && traits_of(prepared.call.op).has(kIsMessage))
+    return start_on_copies(group, prepared);
+  return group->start(prepared.call, prepared.options);
+}
+
+}  // namespace
+
 void run(GroupRef group, const TensorCall& call) {
   const FittedCall fitted(group, call);
   const PreparedCall prepared(group, fitted.call());
-  group->run(prepared.call, prepared.options);
+  if (prepared.copies) {
+    start(group, prepared)->wait();
+  } else {
+    group->run(prepared.call, prepared.options);
+  }
   fitted.copy_back();
 }
 
 WorkPtr start(GroupRef group, const TensorCall& call) {
-  const PreparedCall prepared(group, call);
-  return group->start(prepared.call, prepared.options);
+  return start(group, PreparedCall(group, call));
 }
 
 // ---- in place
@@ -361,7 +400,14 @@ int recv(GroupRef group, const at::Tensor& tensor, int peer, std::uint32_t tag,
       group,
       {.op = Op::kReceive, .output = tensor, .peer = peer, .tag = tag, .timeout = options.timeout});
   const PreparedCall prepared(group, fitted.call());
-  const int source = group->recv(prepared.call, prepared.options);
+  int source = -1;
+  if (prepared.copies) {
+    const WorkPtr work = start(group, prepared);
+    work->wait();
+    source = work->source_rank();
+  } else {
+    source = group->recv(prepared.call, prepared.options);
+  }
   fitted.copy_back();
   return source;
 }
@@ -372,12 +418,28 @@ WorkPtr recv_async(GroupRef group, const at::Tensor& tensor, int peer, std::uint
       {.op = Op::kReceive, .output = tensor, .peer = peer, .tag = tag, .timeout = options.timeout});
 }
 
+namespace {
+
+// Starts the receives first, so that arriving messages have a destination.
+std::vector<WorkPtr> batch_on_copies(GroupRef group, const std::vector<TensorCall>& messages) {
+  std::vector<WorkPtr> works(messages.size());
+  for (const Op op : {Op::kReceive, Op::kSend}) {
+    for (std::size_t i = 0; i < messages.size(); ++i) {
+      if (messages[i].op == op) works[i] = start(group, messages[i]);
+    }
+  }
+  return works;
+}
+
+}  // namespace
+
 std::vector<WorkPtr> batch_isend_irecv(GroupRef group, const std::vector<TensorCall>& messages) {
   std::deque<PreparedCall> prepared;  // a deque, because each element points to its own members
   std::vector<Call> calls;
   const auto keep_alive = std::make_shared<std::vector<std::shared_ptr<void>>>();
   for (const TensorCall& message : messages) {
     prepared.emplace_back(group, message);
+    if (prepared.back().copies) return batch_on_copies(group, messages);
     calls.push_back(prepared.back().call);
     keep_alive->push_back(prepared.back().options.keep_alive);
   }

@@ -23,11 +23,11 @@ struct Block {
   Stream* stream = nullptr;
   std::size_t bytes = 0;  // a number of whole pages
   int num_opened = 0;
-  std::vector<Event> used_elsewhere;  // events of other streams that use the memory
+  std::vector<Stream*> used_on;  // other streams
 };
 
 struct PerDevice {
-  std::size_t live = 0, peak = 0, limit = 0;
+  std::size_t live = 0, peak = 0, limit = 0, largest = 0;
 };
 
 struct Memory {
@@ -78,6 +78,7 @@ void* allocate(Stream& stream, std::size_t bytes) {
   const std::lock_guard lock(all.mutex);
   PerDevice& device = all.of(stream.device());
   if (device.limit > 0 && device.live + size > device.limit) return nullptr;
+  if (device.largest > 0 && size > device.largest) return nullptr;
   device.live += size;
   device.peak = std::max(device.peak, device.live);
   auto& free = all.free[{&stream, size}];
@@ -87,7 +88,7 @@ void* allocate(Stream& stream, std::size_t bytes) {
     return reused;
   }
   auto* const fresh = static_cast<char*>(map_pages(size, PROT_NONE));
-  all.blocks[fresh] = {.stream = &stream, .bytes = size, .used_elsewhere = {}};
+  all.blocks[fresh] = {.stream = &stream, .bytes = size, .used_on = {}};
   return fresh;
 }
 
@@ -96,17 +97,20 @@ void release(void* pointer) {
   Memory& all = memory();
   Stream* stream = nullptr;
   std::size_t bytes = 0;
-  std::vector<Event> used_elsewhere;
+  std::vector<Stream*> used_on;
   {
     const std::lock_guard lock(all.mutex);
     Block& found = all.blocks.at(block);
     stream = found.stream;
     bytes = found.bytes;
-    used_elsewhere = std::move(found.used_elsewhere);
-    found.used_elsewhere.clear();
+    used_on.swap(found.used_on);
     all.of(stream->device()).live -= bytes;
   }
-  for (const Event& event : used_elsewhere) event.block(*stream);
+  for (Stream* const other : used_on) {
+    Event last_use;
+    last_use.record(*other);
+    last_use.block(*stream);
+  }
   stream->push_mark([block, bytes] {
     const Opened opened(block);
     std::memset(block, 0xff, bytes);
@@ -116,12 +120,10 @@ void release(void* pointer) {
 }
 
 void use_on(const void* pointer, Stream& stream) {
-  Event event;
-  event.record(stream);
   Memory& all = memory();
   const std::lock_guard lock(all.mutex);
   if (auto* const found = all.find(pointer); found != nullptr)
-    found->second.used_elsewhere.push_back(event);
+    found->second.used_on.push_back(&stream);
 }
 
 std::size_t live_bytes(int device) {
@@ -142,6 +144,11 @@ void reset_peak(int device) {
 void set_memory_limit(int device, std::size_t bytes) {
   const std::lock_guard lock(memory().mutex);
   memory().of(device).limit = bytes;
+}
+
+void fail_allocations_above(int device, std::size_t bytes) {
+  const std::lock_guard lock(memory().mutex);
+  memory().of(device).largest = bytes;
 }
 
 int device_of(const void* pointer) {

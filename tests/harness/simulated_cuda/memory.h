@@ -21,8 +21,8 @@ namespace paceline::simulated {
 // be used.
 void* allocate(Stream& stream, std::size_t bytes);
 void release(void* memory);
-// Memory that is used on another stream is not given to others, after its release, before the tasks
-// that this stream has now have ended.
+// From now on the memory is also used on another stream: after its release it is not given to others
+// before the tasks that this stream has then have ended.
 void use_on(const void* memory, Stream& stream);
 
 // The bytes that a program has allocated on a device, and the most since reset_peak().
@@ -31,6 +31,8 @@ std::size_t peak_bytes(int device);
 void reset_peak(int device);
 // The bytes that a device has; 0: no limit.
 void set_memory_limit(int device, std::size_t bytes);
+// Allocations of more than `bytes` bytes fail, as if memory were in pieces; 0: none does.
+void fail_allocations_above(int device, std::size_t bytes);
 // The device of the memory to which the pointer points; -1: not of any device.
 int device_of(const void* pointer);
 

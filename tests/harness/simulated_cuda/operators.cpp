@@ -249,6 +249,37 @@ bool waits_for_device(const c10::OperatorHandle& op) {
   return false;
 }
 
+std::vector<at::Tensor> on_host(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> copies;
+  for (const at::Tensor& tensor : tensors) copies.push_back(tensor.cpu());
+  return copies;
+}
+
+// An operator on lists of tensors, which LibTorch's fallback does not copy back.
+void compute_lists_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const std::size_t count = op.schema().arguments().size();
+  const std::vector<at::Tensor> self = torch::jit::peek(*stack, 0, count).toTensorVector();
+  std::vector<at::Tensor> results;
+  for (std::size_t i = 0; i < count; ++i) {
+    c10::IValue& argument = torch::jit::peek(*stack, i, count);
+    if (!argument.isTensorList()) continue;
+    const std::vector<at::Tensor> copies = on_host(argument.toTensorVector());
+    if (i == 0) results = copies;
+    argument = copies;
+  }
+  op.callBoxed(stack);
+  if (op.schema().returns().empty()) {  // in place
+    for (std::size_t i = 0; i < self.size(); ++i) {
+      at::Tensor to = self[i];
+      to.copy_(results[i]);
+    }
+    return;
+  }
+  results = torch::jit::pop(*stack).toTensorVector();
+  for (std::size_t i = 0; i < results.size(); ++i) results[i] = results[i].to(self[i].device());
+  torch::jit::push(*stack, results);
+}
+
 void compute_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   if (num_fallbacks == 0) count_kernel();
   if (waits_for_device(op)) count_synchronisation();
@@ -256,6 +287,7 @@ void compute_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     Within() { ++num_fallbacks; }
     ~Within() { --num_fallbacks; }
   } within;
+  if (op.schema().name().rfind("aten::_foreach_", 0) == 0) return compute_lists_on_host(op, stack);
   at::native::cpu_fallback(op, stack);
 }
 

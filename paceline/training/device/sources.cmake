@@ -1,0 +1,5 @@
+set(SOURCES
+  host_copies.cpp
+  stream_join.cpp
+  streams.cpp)
+set(LIBRARIES fmt::fmt)
