@@ -59,6 +59,9 @@ class StagedNccl : public Library {
         output_within_input ? nullptr : copy_to_device(call.output, output_bytes);
     Collective staged = call;
     staged.device = Device::kCuda;
+    // NCCL divides by the number of ranks only; for CUDA memory a group refuses other divisors.
+    const bool has_divisor = call.reduce_op == ReduceOp::kMean && call.divisor != 0;
+    if (has_divisor) staged.reduce_op = ReduceOp::kSum;
     staged.input = input_within_output ? output.get() + (call.input - call.output) : input.get();
     staged.output = output_within_input ? input.get() + (call.output - call.input) : output.get();
     nccl_->run(staged, sequence, deadline);
@@ -66,6 +69,7 @@ class StagedNccl : public Library {
     require_cuda(
         CudaApi::load().cudaMemcpy(call.output, staged.output, output_bytes, cuda::kToHost),
         "cudaMemcpy");
+    if (has_divisor) finish_mean(call, rank_, world_size_);
   }
 
  private:
