@@ -21,8 +21,8 @@ namespace paceline::simulated {
 // be used.
 void* allocate(Stream& stream, std::size_t bytes);
 void release(void* memory);
-// From now on the memory is also used on another stream: after its release it is not given to others
-// before the tasks that this stream has then have ended.
+// From now on the memory is also used on another stream: after its release it is not given to
+// others before the tasks that this stream has then have ended.
 void use_on(const void* memory, Stream& stream);
 
 // The bytes that a program has allocated on a device, and the most since reset_peak().
