@@ -58,8 +58,8 @@ struct Buffer {
   Buffer(void* first, std::size_t elements, Dtype type, Device where = Device::kCpu)
       : data(static_cast<std::byte*>(first)), count(elements), dtype(type), device(where) {}
   template <class T, std::size_t Extent>
-  requires(!std::is_const_v<T>)
-      Buffer(std::span<T, Extent> elements)  // NOLINT: the conversion is the point
+    requires(!std::is_const_v<T>)
+  Buffer(std::span<T, Extent> elements)  // NOLINT: the conversion is the point
       : Buffer(elements.data(), elements.size(), dtype_of<T>()) {}
 
   std::size_t bytes() const { return count * size_of(dtype); }
