@@ -12,6 +12,7 @@
 #include "paceline/engine/core/number_text.h"
 #include "paceline/files/checkpoint/checkpoint_copy.h"
 #include "paceline/files/checkpoint/checkpoint_directory.h"
+#include "paceline/files/checkpoint/manifest.h"
 
 #include "apps/cli/commands.h"
 #include "apps/cli/option_table.h"

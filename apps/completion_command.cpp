@@ -15,6 +15,7 @@
 #include <fmt/ranges.h>
 
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/option_text.h"
 
 #include "apps/cli/commands.h"

@@ -10,6 +10,7 @@
 #include "paceline/engine/collectives/flight/explain.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/json_text.h"
 #include "paceline/launcher/diagnosis/call_waits.h"
 #include "paceline/launcher/output/log_directory.h"

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/system/topology.h"
 #include "paceline/launcher/placement/machine_map.h"
 

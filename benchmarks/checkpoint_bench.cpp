@@ -33,6 +33,7 @@
 
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/system/fd.h"
 #include "paceline/engine/core/system/io.h"
 #include "paceline/files/checkpoint/checkpoint_team.h"

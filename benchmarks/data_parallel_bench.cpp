@@ -26,7 +26,9 @@
 #include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/communication_hook.h"
 #include "paceline/training/parallel/distributed_data_parallel.h"
+#include "paceline/training/parallel/reducer/reducer.h"
 #include "paceline/training/tensor/tensor_memory.h"
+#include "paceline/training/train/libtorch_facts.h"
 #include "paceline/training/train/training_process.h"
 
 #include "benchmarks/spread.h"

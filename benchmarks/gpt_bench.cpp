@@ -101,7 +101,7 @@ void run_data(const GroupPtr& group, const Setting& setting) {
   optim::Adam optimizer(module->parameters(), {.lr = 1e-4});
   DistributedDataParallelOptions options;
   if (setting.stage > 0)
-    options = sharded_options(
+    options = paceline::detail::sharded_options(
         optimizer, {.stage = setting.stage, .shard_across_hosts = setting.shard_across_hosts});
   DistributedDataParallel<models::GptImpl> model(module, group, options);
   const Batch batch = random_batch(setting.sequences);

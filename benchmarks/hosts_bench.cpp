@@ -184,7 +184,8 @@ bench::Forecast predict(const Options& options, double rate, Op op, std::size_t 
   if (rate == 0) cluster.link_bytes_per_s.reset();
   const CostModel known = load_calibration(calibration_path()).value_or(CostModel());
   const Planner planner(Hosts::blocks(cluster.hosts, cluster.ranks),
-                        {.costs = cluster.costs(known)}, /*shares_memory=*/cluster.ranks > 1);
+                        {.costs = std::make_shared<const CostModel>(cluster.costs(known))},
+                        /*shares_memory=*/cluster.ranks > 1);
   return bench::forecast(planner, op, Dtype::kFloat32, bytes, bench::Which::kChosen).front();
 }
 

@@ -26,10 +26,12 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/training/models/cnn.h"
 #include "paceline/training/models/efficient_net.h"
+#include "paceline/training/models/linear.h"
 #include "paceline/training/models/resnet.h"
 #include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/distributed_data_parallel.h"
 #include "paceline/training/tensor/tensor_memory.h"
+#include "paceline/training/train/libtorch_facts.h"
 #include "paceline/training/train/training_process.h"
 
 #include "benchmarks/own_usage.h"

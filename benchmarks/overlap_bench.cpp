@@ -71,7 +71,9 @@ class Bench {
     return seconds[0];
   }
   void reduce() { group_.all_reduce(buffer_.as<float>()); }
-  WorkPtr start_reduce() { return group_.all_reduce_async(buffer_.as<float>()); }
+  WorkPtr start_reduce() {
+    return group_.all_reduce(buffer_.as<float>(), ReduceOp::kSum, {.async_op = true});
+  }
 
  private:
   ProcessGroup& group_;

@@ -25,6 +25,7 @@
 
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/telemetry/flight_recorder.h"
 
 #include "benchmarks/spread.h"
 

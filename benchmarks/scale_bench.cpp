@@ -27,6 +27,7 @@
 #include <unistd.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/store/tcp_store.h"
 #include "paceline/engine/store/tcp_store_server.h"
 #include "paceline/launcher/spawn/spawn.h"
@@ -148,7 +149,10 @@ void group_round(int ranks, GroupFigures& figures) {
           check(data[0] == static_cast<float>(group.world_size()), "a wrong sum");
           // No rank leaves before rank 0 has measured.
           group.barrier();
-          if (group.rank() != 0) return group.barrier();
+          if (group.rank() != 0) {
+            group.barrier();
+            return;
+          }
           figures.forming_s.push_back(formed);
           figures.reducing_ms.push_back(took * 1e3);
           figures.memory_mb.push_back(memory_of(getpid()) - memory_before);

@@ -7,7 +7,9 @@
 #include <fmt/format.h>
 
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/option_text.h"
+#include "paceline/training/train/named_choices.h"
 
 #include "apps/cli/command_line.h"
 #include "apps/cli/option_value.h"
@@ -146,38 +148,26 @@ void check_together(const TrainingFlags& flags) {
   }
 }
 
-// Returns false if --help was given. Throws UsageError.
-bool read(CLI::App& app, TrainingFlags& flags, const std::vector<std::string>& arguments) {
-  declare_training(app, flags);
-  declare_batches(app, flags);
-  declare_step(app, flags);
-  declare_communication(app, flags);
-  declare_checkpoints(app, flags);
-  declare_output(app, flags);
-  const CommandLine line = split_command_line(app, arguments);
-  if (!line.program.empty())
-    throw UsageError(fmt::format("'{}' was not expected", line.program.front()));
-  if (!take_options(app, line)) return false;
+// Throws UsageError.
+void take(TrainingFlags& flags, const CommandLine& line) {
   if (line.has("--seed")) flags.run.seed = flags.seed;
   flags.process.logical_shards = flags.loading.logical_shards;
   if (line.has("--lr")) flags.run.learning_rate = flags.optimizer.lr;
   flags.run.step.scales_loss = paceline::train::precision_of(flags.precision).scales_loss;
   check_together(flags);
-  return true;
 }
 
 }  // namespace
 
-void parse(int argc, char** argv, CLI::App& app, TrainingFlags& flags,
-           const std::function<void()>& check) {
-  for (int i = 0; i < argc; ++i) {
-    if (i > 0) flags.run.command += ' ';
-    flags.run.command += paceline::shell_quoted(argv[i]);
-  }
+void parse(int argc, char** argv, CLI::App& app,
+           const std::function<void(const CommandLine& line)>& take) {
   app.get_formatter()->column_width(34);
   app.get_help_ptr()->group("Help");
   try {
-    if (read(app, flags, {argv + 1, argv + argc})) return check();
+    const CommandLine line = split_command_line(app, {argv + 1, argv + argc});
+    if (!line.program.empty())
+      throw UsageError(fmt::format("'{}' was not expected", line.program.front()));
+    if (take_options(app, line)) return take(line);
     fmt::print("{}", app.help());
     std::exit(0);
   } catch (const UsageError& error) {
@@ -185,6 +175,24 @@ void parse(int argc, char** argv, CLI::App& app, TrainingFlags& flags,
     fmt::print(stderr, "{}: {}; see {} --help\n", program, error.what(), program);
     std::exit(paceline::kExitUsage);
   }
+}
+
+void parse(int argc, char** argv, CLI::App& app, TrainingFlags& flags,
+           const std::function<void()>& check) {
+  for (int i = 0; i < argc; ++i) {
+    if (i > 0) flags.run.command += ' ';
+    flags.run.command += paceline::shell_quoted(argv[i]);
+  }
+  declare_training(app, flags);
+  declare_batches(app, flags);
+  declare_step(app, flags);
+  declare_communication(app, flags);
+  declare_checkpoints(app, flags);
+  declare_output(app, flags);
+  parse(argc, argv, app, [&](const CommandLine& line) {
+    take(flags, line);
+    check();
+  });
 }
 
 }  // namespace training_flags

@@ -14,10 +14,12 @@
 #include <CLI/CLI.hpp>
 
 #include "paceline/training/data/data_loader.h"
+#include "paceline/training/train/named_choices.h"
 #include "paceline/training/train/training_process.h"
 #include "paceline/training/train/training_run.h"
 #include "paceline/training/train/training_step.h"
 
+#include "apps/cli/command_line.h"
 #include "apps/cli/option_value.h"
 
 namespace training_flags {
@@ -72,9 +74,13 @@ class FlagGroup {
   const char* name_;
 };
 
-// Adds the groups of TrainingFlags after the program's own groups and reads the command line.
-// `check` throws UsageError if flags do not fit together. Ends the program with exit code 2 if a
-// flag is wrong, and with 0 after --help.
+// Reads the command line; `take` may throw UsageError if flags do not fit together. Ends the
+// program with exit code 2 if a flag is wrong, and with 0 after --help.
+void parse(int argc, char** argv, CLI::App& app,
+           const std::function<void(const paceline::apps::CommandLine& line)>& take);
+
+// As above, with the groups of TrainingFlags after the program's own groups. `check` throws
+// UsageError if flags do not fit together.
 void parse(int argc, char** argv, CLI::App& app, TrainingFlags& flags,
            const std::function<void()>& check);
 

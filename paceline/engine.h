@@ -5,27 +5,27 @@
 
 #if __cplusplus < 202002L
 #error "Paceline needs C++20: compile with -std=c++20"
+#include <the-error-above>  // ends the compilation, because every later error would follow from it
 #else
 
 #include "paceline/engine/collectives/buffer.h"
-#include "paceline/engine/collectives/call.h"
+#include "paceline/engine/collectives/collective_options.h"
 #include "paceline/engine/collectives/group/agreed_stop.h"
 #include "paceline/engine/collectives/group/device_mesh.h"
-#include "paceline/engine/collectives/group/group_options.h"
-#include "paceline/engine/collectives/group/group_ref.h"
 #include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/engine/collectives/group/operations.h"
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/engine/collectives/work.h"
 #include "paceline/engine/core/dtype.h"
 #include "paceline/engine/core/error.h"
-#include "paceline/engine/rendezvous/rendezvous.h"
 #include "paceline/engine/rpc/call_error.h"
+#include "paceline/engine/rpc/effect.h"
 #include "paceline/engine/rpc/workers.h"
 #include "paceline/engine/store/store.h"
 #include "paceline/engine/tables/tables.h"
 #include "paceline/engine/telemetry/metrics_log.h"
 #include "paceline/engine/telemetry/phase_times.h"
+#include "paceline/engine/telemetry/step_log.h"
 #include "paceline/engine/transport/link_options.h"
 
 #endif

@@ -1,16 +1,13 @@
 #pragma once
 
-// Files on a disk: checkpoints, images, texts. Needs no LibTorch.
+// Files on a disk: images, texts, tables. Needs no LibTorch.
 
 #if __cplusplus < 202002L
 #error "Paceline needs C++20: compile with -std=c++20"
+#include <the-error-above>  // ends the compilation, because every later error would follow from it
 #else
 
-#include "paceline/files/checkpoint/checkpoint_directory.h"
-#include "paceline/files/checkpoint/checkpoint_team.h"
-#include "paceline/files/checkpoint/checkpoint_writer.h"
-#include "paceline/files/checkpoint/memory_checkpoint.h"
-#include "paceline/files/images/image_pipeline.h"
+#include "paceline/files/images/image_pipeline_options.h"
 #include "paceline/files/table_files/table_files.h"
 #include "paceline/files/text/tokenizer.h"
 

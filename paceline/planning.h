@@ -4,6 +4,7 @@
 
 #if __cplusplus < 202002L
 #error "Paceline needs C++20: compile with -std=c++20"
+#include <the-error-above>  // ends the compilation, because every later error would follow from it
 #else
 
 #include "paceline/planning/schedules/named_schedules.h"

@@ -4,6 +4,7 @@
 
 #if __cplusplus < 202002L
 #error "Paceline needs C++20: compile with -std=c++20"
+#include <the-error-above>  // ends the compilation, because every later error would follow from it
 #else
 
 #include "paceline/training/autograd/differentiable_collectives.h"
@@ -37,7 +38,10 @@
 #include "paceline/training/parallel/distributed_data_parallel.h"
 #include "paceline/training/parallel/fully_shard.h"
 #include "paceline/training/parallel/join.h"
+#include "paceline/training/parallel/low_communication.h"
 #include "paceline/training/parallel/sync_batch_norm.h"
+#include "paceline/training/parameter_server/dense_table.h"
+#include "paceline/training/parameter_server/remote_embedding.h"
 #include "paceline/training/pipeline/measure_layers.h"
 #include "paceline/training/pipeline/pipeline.h"
 #include "paceline/training/pipeline/stage_weights.h"
@@ -58,10 +62,9 @@
 #include "paceline/training/train/checkpoints/weights_file.h"
 #include "paceline/training/train/evaluate.h"
 #include "paceline/training/train/loop.h"
+#include "paceline/training/train/model_parts.h"
 #include "paceline/training/train/pipeline_gradients.h"
-#include "paceline/training/train/run_report.h"
 #include "paceline/training/train/training_process.h"
 #include "paceline/training/train/training_run.h"
-#include "paceline/training/train/training_step.h"
 
 #endif

@@ -5,6 +5,8 @@ other type that a public declaration on the page names, wherever it is defined.
     tools/api_page.py > docs/api.md
     tools/api_page.py --check      prints a diff and exits with 1 if docs/api.md is out of date
 
+A section of a class that begins with `public:  // internal` is for the library's own rooms, and is not on the page.
+
 Each line of the page has a declaration with the names of its parameters, and the first sentence of the comment above it.
 """
 import difflib
@@ -94,6 +96,7 @@ class Header:
         self.types = set()  # names of the outermost types
         self.references = {}  # by the name of the outermost declaration: names in its public declarations
         self.scopes = []  # (kind, name, is it public here)
+        self.held = {}  # a class: LibTorch's holder of it, which users name
         self.read()
 
     def read_opening(self):
@@ -132,6 +135,7 @@ class Header:
                 if not statement:
                     comment.append(stripped[2:].strip())
                 continue
+            internal = re.fullmatch(r"public:\s*// internal", stripped)
             code = re.sub(r"\s//.*$", "", line).strip()
             if not code or code.startswith("#"):
                 if not statement:
@@ -139,7 +143,7 @@ class Header:
                 continue
             if not statement and re.fullmatch(r"(public|private|protected):", code):
                 kind, name, _ = self.scopes[-1]
-                self.scopes[-1] = (kind, name, code == "public:")
+                self.scopes[-1] = (kind, name, code == "public:" and not internal)
                 comment = []
                 continue
             statement += (" " if statement else "") + code
@@ -221,10 +225,7 @@ class Header:
         module = re.match(r"TORCH_MODULE(?:_IMPL)?\((\w+)(?:, ([^)]+))?\)", text)
         if module:
             held = module.group(2) or module.group(1) + "Impl"
-            self.add(self.depth(), "type", f"class {module.group(1)}", f"LibTorch's holder of `{held}`", module.group(1))
-            self.refer(module.group(1), held)
-            if self.depth() == 0:
-                self.types.add(module.group(1))
+            self.hold(module.group(1), held)
         alias = re.match(r"(?:template <.*?> )?using (\w+) =", text)
         if alias:
             self.refer(alias.group(1), text)
@@ -239,6 +240,8 @@ class Header:
             name, label, signature = found
             if name.startswith(("~", "operator=")) or text.endswith("= default;"):
                 return
+            if name.startswith("operator") and self.depth() == 0:
+                return  # belongs to the types that it works on
             if not about and name.endswith("_async"):
                 about = f"the asynchronous form of `{name[:-len('_async')]}`"
             self.add(self.depth(), "function", label, about, name)
@@ -249,6 +252,22 @@ class Header:
                 self.add(0, "constant", name.group(1), about, name.group(1))
         elif self.scopes and self.scopes[-1][0] == "struct":
             self.add_fields(text)
+
+    def hold(self, name, held):
+        """Lists a holder of LibTorch (TORCH_MODULE) in the place of the class that it holds, with that class's functions."""
+        impl = re.sub(r"<.*", "", held)
+        about = ""
+        for i, (depth, kind, label, said, item) in enumerate(self.entries):
+            if item == impl:
+                about = said if label == f"class {impl}" else about
+                label = f"class {name}" if label == f"class {impl}" else re.sub(rf"^{impl}\(", f"{name}(", label)
+                self.entries[i] = (depth, kind, label, said, name)
+        if not any(entry[2] == f"class {name}" for entry in self.entries):
+            self.add(self.depth(), "type", f"class {name}", f"LibTorch's holder of `{held}`", name)
+        self.references.setdefault(name, set()).update(self.references.get(impl, set()) - {impl})
+        self.types.discard(impl)
+        self.types.add(name)
+        self.held[impl] = name
 
     def add_fields(self, text):
         """Names the fields of a declaration in the line of their struct."""

@@ -16,6 +16,7 @@
 
 #include "paceline/engine/core/deadline.h"
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/json_text.h"
 #include "paceline/engine/core/system/io.h"
 #include "paceline/launcher/diagnosis/thread_census.h"

@@ -17,6 +17,7 @@
 #include <sys/types.h>
 
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/system/fd.h"
 #include "paceline/launcher/diagnosis/out_of_memory.h"
 #include "paceline/launcher/placement/training_advice.h"

@@ -18,6 +18,7 @@
 
 #include "paceline/engine/core/authentication.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/system/io.h"
 #include "paceline/engine/core/system/socket.h"
 

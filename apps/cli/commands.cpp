@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/launcher/process/process.h"
 
 #include "apps/cli/option_value.h"

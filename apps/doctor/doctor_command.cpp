@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/json_text.h"
 
 #include "apps/cli/commands.h"

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/system/fd.h"
 #include "paceline/engine/core/system/io.h"
 #include "paceline/engine/core/system/safe_files.h"

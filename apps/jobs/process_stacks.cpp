@@ -17,6 +17,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 
 namespace paceline::apps {
 

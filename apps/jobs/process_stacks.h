@@ -21,7 +21,7 @@ namespace paceline::apps {
 struct ThreadStack {
   pid_t thread = -1;
   std::string name;                 // as in /proc/PID/task/TID/comm
-  std::vector<std::string> frames;  // "all_reduce (process_group.cpp:88)", innermost first
+  std::vector<std::string> frames;  // "all_reduce (engine_group.cpp:88)", innermost first
 };
 
 struct StackQuestion {

@@ -10,6 +10,7 @@
 
 #include "paceline/engine/core/deadline.h"
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/json_text.h"
 #include "paceline/launcher/diagnosis/stack_reader.h"
 #include "paceline/launcher/messages/running_jobs.h"

@@ -6,6 +6,7 @@
 
 #include "paceline/engine/core/deadline.h"
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/system/socket.h"
 #include "paceline/launcher/messages/running_jobs.h"
 #include "paceline/launcher/process/process.h"

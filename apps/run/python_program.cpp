@@ -5,6 +5,7 @@
 
 #include <unistd.h>
 
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/rendezvous/launch_environment.h"
 
 #include "apps/cli/command_line.h"

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/launcher/hosts/hosts_agent.h"
 #include "paceline/launcher/hosts/remote_end.h"
 #include "paceline/launcher/job/agent.h"

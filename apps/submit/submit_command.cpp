@@ -13,6 +13,7 @@
 #include "paceline/engine/core/authentication.h"
 #include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/system/fd.h"
 #include "paceline/engine/core/system/io.h"
 #include "paceline/launcher/hosts/host_list.h"

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/system/io.h"
 
 namespace paceline::apps {

@@ -28,6 +28,7 @@
 #include <unistd.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/system/fd.h"
 #include "paceline/engine/core/system/thread.h"
 #include "paceline/engine/rendezvous/rendezvous.h"

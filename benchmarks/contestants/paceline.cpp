@@ -1,6 +1,7 @@
 // Paceline itself, measured like all other contestants.
 
 #include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/engine/collectives/selection/algorithm.h"
 
 #include "apps/bench/contestant/contestant.h"
 #include "apps/bench/contestant/own_contestant.h"

@@ -61,7 +61,7 @@ int main(int argc, char** argv) {
       best_loss = std::min(best_loss, mean / group->world_size());
 
       if (++step % 150 == 0) checkpointer.save(step);
-      if (stop.requested(*group)) {
+      if (stop.requested(group)) {
         checkpointer.save(step);
         return checkpointer.finish() ? paceline::kStoppedAsAgreed : 1;
       }

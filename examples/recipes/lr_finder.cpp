@@ -38,7 +38,7 @@ double find_learning_rate(paceline::GroupRef group, data::DataLoader& loader,
     loss.backward();
     optimizer.step();
     const double mean =
-        paceline::all_reduce_value(*group, loss.item<double>()) / group->world_size();
+        paceline::all_reduce_value(group, loss.item<double>()) / group->world_size();
     const double now = step == 0 ? mean : 0.8 * smooth + 0.2 * mean;
     if (step > 0 && smooth - now > fastest) fastest = smooth - now, answer = rate;
     if (step == 0 || now < best) best = now;

@@ -6,6 +6,7 @@
 
 #include "paceline/engine/core/error.h"
 #include "paceline/planning/schedules/named_schedules.h"
+#include "paceline/planning/schedules/schedule_makers.h"
 
 #include "apps/cli/option_value.h"
 
@@ -21,6 +22,7 @@ constexpr const char* kExamples =
     "  paceline run --nproc-per-node 4 train_gpt --mesh dp=2,tp=2 --global-batch-size 32\n"
     "  paceline run --nproc-per-node 2 train_gpt --mesh pp=2 --schedule zero-bubble "
     "--pipeline-picture step.svg\n"
+    "  paceline run --hosts a,b train_gpt --outer 2 --outer-period 50 --outer-wire int8\n"
     "  train_gpt --text book.txt --tokenizer gpt2 --context 256 --lr-schedule cosine --warmup 100";
 
 void declare_text_and_model(CLI::App& app, Options& options) {
@@ -68,10 +70,10 @@ std::vector<std::string> schedule_names() {
 void declare_pipeline(CLI::App& app, PipelineFlags& flags) {
   FlagGroup group(app, "Pipeline (with pp in --mesh)");
   group
-      .value(
-          "--schedule", flags.schedule, "NAME",
-          "gpipe, 1f1b, interleaved-1f1b, zero-bubble, or search: the best stages and plan found "
-          "for the layers' measured costs")
+      .value("--schedule", flags.schedule, "NAME",
+             "gpipe, 1f1b, interleaved-1f1b, zero-bubble, or search: the best stages and schedule "
+             "found "
+             "for the layers' measured costs")
       ->check(CLI::IsMember(schedule_names()));
   group.count("--micro-batches", flags.micro_batches,
               "Parts of each replica's batch; [twice the stages]", 1, 100000);
@@ -83,6 +85,24 @@ void declare_pipeline(CLI::App& app, PipelineFlags& flags) {
                "MiB of activations that a rank may keep, for --schedule search; 0: any number");
   group.value("--pipeline-picture", flags.picture, "FILE",
               "Draw the last step, planned beside measured: FILE.svg, or FILE.json for Perfetto");
+}
+
+void declare_outer(CLI::App& app, OuterFlags& flags) {
+  FlagGroup group(app, "Learners over slow links (DiLoCo)");
+  auto& step = flags.step;
+  group.count("--outer", flags.learners,
+              "Learners, each with an equal part of the ranks, that take outer steps together", 1,
+              100000);
+  group.count("--outer-period", step.period, "Steps between two outer steps", 1);
+  group.count("--outer-fragments", step.fragments, "Parts that travel one after another", 1);
+  group.count("--outer-delay", step.delay, "Steps while which a part travels", 0);
+  group.count("--outer-warmup", step.warmup_steps,
+              "Steps at the beginning after each of which the learners take their mean", 0);
+  group.value("--outer-wire", flags.wire, "NAME", "float32, bf16 or int8: fewer bytes")
+      ->check(paceline::apps::is_one_of({"float32", "bf16", "int8"}));
+  group.number("--outer-lr", step.outer_lr, "Learning rate of the outer steps");
+  group.number("--outer-momentum", step.outer_momentum, "Nesterov momentum of the outer steps",
+               0.9999);
 }
 
 std::vector<MeshAxis> axes_in(const std::string& text) {
@@ -120,6 +140,18 @@ void check_division(const Options& options) {
   if (options.shard_across_hosts && options.shard != 3)
     throw UsageError(
         "--shard-across-hosts: needs --shard 3, which has one copy of the parameters a host");
+}
+
+void check_outer(const Options& options) {
+  if (options.outer.learners == 1) return;
+  if (options.axis("pp") > 1) throw UsageError("--outer: not available with a pipeline (pp)");
+  const auto& step = options.outer.step;
+  if (step.fragments > step.period || step.delay >= step.period / step.fragments) {
+    throw UsageError(
+        fmt::format("--outer-delay {}: must end before the next of --outer-fragments {} leaves in "
+                    "--outer-period {}",
+                    step.delay, step.fragments, step.period));
+  }
 }
 
 void check_hook(const Options& options) {
@@ -207,13 +239,19 @@ Options parse_options(int argc, char** argv) {
   declare_text_and_model(app, options);
   declare_division(app, options, mesh);
   declare_pipeline(app, options.pipeline);
+  declare_outer(app, options.outer);
   declare_sample(app, options);
   training_flags::parse(argc, argv, app, options.training, [&] {
     check_model(options);
     options.mesh = axes_in(mesh);
     check_division(options);
+    check_outer(options);
     check_hook(options);
     check_pipeline(options);
+    const std::string& wire = options.outer.wire;
+    options.outer.step.wire = wire == "int8"   ? paceline::WirePrecision::kInt8
+                              : wire == "bf16" ? paceline::WirePrecision::kBfloat16
+                                               : paceline::WirePrecision::kFloat32;
   });
   return options;
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "paceline/engine/collectives/group/device_mesh.h"
+#include "paceline/training/parallel/low_communication.h"
 
 #include "examples/training_flags.h"
 
@@ -24,6 +25,13 @@ struct PipelineFlags {
   std::string picture;            // file for the last step; ".svg" or ".json"
 };
 
+// Learners that train on their own between outer steps (LowCommunication).
+struct OuterFlags {
+  int learners = 1;
+  std::string wire = "float32";  // or bf16, int8
+  paceline::LowCommunicationOptions step;
+};
+
 struct Options {
   std::string text = kDefaultText;  // name of a file
   std::string tokenizer = "bytes";  // or a folder with GPT-2's files
@@ -37,6 +45,7 @@ struct Options {
   bool shard_across_hosts = false;       // FullyShardOptions::shard_across_hosts
   std::vector<paceline::MeshAxis> mesh;  // with the axes dp, tp and pp; empty: all ranks along dp
   PipelineFlags pipeline;
+  OuterFlags outer;
 
   std::int64_t sample = 100;  // tokens to generate at the end
   std::string prompt = "This ";

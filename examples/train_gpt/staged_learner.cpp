@@ -9,6 +9,7 @@
 #include <torch/torch.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/planning/schedules/named_schedules.h"
 #include "paceline/planning/schedules/picture.h"
 #include "paceline/planning/schedules/search.h"
@@ -19,6 +20,8 @@
 #include "paceline/training/pipeline/stage_weights.h"
 #include "paceline/training/tensor/compute_settings.h"
 #include "paceline/training/tensor_parallel/full_state_dict.h"
+#include "paceline/training/train/model_parts.h"
+#include "paceline/training/train/named_choices.h"
 #include "paceline/training/train/pipeline_gradients.h"
 #include "paceline/training/train/training_step.h"
 
@@ -35,7 +38,7 @@ using Tensors = PipelineStage::Tensors;
 
 constexpr double kMiB = 1 << 20;
 
-// The blocks of each stage of the pipeline, and its plan. The same on every rank.
+// The blocks of each stage of the pipeline, and its schedule. The same on every rank.
 struct Division {
   std::vector<int> blocks;  // of each stage
   pipeline::Costs costs;    // of each stage, measured
@@ -71,10 +74,10 @@ class StagedLearner : public Learner {
         counts_tied ? Tensors{} : tied_weights()));
     train::PipelineGradientsOptions averaging{.replicas = mesh.group("dp"), .tied = &tied_};
     if (options.shard > 0)
-      averaging.shard =
-          paceline::sharded_options(*optimizer_, {.stage = options.shard,
-                                                  .shard_across_hosts = options.shard_across_hosts})
-              .shard;
+      averaging.shard = paceline::detail::sharded_options(
+                            *optimizer_, {.stage = options.shard,
+                                          .shard_across_hosts = options.shard_across_hosts})
+                            .shard;
     gradients_ = std::make_shared<train::PipelineGradients>(
         pipeline_,
         [this](const Tensors& outputs, const paceline::data::Batch& part) {

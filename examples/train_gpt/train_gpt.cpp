@@ -11,12 +11,14 @@
 // loop, checkpoints, metrics and the closing table.
 
 #include <filesystem>
+#include <optional>
 
 #include <fmt/format.h>
 
 #include <torch/torch.h>
 
 #include "paceline/paceline.h"
+#include "paceline/training/train/test_table.h"
 
 #include "examples/train_gpt/learner.h"
 #include "examples/train_gpt/options.h"
@@ -31,11 +33,16 @@ namespace planning = paceline::planning;
 namespace train = paceline::train;
 
 // Ranks along "dp" have different samples, ranks along "tp" have different parts of every layer,
-// and ranks along "pp" have different layers.
+// and ranks along "pp" have different layers. Ranks along "learner" belong to different learners.
 paceline::DeviceMesh make_mesh(const Options& options,
                                const std::shared_ptr<paceline::ProcessGroup>& group) {
-  if (!options.mesh.empty()) return {group, options.mesh};
-  return {group, {{"pp", 1}, {"dp", group->world_size()}, {"tp", 1}}};
+  const int learners = options.outer.learners;
+  paceline::check(group->world_size() % learners == 0, "--outer {}: does not divide {} ranks",
+                  learners, group->world_size());
+  std::vector<paceline::MeshAxis> axes = options.mesh;
+  if (axes.empty()) axes = {{"pp", 1}, {"dp", group->world_size() / learners}, {"tp", 1}};
+  if (learners > 1) axes.insert(axes.begin(), {"learner", learners});
+  return {group, axes};
 }
 
 std::string title(const Options& options, const Text& text, const paceline::DeviceMesh& mesh) {
@@ -60,13 +67,20 @@ int run(const Options& options) {
   const train::TrainingProcess process(flags.process, flags.seed);
   const auto& group = process.group();
   const paceline::DeviceMesh mesh = make_mesh(options, group);
-  const auto& replicas = mesh.group("dp");
+  const auto replicas =
+      mesh.has("learner") ? mesh.sub_mesh({"learner", "dp"}).world() : mesh.group("dp");
   const Text text = load_text(options);
   const at::Tensor prompt = options.sample > 0 ? encode_prompt(options, text) : at::Tensor();
   process.print_opening(title(options, text, mesh));
 
   const auto learner = make_learner(options, text.vocabulary, mesh);
   if (group->rank() == 0) fmt::print("{}", learner->division());
+  std::optional<paceline::LowCommunication> outer;
+  if (mesh.has("learner")) {
+    paceline::LowCommunicationOptions step = options.outer.step;
+    step.optimizer = &learner->optimizer();
+    outer.emplace(mesh.group("learner"), mesh.group("dp"), learner->module().parameters(), step);
+  }
   const auto test_loader = make_test_loader(options, text, *replicas);
   train::TrainingRun training(
       group,
@@ -82,6 +96,7 @@ int run(const Options& options) {
              return train::test_result(
                  train::evaluate_text(*replicas, *test_loader, train::over_all_targets(loss)));
            },
+       .after_step = outer ? std::function<void()>([&] { outer->step(); }) : nullptr,
        .weights = [&] { return weights_for_file(options, text, *group, *learner); },
        .replicas = replicas,
        .unit = {.name = "tokens",
@@ -96,6 +111,10 @@ int run(const Options& options) {
       flags.run);
   const int code = training.train();
   if (code != 0) return code;
+  if (outer && group->rank() == 0) {
+    fmt::print("outer steps: {}, {:.2f} MB sent by this rank\n", outer->num_rounds(),
+               outer->bytes_sent() / 1e6);
+  }
   learner->finish();
   if (options.sample == 0) return code;
   const auto whole = learner->optimizer().whole_parameters();

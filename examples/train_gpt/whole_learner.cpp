@@ -4,6 +4,8 @@
 #include "paceline/training/parallel/fully_shard.h"
 #include "paceline/training/tensor/compute_settings.h"
 #include "paceline/training/tensor_parallel/full_state_dict.h"
+#include "paceline/training/train/model_parts.h"
+#include "paceline/training/train/named_choices.h"
 #include "paceline/training/train/training_step.h"
 
 #include "examples/train_gpt/learner.h"
@@ -80,8 +82,7 @@ class WholeLearner : public Learner {
   torch::nn::Module& module() override { return network_->gpt(); }
   paceline::optim::Optimizer& optimizer() override { return *optimizer_; }
   std::shared_ptr<train::StepGradients> gradients() override {
-    return train::backward_passes([this](const auto& batch) { return test_loss(batch); },
-                                  model_.reducer());
+    return train::backward_passes([this](const auto& batch) { return test_loss(batch); }, model_);
   }
   at::Tensor test_loss(const paceline::data::Batch& batch) override {
     return loss_of(parts_, model_(batch.data), batch.target);
@@ -104,9 +105,10 @@ class WholeLearner : public Learner {
                                                             paceline::optim::Optimizer& optimizer) {
     const paceline::DistributedDataParallelOptions plain{
         .logical_shards = options.training.loading.logical_shards};
-    return paceline::sharded_options(optimizer, {.stage = options.shard,
-                                                 .shard_across_hosts = options.shard_across_hosts,
-                                                 .data_parallel = plain});
+    return paceline::detail::sharded_options(optimizer,
+                                             {.stage = options.shard,
+                                              .shard_across_hosts = options.shard_across_hosts,
+                                              .data_parallel = plain});
   }
 
   const std::shared_ptr<paceline::ProcessGroup> parts_;  // also kept alive by mesh and layers

@@ -14,6 +14,8 @@
 
 #include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/paceline.h"
+#include "paceline/training/train/named_choices.h"
+#include "paceline/training/train/test_table.h"
 
 #include "examples/train_image/images.h"
 #include "examples/train_image/model.h"
@@ -93,7 +95,7 @@ int run(const Options& options) {
       group,
       {.module = model.module(),
        .optimizer = *optimizer,
-       .gradients = train::backward_passes(loss, model.reducer()),
+       .gradients = train::backward_passes(loss, model),
        .data = fmt::format("{} ({} images)", images.name, images.num_training),
        .make_loader =
            [&](std::uint64_t seed) { return make_training_loader(options, images, seed, *group); },

@@ -2,6 +2,8 @@
 
 #include <chrono>
 
+#include "paceline/engine/collectives/group/engine_group.h"
+#include "paceline/engine/collectives/group/part_of_world.h"
 #include "paceline/engine/core/check.h"
 
 #include "python/core/completions.h"
@@ -158,7 +160,7 @@ void Group::run(const CallArguments& arguments) {
   if (!under_way_.empty()) drop_completed();
   const OwnedCall call(arguments);
   const auto group = group_;  // another thread may close this group during the call
-  without_gil([&] { group->run(*call, options_of(arguments.timeout_ms)); },
+  without_gil([&] { engine(*group).run(*call, options_of(arguments.timeout_ms)); },
               [&] { group->abort(kInterrupted); });
 }
 
@@ -195,7 +197,7 @@ std::unique_ptr<Operation> Group::post(const Call& call, std::int64_t timeout_ms
   WorkPtr work;
   {
     const nb::gil_scoped_release release;
-    work = group->start(call, options_of(timeout_ms));
+    work = engine(*group).start(call, options_of(timeout_ms));
   }
   return watch(std::move(work), std::move(keep));
 }

@@ -11,6 +11,7 @@
 #include "paceline/engine/core/awake_clock.h"
 #include "paceline/engine/core/wait_check.h"
 #include "paceline/engine/store/memory_store.h"
+#include "paceline/engine/store/store_request.h"
 
 namespace paceline::python {
 

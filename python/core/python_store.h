@@ -15,6 +15,7 @@
 #include <nanobind/nanobind.h>
 
 #include "paceline/engine/store/store.h"
+#include "paceline/engine/store/store_request.h"
 
 namespace paceline::python {
 

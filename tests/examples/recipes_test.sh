@@ -23,6 +23,14 @@ expect another_number_of_ranks '^step 1000: ' "$(two 1 checkpoint_loop killed)"
 RANK=0 WORLD_SIZE=1 expect inference 'is inside the circle' "$("$folder/inference" whole | grep '0.00,  0.00')"
 expect outside 'is outside the circle' "$("$folder/inference" whole | grep '0.90,  0.90')"
 
+best=$(two 2 early_stop best)
+expect early_stop '^stopped after epoch [1-9][0-9]?: best loss 0\.[0-9]+$' "$best"
+[ -s best/best.safetensors ] || { echo "FAILED: early_stop wrote no weights"; exit 1; }
+[ "$(two 1 early_stop best)" = "$best" ] || { echo "FAILED: early_stop went on after its end"; exit 1; }
+for ranks in 1 2 3; do
+  expect "own_pipeline on $ranks" '^loss 0\.0[0-9]+$' "$(two "$ranks" own_pipeline)"
+done
+[ "$(two 1 own_pipeline)" = "$(two 3 own_pipeline)" ] || { echo "FAILED: own_pipeline differs between 1 and 3 ranks"; exit 1; }
 expect own_data '^precision (0\.9[0-9]+|1\.000), recall (0\.9[0-9]+|1\.000) of [0-9]+ positive samples$' "$(two 2 own_data)"
 expect accumulation '^mean error per step 0\.[0-9]+$' "$(two 2 accumulation)"
 [ "$(two 2 accumulation)" = "$(two 3 accumulation)" ] || { echo "FAILED: accumulation differs between 2 and 3 ranks"; exit 1; }

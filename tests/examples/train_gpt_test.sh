@@ -51,6 +51,12 @@ expect pp 0 'pipeline: stages of 1\+1 layers; zero-bubble, 4 micro-batches: .* p
   --mesh pp=2 --schedule zero-bubble --metrics "$work/pp.jsonl" --weights "$work/pp" --pipeline-picture "$work/pp.svg"
 expect eight 0 'share of matrix speed' "${run8[@]}" "${gpt[@]}" "${steps[@]}" --mesh pp=2,dp=2,tp=2 --micro-batches 2 --shard 2 \
   --metrics "$work/eight.jsonl" --pipeline-picture "$work/eight.json"
+# Learners that take outer steps together: a rank each, and two ranks that divide their parameters.
+expect learners 0 'outer steps: 4, [0-9.]+ MB sent' "${run2[@]}" "${gpt[@]}" "${steps[@]}" --outer 2 --outer-period 5 --outer-wire int8
+expect divided_learners 0 'mesh learner=2,pp=1,dp=2,tp=1, shard 3' "${run4[@]}" "${gpt[@]}" "${steps[@]}" --outer 2 --outer-period 4 \
+  --outer-fragments 2 --outer-delay 1 --shard 3
+expect learners_alone 2 'outer 2: does not divide 1 ranks' "${gpt[@]}" --outer 2
+expect long_delay 2 'outer-delay 5: must end before the next' "${gpt[@]}" --outer 2 --outer-period 5 --outer-delay 5
 for mesh in dp tp both pp eight; do expect "loss_of_$mesh" 0 alone bash -c 'same_loss "$@"' _ "$work" "$mesh"; done
 # After its first step each run had taken about as much memory as planned, for every mesh and stage.
 planned() {

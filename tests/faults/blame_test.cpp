@@ -25,16 +25,16 @@ struct BlameSetting {
   int world_size;
   TransportKind transport;
   int ranks_per_host;  // 0: all ranks on one host
-  std::function<void(ProcessGroup&, std::span<float>, const CallOptions&)> call;
+  std::function<void(ProcessGroup&, std::span<float>, const CollectiveOptions&)> call;
 };
 
-void broadcast(ProcessGroup& group, std::span<float> data, const CallOptions& options) {
+void broadcast(ProcessGroup& group, std::span<float> data, const CollectiveOptions& options) {
   group.broadcast(data, 0, options);
 }
-void all_reduce(ProcessGroup& group, std::span<float> data, const CallOptions& options) {
+void all_reduce(ProcessGroup& group, std::span<float> data, const CollectiveOptions& options) {
   group.all_reduce(data, ReduceOp::kMax, options);
 }
-void barrier(ProcessGroup& group, std::span<float>, const CallOptions& options) {
+void barrier(ProcessGroup& group, std::span<float>, const CollectiveOptions& options) {
   group.barrier(options);
 }
 
@@ -50,7 +50,7 @@ class BlameTest : public testing::TestWithParam<BlameSetting> {
         setting.world_size,
         [&](ProcessGroup& group) {
           std::vector<float> data(50'000);
-          const CallOptions options{.timeout = 600ms, .keep_alive = nullptr};
+          const CollectiveOptions options{.timeout = 600ms};
           try {
             for (int i = 0;; ++i) {
               if (i == 3) running.add();

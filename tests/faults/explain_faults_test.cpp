@@ -87,7 +87,7 @@ TEST_P(ExplainFaultsTest, the_time_out_of_the_others_says_that_the_missing_rank_
           group.barrier();
         }
         std::vector<float> data(1000);
-        const CallOptions options{.timeout = 500ms, .keep_alive = nullptr};
+        const CollectiveOptions options{.timeout = 500ms};
         try {
           ready.wait_for(4, Deadline::after(20s));
           group.all_reduce(std::span(data), ReduceOp::kSum, options);

@@ -57,7 +57,10 @@ TEST_P(FailureDomainTest, of_a_parent_is_told_to_the_child) {
   const auto results = run(3, [](ProcessGroup& world) {
     const auto pair = world.new_group({0, 1});
     world.barrier();
-    if (world.rank() == 1) return pair->barrier();
+    if (world.rank() == 1) {
+      pair->barrier();
+      return;
+    }
     if (world.rank() == 2) return world.abort("the loss is NaN");
     world.barrier();
   });

@@ -142,7 +142,8 @@ TEST_P(FormationTest, destruction_ends_operations_under_way_on_all_ranks) {
                   // This work is never waited for. Its memory outlives the group.
                   auto kept = std::make_shared<std::vector<float>>(1000);
                   const auto view = std::span(*kept);
-                  group.all_reduce_async(view, ReduceOp::kSum, {.timeout = {}, .keep_alive = kept});
+                  group.all_reduce(view, ReduceOp::kSum,
+                                   {.timeout = {}, .async_op = true, .keep_alive = kept});
                 },
                 {.transport = GetParam()});
   EXPECT_FALSE(results[0].error) << results[0].error->what();
@@ -159,7 +160,7 @@ TEST_P(FormationTest, work_outlives_its_group_and_says_why_it_ended) {
             [&](ProcessGroup& group) {
               group.barrier();
               if (group.rank() == 0) {
-                orphan = group.all_reduce_async(std::span(*kept));
+                orphan = group.all_reduce(std::span(*kept), ReduceOp::kSum, {.async_op = true});
                 return;
               }
               EXPECT_THROW(group.recv(std::span<float>(), 0),
@@ -175,12 +176,11 @@ TEST_P(FormationTest, a_forked_child_that_ends_does_not_end_the_group) {
     const auto results = run_process_ranks(2,
                                            [&](ProcessGroup& group) {
                                              // Starts the group's thread.
-                                             group.barrier_async()->wait();
+                                             group.barrier({.async_op = true})->wait();
                                              int got = 0;
                                              const int other = 1 - group.rank();
                                              // Starts the thread for messages.
-                                             auto late =
-                                                 group.recv_async(std::span(&got, 1), other);
+                                             auto late = group.irecv(std::span(&got, 1), other);
                                              const pid_t child = ::fork();
                                              if (child == 0) {
                                                if (destroys_the_group) group.~ProcessGroup();
@@ -207,9 +207,12 @@ TEST_P(FormationTest, a_forked_child_that_uses_the_group_is_told_that_it_cannot)
     int value = 0;
     const auto buffer = std::span(&value, 1);
     const std::vector<std::function<void()>> calls = {
-        [&] { group.all_reduce(buffer); },       [&] { group.all_reduce_async(buffer); },
-        [&] { group.send(buffer, 1); },          [&] { group.recv_async(buffer, 1); },
-        [&] { group.allocate_symmetric(4096); }, [&] { group.split(0, 0); },
+        [&] { group.all_reduce(buffer); },
+        [&] { group.all_reduce(buffer, ReduceOp::kSum, {.async_op = true}); },
+        [&] { group.send(buffer, 1); },
+        [&] { group.irecv(buffer, 1); },
+        [&] { group.allocate_symmetric(4096); },
+        [&] { group.split(0, 0); },
         [&] { group.abort("a child says so"); }};
     std::string answers;
     for (const auto& call : calls) {
@@ -226,7 +229,7 @@ TEST_P(FormationTest, a_forked_child_that_uses_the_group_is_told_that_it_cannot)
   const auto results =
       run_process_ranks(2,
                         [&](ProcessGroup& group) {
-                          group.barrier_async()->wait();  // starts the group's thread
+                          group.barrier({.async_op = true})->wait();  // starts the group's thread
                           if (group.rank() == 0) {
                             int ends[2];
                             EXPECT_EQ(::pipe(ends), 0);
@@ -257,8 +260,8 @@ TEST_P(FormationTest, work_without_a_wait_is_done_all_the_same) {
                         [&](ProcessGroup& group) {
                           const auto mine = sums[static_cast<std::size_t>(group.rank())];
                           for (int i = 0; i < 4; ++i) {
-                            group.all_reduce_async(std::span(*mine), ReduceOp::kSum,
-                                                   {.timeout = {}, .keep_alive = mine});
+                            group.all_reduce(std::span(*mine), ReduceOp::kSum,
+                                             {.timeout = {}, .async_op = true, .keep_alive = mine});
                           }
                           group.barrier();  // runs after them
                         },
@@ -278,9 +281,9 @@ TEST_P(FormationTest, an_operation_may_keep_the_last_owner_of_the_group_alive) {
                           trainer->group = world.new_group({0, 1});
                           trainer->data.assign(100'000, 1);
                           const std::weak_ptr<Trainer> seen = trainer;
-                          const auto work = trainer->group->all_reduce_async(
+                          const auto work = trainer->group->all_reduce(
                               std::span(trainer->data), ReduceOp::kSum,
-                              {.timeout = {}, .keep_alive = trainer});
+                              {.timeout = {}, .async_op = true, .keep_alive = trainer});
                           trainer.reset();
                           work->wait();
                           EXPECT_TRUE(seen.expired());
@@ -302,10 +305,9 @@ TEST_P(FormationTest, a_message_may_keep_the_last_owner_of_the_group_alive) {
         ProcessGroup& group = *trainer->group;
         const std::weak_ptr<Trainer> seen = trainer;
         const auto data = std::span(trainer->data);
-        const auto work =
-            world.rank() == 0
-                ? group.send_async(data, 1, 0, {.timeout = {}, .keep_alive = trainer})
-                : group.recv_async(data, 0, 0, {.timeout = {}, .keep_alive = trainer});
+        const auto work = world.rank() == 0
+                              ? group.isend(data, 1, 0, {.timeout = {}, .keep_alive = trainer})
+                              : group.irecv(data, 0, 0, {.timeout = {}, .keep_alive = trainer});
         trainer.reset();
         work->wait();
         world.barrier();

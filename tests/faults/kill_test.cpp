@@ -65,7 +65,7 @@ std::string exchange_for_ever(ProcessGroup& group, SharedCounter& running) {
   for (int i = 0;; ++i) {
     if (i == 3) running.add();
     std::fill(mine.begin(), mine.end(), i);
-    const auto sent = group.send_async(std::span(mine), next);
+    const auto sent = group.isend(std::span(mine), next);
     group.recv(std::span(theirs), previous);
     EXPECT_EQ(std::count(theirs.begin(), theirs.end(), i), std::ssize(theirs));
     sent->wait();

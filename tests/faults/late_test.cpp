@@ -18,8 +18,8 @@ using namespace std::chrono_literals;
 
 // Small, so that ranks that share memory meet only once in a call.
 constexpr std::size_t kCount = 16;
-const std::vector<std::function<void(ProcessGroup&, std::span<float>, const CallOptions&)>> kCalls =
-    {
+const std::vector<std::function<void(ProcessGroup&, std::span<float>, const CollectiveOptions&)>>
+    kCalls = {
         [](auto& group, auto, const auto& options) { group.barrier(options); },
         [](auto& group, auto data, const auto& options) {
           group.all_reduce(data.first(kCount), ReduceOp::kSum, options);
@@ -28,14 +28,14 @@ const std::vector<std::function<void(ProcessGroup&, std::span<float>, const Call
           group.broadcast(data.first(kCount), 0, options);
         },
         [](auto& group, auto data, const auto& options) {
-          group.all_gather(data.first(kCount), data.subspan(kCount, 3 * kCount), options);
+          group.all_gather(data.subspan(kCount, 3 * kCount), data.first(kCount), options);
         },
         [](auto& group, auto data, const auto& options) {
-          group.reduce_scatter(data.subspan(kCount, 3 * kCount), data.first(kCount), ReduceOp::kSum,
+          group.reduce_scatter(data.first(kCount), data.subspan(kCount, 3 * kCount), ReduceOp::kSum,
                                options);
         },
         [](auto& group, auto data, const auto& options) {
-          group.all_to_all(data.first(3 * kCount), data.subspan(3 * kCount, 3 * kCount), options);
+          group.all_to_all(data.subspan(3 * kCount, 3 * kCount), data.first(3 * kCount), options);
         },
 };
 
@@ -58,7 +58,7 @@ TEST_P(LateTest, a_rank_that_arrives_after_the_time_out_of_the_others_is_told_an
           std::vector<float> ordinary(6 * kCount);
           const auto data = is_symmetric ? shared.as<float>() : std::span(ordinary);
           group.barrier();
-          const CallOptions options{.timeout = 300ms, .keep_alive = nullptr};
+          const CollectiveOptions options{.timeout = 300ms};
           if (group.rank() == 2) failed.wait_for(2, Deadline::after(20s));
           try {
             call(group, data, options);

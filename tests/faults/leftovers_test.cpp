@@ -60,11 +60,11 @@ void use(ProcessGroup& group) {
   const auto buffer = group.allocate_symmetric(1 << 20);
   group.all_reduce(buffer.as<float>(), ReduceOp::kMax);
   std::vector<float> data(70'000);
-  group.all_reduce_async(std::span(data))->wait();
+  group.all_reduce(std::span(data), ReduceOp::kSum, {.async_op = true})->wait();
   const auto half = group.split(group.rank() % 2, 0);
   half->barrier();
   const int next = (group.rank() + 1) % group.world_size();
-  const auto sent = group.send_async(std::span(data), next);
+  const auto sent = group.isend(std::span(data), next);
   std::vector<float> got(data.size());
   group.recv(std::span(got), kAnySource);
   sent->wait();
@@ -77,8 +77,8 @@ TEST_P(LeftoversTest, two_hundred_groups_leave_no_descriptor_and_no_memory) {
     run_ranks(3,
               [](ProcessGroup& group) {
                 auto data = std::make_shared<std::vector<float>>(group.rank() + 1);
-                group.send_async(std::span(*data), (group.rank() + 1) % 3, 0,
-                                 {.timeout = {}, .keep_alive = data});
+                group.isend(std::span(*data), (group.rank() + 1) % 3, 0,
+                            {.timeout = {}, .keep_alive = data});
                 group.all_reduce(std::span(*data));
               },
               {.transport = GetParam()});

@@ -8,6 +8,8 @@
 #include <net/ethernet.h>
 #include <sys/socket.h>
 
+#include "paceline/engine/core/error_text.h"
+
 #include "tests/harness/process_ranks.h"
 #include "tests/harness/says.h"
 #include "tests/harness/shared_counter.h"

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/system/socket.h"
 
 #include "tests/harness/fresh_directory.h"

@@ -11,6 +11,7 @@
 
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/engine/store/memory_store.h"
+#include "paceline/engine/telemetry/flight_recorder.h"
 
 #include "tests/harness/fresh_directory.h"
 #include "tests/harness/shared_memory_files.h"
@@ -76,7 +77,7 @@ void work_under_way(ProcessGroup& group) {
   auto data = std::make_shared<std::vector<float>>(100'000);
   for (int i = 0; i < 3; ++i) {
     const auto view = std::span(*data);
-    group.all_reduce_async(view, ReduceOp::kSum, {.timeout = {}, .keep_alive = data});
+    group.all_reduce(view, ReduceOp::kSum, {.timeout = {}, .async_op = true, .keep_alive = data});
   }
 }
 void message_of_another_size(ProcessGroup& group) {
@@ -86,7 +87,7 @@ void message_of_another_size(ProcessGroup& group) {
   group.barrier();
 }
 void time_out(ProcessGroup& group) {
-  const CallOptions options{.timeout = 5ms, .keep_alive = nullptr};
+  const CollectiveOptions options{.timeout = 5ms};
   if (group.rank() == 0) {
     group.recv(std::span<float>(), 1);  // blocks until the others have given up
   }

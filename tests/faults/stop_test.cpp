@@ -32,7 +32,7 @@ TEST_P(StopTest, the_others_time_out_naming_the_stopped_rank_which_is_told_when_
         std::vector<float> data(100'000);
         // The group itself needs a longer time-out: on few cores it takes longer to form than a
         // collective.
-        const CallOptions options{.timeout = kTimeout, .keep_alive = nullptr};
+        const CollectiveOptions options{.timeout = kTimeout};
         try {
           for (int i = 0;; ++i) {
             if (i == 3) running.add();

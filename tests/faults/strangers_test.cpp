@@ -221,17 +221,17 @@ TEST(Freed, symmetric_memory_of_one_rank_only_is_not_read_in_place) {
     const auto part = group.allocate_symmetric(kCount * sizeof(float));
     if (group.rank() == 0) {
       std::fill(whole.as<float>().begin(), whole.as<float>().end(), 3.0f);
-      group.scatter(whole.as<float>(), part.as<float>(), 0);
+      group.scatter(part.as<float>(), whole.as<float>(), 0);
     } else {
       whole = {};
-      group.scatter({}, part.as<float>(), 0);
+      group.scatter(part.as<float>(), {}, 0);
     }
     EXPECT_EQ(part.as<float>()[kCount - 1], 3.0f);
     if (group.rank() == 0) {
-      group.gather(part.as<float>(), whole.as<float>(), 0);
+      group.gather(whole.as<float>(), part.as<float>(), 0);
       EXPECT_EQ(whole.as<float>()[2 * kCount - 1], 3.0f);
     } else {
-      group.gather(part.as<float>(), {}, 0);
+      group.gather({}, part.as<float>(), 0);
     }
   });
 }

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 
 namespace paceline {
 

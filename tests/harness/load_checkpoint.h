@@ -13,6 +13,8 @@
 
 #include "paceline/files/checkpoint/box_file.h"
 #include "paceline/files/checkpoint/checkpoint_directory.h"
+#include "paceline/files/checkpoint/file_system.h"
+#include "paceline/files/checkpoint/manifest.h"
 
 namespace paceline::harness {
 

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/error_text.h"
 
 namespace paceline::harness {
 namespace {

@@ -12,8 +12,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "paceline/engine/collectives/group/engine_group.h"
 #include "paceline/engine/core/bytes.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/system/socket.h"
+#include "paceline/engine/rendezvous/launch_environment.h"
+#include "paceline/engine/rendezvous/rendezvous.h"
 #include "paceline/engine/store/tcp_store.h"
 #include "paceline/engine/store/tcp_store_server.h"
 
@@ -62,7 +66,7 @@ Fd listen_for_store(const RanksOptions& options) {
                                             options.group_timeout);
     Rendezvous met{who, store, secret};
     met.address = address_of(host, options);
-    ProcessGroup group(std::move(met), "world", ranks, group_options_of(options, rank, world_size));
+    EngineGroup group(std::move(met), "world", ranks, group_options_of(options, rank, world_size));
     report_to.put(false);
     report_to.put_string(body(group));
   } catch (const Error& error) {

@@ -10,6 +10,8 @@
 
 #include <sys/types.h>
 
+#include "paceline/engine/core/deadline.h"
+
 #include "tests/harness/ranks_options.h"
 
 namespace paceline::harness {

@@ -1,5 +1,7 @@
 #include "tests/harness/ranks_options.h"
 
+#include "paceline/engine/telemetry/flight_recorder.h"
+
 #include "tests/harness/ucx_ranks.h"
 
 namespace paceline::harness {

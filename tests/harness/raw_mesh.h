@@ -14,6 +14,7 @@
 
 #include "paceline/engine/core/deadline.h"
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/system/fd.h"
 #include "paceline/engine/transport/exchange.h"
 #include "paceline/engine/transport/mesh.h"

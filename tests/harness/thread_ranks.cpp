@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include "paceline/engine/collectives/group/engine_group.h"
+#include "paceline/engine/rendezvous/launch_environment.h"
 #include "paceline/engine/store/memory_store.h"
 
 #include "tests/harness/watchdog.h"
@@ -26,8 +28,8 @@ std::vector<RankResult> run_ranks(int world_size, const RankBody& body,
         LaunchEnvironment who;
         who.rank = who.local_rank = rank;
         who.world_size = who.local_world_size = world_size;
-        ProcessGroup group({who, store, secret}, "world", ranks,
-                           group_options_of(options, rank, world_size));
+        EngineGroup group({who, store, secret}, "world", ranks,
+                          group_options_of(options, rank, world_size));
         body(group);
       } catch (const Error& error) {
         results[static_cast<std::size_t>(rank)].error = error;

@@ -19,12 +19,13 @@ def declarations():
     for header in sorted((ROOT / "paceline").rglob("*.h")):
         if INNER.intersection(header.relative_to(ROOT).parts):
             continue
-        space = None
+        spaces = [None]
         for line in header.read_text().splitlines():
-            if match := re.match(r"namespace (paceline[\w:]*) {", line):
-                space = match[1]
+            space = spaces[-1]
+            if match := re.match(r"namespace ([\w:]*) ?{", line):
+                spaces.append(match[1] if match[1].startswith("paceline") else None)
             elif line.startswith("}  // namespace"):
-                space = None
+                spaces.pop()
             elif space and (match := re.match(r"(?:class|struct|enum class|using|TORCH_MODULE\(|TORCH_MODULE_IMPL\()\s*(\w+)\b(?!::)(?!;)", line)):
                 found.add((space, match[1]))
             elif space and (match := re.match(r"inline const.*?\b(k[A-Z]\w*)", line)):

@@ -89,7 +89,8 @@ def _become_rank(program, arguments, variables, path):
 def start(tmp_path):
     """start(N, program, *arguments, own_interpreters=False, **variables): starts N ranks that meet in a file. The program's first
     arguments are the rank, the number of ranks and the file. The ranks are forked from the tests, which is ten times faster, because
-    torch is imported already, or have interpreters of their own."""
+    torch is imported already, or have interpreters of their own: own_interpreters is True, or a list of words, the command that starts
+    the interpreter."""
     started = []
 
     def start_ranks(count, program, *arguments, own_interpreters=False, **variables):
@@ -102,7 +103,8 @@ def start(tmp_path):
             script = str(PROGRAMS / program)
             if own_interpreters:
                 with path.open("w") as output:
-                    process = subprocess.Popen([sys.executable, script, *words], stdout=output, stderr=output, env={**os.environ, **variables})
+                    command = [*(own_interpreters if isinstance(own_interpreters, list) else ()), sys.executable, script, *words]
+                    process = subprocess.Popen(command, stdout=output, stderr=output, env={**os.environ, **variables})
                 process.returncode = 0  # the test waits for the process itself
                 pid = process.pid
             else:

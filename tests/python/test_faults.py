@@ -1,5 +1,6 @@
 """Bad input and faults: every rank gets an error that names the cause, within the deadline (programs/faults.py)."""
 
+import os
 import signal
 import socket
 import time
@@ -110,6 +111,14 @@ def test_an_exit_with_work_in_flight_ends_in_order(start):
     ranks = start(2, "faults.py", "exit_with_work_in_flight", own_interpreters=True).wait(60)
     assert [rank.code for rank in ranks] == [0, 0], [rank.out for rank in ranks]
     assert time.monotonic() - begin < 40
+
+
+def test_a_dev_shm_of_64_kb_is_enough(start):
+    mount = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=64k tmpfs /dev/shm && exec "$@"', "sh"]
+    if os.getuid() != 0:
+        mount[1:1] = ["--user", "--map-root-user"]
+    for rank in start(2, "faults.py", "without_shared_memory_files", own_interpreters=mount).wait():
+        assert errors(rank) == [None], rank.out
 
 
 @pytest.mark.parametrize("fault", ["interrupted", "interrupted_in_a_wait", "interrupted_while_the_group_forms"])

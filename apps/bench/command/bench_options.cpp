@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/option_text.h"
 
 #include "apps/bench/catalog.h"

@@ -14,6 +14,7 @@
 #include "paceline/engine/collectives/selection/calibration.h"
 #include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/system/fd.h"
 #include "paceline/engine/core/system/io.h"
 #include "paceline/engine/rendezvous/launch_environment.h"
@@ -201,8 +202,10 @@ int simulate(const BenchOptions& options) {
   const bench::Cluster& cluster = options.cluster;
   const CostModel costs = cluster.costs(known_costs());
   const bool shares = cluster.ranks > 1 && options.transport != TransportKind::kTcp;
-  const Planner planner(Hosts::blocks(cluster.hosts, cluster.ranks),
-                        {.algorithm = options.session.algorithm, .costs = costs}, shares);
+  const Planner planner(
+      Hosts::blocks(cluster.hosts, cluster.ranks),
+      {.algorithm = options.session.algorithm, .costs = std::make_shared<const CostModel>(costs)},
+      shares);
   fmt::print("{}{}\n\n", bench::describe(cluster, costs),
              shares || cluster.ranks == 1 ? "" : "; also over tcp inside a host");
   const auto which = options.explains ? bench::Which::kAll : bench::Which::kChosen;
@@ -227,7 +230,8 @@ void predict(const BenchOptions& options, ProcessGroup& group) {
   check(group.world_size() <= bench::kMaxRanks, "--predict: {} ranks; at most {} are measured",
         group.world_size(), bench::kMaxRanks);
   const Planner planner(group.hosts(),
-                        {.algorithm = options.session.algorithm, .costs = known_costs()},
+                        {.algorithm = options.session.algorithm,
+                         .costs = std::make_shared<const CostModel>(known_costs())},
                         shares_memory(group));
   if (group.rank() == 0) {
     fmt::print("{} on {}, {}; costs: {}\n\n", counted(group.world_size(), "rank"),

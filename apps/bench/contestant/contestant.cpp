@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/timing.h"
 
 #include "apps/bench/contestant/contestant_process.h"

@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "paceline/engine/collectives/group/engine_group.h"
+
 #include "apps/bench/contestant/pattern.h"
 #include "apps/bench/report.h"
 
@@ -43,7 +45,7 @@ void OwnContestant::run(const Collective& call) {
   made.input = {call.input, elements_in(call, rank, size), call.dtype};
   made.output = {call.output, elements_out(call, rank, size), call.dtype};
   if (call.op == Op::kSend) {
-    const WorkPtr sent = group_->send_async(made.input, (rank + 1) % size);
+    const WorkPtr sent = group_->isend(made.input, (rank + 1) % size);
     group_->recv(made.output, (rank + size - 1) % size);
     return sent->wait();
   }
@@ -56,7 +58,7 @@ void OwnContestant::run(const Collective& call) {
   // all counts are equal.
   made.counts = made.receive_counts =
       call.counts.first(std::min(call.counts.size(), static_cast<std::size_t>(size)));
-  group_->run(made);
+  engine(*group_).run(made);
 }
 
 void OwnContestant::run_coalesced(const Collective& call, std::size_t parts) {

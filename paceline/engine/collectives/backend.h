@@ -14,6 +14,7 @@
 #include "paceline/engine/collectives/work.h"
 #include "paceline/engine/core/deadline.h"
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/telemetry/flight_recorder.h"
 #include "paceline/engine/transport/shared_memory.h"
 
 namespace paceline {

@@ -1,7 +1,7 @@
 #pragma once
 
-// One call of a group, as its user writes it. A ProcessGroup carries out every operation by run()
-// or start() of such a value; its named functions, and the functions on tensors, only fill in a
+// One call of a group. EngineGroup (group/engine_group.h) carries out every operation by run() or
+// start() of such a value; the named functions of a group, and those on tensors, only fill in a
 // Call.
 
 #include <algorithm>
@@ -15,6 +15,7 @@
 #include <string>
 
 #include "paceline/engine/collectives/buffer.h"
+#include "paceline/engine/collectives/collective_options.h"
 #include "paceline/engine/collectives/op.h"
 #include "paceline/engine/core/dtype.h"
 
@@ -75,8 +76,7 @@ struct Call {
   std::uint32_t shape = 0;
   const TensorShapes* shapes = nullptr;  // owner: CallOptions::keep_alive
 };
-inline constexpr int kAnySource = -1;
-
+// The options of a call: those of CollectiveOptions, and the device's order.
 struct CallOptions {
   // At least 1 ms; if empty, the group's timeout.
   std::optional<std::chrono::milliseconds> timeout = {};

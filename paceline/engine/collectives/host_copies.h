@@ -3,7 +3,7 @@
 // HostCopies: a collective of device memory that is carried out on copies in host memory, because
 // the group has no backend for the device.
 
-#include "paceline/engine/collectives/work.h"
+#include "paceline/engine/collectives/device_order.h"
 #include "paceline/engine/core/deadline.h"
 
 namespace paceline {

@@ -33,9 +33,10 @@ set(SOURCES
   group/call_order.cpp
   group/device_mesh.cpp
   group/object_collectives.cpp
-  group/process_group.cpp
-  group/process_group_children.cpp
-  group/process_group_composed.cpp
+  group/engine_group.cpp
+  group/engine_group_children.cpp
+  group/engine_group_composed.cpp
+  group/operations.cpp
   group/world_setup.cpp
   kernels/reduce.cpp
   kernels/reduce_portable.cpp

@@ -1,11 +1,18 @@
 #include "paceline/engine/collectives/work.h"
 
+#include <atomic>
+#include <condition_variable>
+#include <optional>
 #include <utility>
+#include <vector>
 
+#include "paceline/engine/collectives/collective.h"
+#include "paceline/engine/collectives/device_order.h"
 #include "paceline/engine/collectives/flight/group_flight.h"
 #include "paceline/engine/core/awake_clock.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/deadline.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/wait_check.h"
 
 namespace paceline {
@@ -26,15 +33,56 @@ std::optional<Error> copy_of(const std::exception_ptr& error) {
 
 }  // namespace
 
+struct Work::State {
+  struct Begun {
+    std::string self, group;
+    Fingerprint fingerprint;
+    std::shared_ptr<FlightRecorder> recorder;
+  };
+
+  const std::function<std::string()> describe;
+  const std::shared_ptr<const DeviceOrder> order;
+  const std::weak_ptr<Progress> progress;
+  mutable std::mutex mutex;  // guards the members below
+  mutable std::condition_variable completed;
+  std::optional<Begun> begun;
+  // Stored last (release): a thread that loads true (acquire) may read error, queued and
+  // source_rank without the lock, because they do not change any more.
+  std::atomic<bool> done = false;
+  // An event after the operation; null until the operation has been queued on the device.
+  DeviceEvent queued;
+  bool is_watched = false;
+  std::shared_ptr<void> held;
+  std::optional<Error> error;
+  std::vector<std::function<void(const Error*)>> then;
+  int source_rank = -1;
+  std::shared_ptr<FlightRecorder> recorder;  // owners: the groups of this rank, and this object
+  FlightTicket ticket;
+};
+
+Work::Work(std::function<std::string()> describe, std::shared_ptr<const DeviceOrder> order,
+           std::weak_ptr<Progress> progress)
+    : state_(new State{.describe = std::move(describe),
+                       .order = std::move(order),
+                       .progress = std::move(progress)}) {}
+
+Work::~Work() = default;
+
+bool Work::is_completed() const { return state_->done.load(std::memory_order_acquire); }
+
+std::string Work::description() const { return state_->describe(); }
+
+bool Work::may_go_on() const { return state_->done || state_->queued != nullptr; }
+
 void Work::wait() {
-  if (is_completed() && !error_ && !queued_) return;
-  std::unique_lock lock(mutex_, std::defer_lock);
+  if (is_completed() && !state_->error && !state_->queued) return;
+  std::unique_lock lock(state_->mutex, std::defer_lock);
   await_end(Deadline::never(), lock);
   go_on(std::move(lock));
 }
 
 void Work::wait(std::chrono::milliseconds timeout) {
-  std::unique_lock lock(mutex_, std::defer_lock);
+  std::unique_lock lock(state_->mutex, std::defer_lock);
   if (!await_end(Deadline::after(timeout), lock)) throw_slow(timeout, std::move(lock));
   go_on(std::move(lock));
 }
@@ -49,29 +97,30 @@ bool Work::await_end(Deadline end, std::unique_lock<std::mutex>& lock) const {
     if (slice.moment() >= end.moment()) break;
     help(slice);
     lock.lock();
-    if (wait_awake(completed_, lock, slice, is_ready)) return true;
+    if (wait_awake(state_->completed, lock, slice, is_ready)) return true;
     lock.unlock();
   }
   help(end);
   lock.lock();
-  return wait_awake(completed_, lock, end, is_ready);
+  return wait_awake(state_->completed, lock, end, is_ready);
 }
 
 void Work::help(Deadline limit) const {
   if (is_completed()) return;
-  if (const auto progress = progress_.lock()) progress->progress(*this, limit);
+  if (const auto progress = state_->progress.lock()) progress->progress(*this, limit);
 }
 
 void Work::throw_slow(std::chrono::milliseconds timeout, std::unique_lock<std::mutex> lock) const {
-  std::string what = describe_();
-  auto recorder = recorder_;
-  if (begun_) {
-    what = fmt::format("{}: {} in group {}", begun_->self, begun_->fingerprint.describe(),
-                       begun_->group);
-    recorder = begun_->recorder;
+  std::string what = state_->describe();
+  auto recorder = state_->recorder;
+  if (state_->begun) {
+    what = fmt::format("{}: {} in group {}", state_->begun->self,
+                       state_->begun->fingerprint.describe(), state_->begun->group);
+    recorder = state_->begun->recorder;
   }
-  const std::string group = begun_ ? begun_->group : "";
-  const std::string operation = begun_ ? std::string(name_of(begun_->fingerprint.op)) : "";
+  const std::string group = state_->begun ? state_->begun->group : "";
+  const std::string operation =
+      state_->begun ? std::string(name_of(state_->begun->fingerprint.op)) : "";
   lock.unlock();  // reading the records takes a while
   fail(ErrorCode::kTimeout, {.operation = operation, .group = group, .deadline = timeout},
        "{} is not complete after {} ms, and continues{}", what, timeout.count(),
@@ -80,103 +129,108 @@ void Work::throw_slow(std::chrono::milliseconds timeout, std::unique_lock<std::m
 
 void Work::begin(const std::string& self, const std::string& group, const Fingerprint& fingerprint,
                  std::shared_ptr<FlightRecorder> recorder) {
-  const std::lock_guard lock(mutex_);
-  begun_ = Begun{self, group, fingerprint, std::move(recorder)};
+  const std::lock_guard lock(state_->mutex);
+  state_->begun = State::Begun{self, group, fingerprint, std::move(recorder)};
 }
 
 void Work::go_on(std::unique_lock<std::mutex> lock) const {
   throw_error();
-  const DeviceEvent done = queued_;
+  const DeviceEvent done = state_->queued;
   if (!done) return;
   lock.unlock();
-  order_->wait_for(done.get());
+  state_->order->wait_for(done.get());
 }
 
-void Work::queue(DeviceEvent done, bool is_watched) {
+void Work::queue(DeviceEvent done, bool is_watched, int source_rank) {
   {
-    const std::lock_guard lock(mutex_);
-    queued_ = std::move(done);
-    is_watched_ = is_watched;
+    const std::lock_guard lock(state_->mutex);
+    state_->queued = std::move(done);
+    state_->is_watched = is_watched;
+    state_->source_rank = source_rank;
   }
-  completed_.notify_all();
+  state_->completed.notify_all();
 }
 
 bool Work::is_watched() const {
-  const std::lock_guard lock(mutex_);
-  return is_watched_;
+  if (!has_order()) return false;
+  const std::lock_guard lock(state_->mutex);
+  return state_->is_watched;
 }
+
+bool Work::has_order() const { return state_->order != nullptr; }
 
 // An object that is not kept any more is dropped outside the lock.
 void Work::hold(std::shared_ptr<void> object) {
-  const std::lock_guard lock(mutex_);
-  if (!done_) held_.swap(object);
+  const std::lock_guard lock(state_->mutex);
+  if (!state_->done) state_->held.swap(object);
 }
 
 bool Work::is_queued() const {
-  const std::lock_guard lock(mutex_);
-  return queued_ != nullptr;
+  const std::lock_guard lock(state_->mutex);
+  return state_->queued != nullptr;
 }
 
 void Work::throw_error() const {
-  if (!error_) return;
-  if (recorder_) throw with_flight_records(*recorder_, *error_);
-  throw error_->reworded(std::string(error_->what()));
+  if (!state_->error) return;
+  if (state_->recorder) throw with_flight_records(*state_->recorder, *state_->error);
+  throw state_->error->reworded(std::string(state_->error->what()));
 }
 
 // Records the end. Keeps the recorder only after a failure, because throw_error() needs it.
 void Work::record() {
-  if (!recorder_) return;
-  recorder_->finish(ticket_, error_ ? std::optional(error_->code()) : std::nullopt);
-  if (error_) {
-    recorder_->note_failure(error_->what());
+  if (!state_->recorder) return;
+  state_->recorder->finish(state_->ticket,
+                           state_->error ? std::optional(state_->error->code()) : std::nullopt);
+  if (state_->error) {
+    state_->recorder->note_failure(state_->error->what());
   } else {
-    recorder_.reset();
+    state_->recorder.reset();
   }
 }
 
 void Work::record_end(std::shared_ptr<FlightRecorder> recorder, FlightTicket ticket) {
-  const std::lock_guard lock(mutex_);
-  recorder_ = std::move(recorder);
-  ticket_ = ticket;
-  if (done_) record();
+  const std::lock_guard lock(state_->mutex);
+  state_->recorder = std::move(recorder);
+  state_->ticket = ticket;
+  if (state_->done) record();
 }
 
 int Work::source_rank() const {
-  if (is_completed()) return source_rank_;
-  const std::lock_guard lock(mutex_);
-  return source_rank_;
+  if (is_completed()) return state_->source_rank;
+  const std::lock_guard lock(state_->mutex);
+  return state_->source_rank;
 }
 
 void Work::on_complete(std::function<void(const Error*)> then) {
   {
-    const std::lock_guard lock(mutex_);
-    if (!done_) return then_.push_back(std::move(then));
+    const std::lock_guard lock(state_->mutex);
+    if (!state_->done) return state_->then.push_back(std::move(then));
   }
-  then(error_ ? &*error_ : nullptr);
+  then(state_->error ? &*state_->error : nullptr);
 }
 
 void Work::complete(std::exception_ptr error, int source_rank) {
   auto copy = copy_of(error);
   std::vector<std::function<void(const Error*)>> then;
-  std::shared_ptr<void> held;
-  if (order_ != nullptr) {
+  if (state_->order != nullptr) {
+    std::shared_ptr<void> held;
     {
-      const std::lock_guard lock(mutex_);
-      held.swap(held_);
+      const std::lock_guard lock(state_->mutex);
+      held.swap(state_->held);
     }
-    held.reset();  // before any thread learns of the completion
+    // `held` is dropped before any thread learns of the completion.
   }
   {
-    const std::lock_guard lock(mutex_);
-    if (done_) return;
-    error_ = std::move(copy);
-    source_rank_ = source_rank;
+    const std::lock_guard lock(state_->mutex);
+    if (state_->done) return;
+    state_->error = std::move(copy);
+    state_->source_rank = source_rank;
     record();
-    then.swap(then_);
-    done_.store(true, std::memory_order_release);
+    then.swap(state_->then);
+    state_->done.store(true, std::memory_order_release);
   }
-  completed_.notify_all();
-  for (const auto& next : then) next(error_ ? &*error_ : nullptr);
+  state_->completed.notify_all();
+  for (const auto& next : then) next(state_->error ? &*state_->error : nullptr);
 }
 
 }  // namespace paceline

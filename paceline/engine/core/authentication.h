@@ -2,12 +2,7 @@
 
 // The job's secret, and the handshake by which two processes prove to each other that they know it.
 //
-// The secret is 32 random bytes that every process of a job shares and no other process knows. Keys
-// for one purpose are derived from it, so that a message of one purpose, group or generation
-// means nothing in another.
-//
-// The secret is never printed and never put on a command line; it is wiped when it is destroyed.
-// Thread safety: const methods are safe.
+// Thread safety: none, except as stated below.
 
 #include <array>
 #include <cstddef>
@@ -21,40 +16,10 @@
 #include <sys/types.h>
 
 #include "paceline/engine/core/deadline.h"
+#include "paceline/engine/core/secret.h"
 #include "paceline/engine/core/system/fd.h"
 
 namespace paceline {
-
-class Secret {
- public:
-  static constexpr std::size_t kSize = 32;
-  using Mac = std::array<std::byte, 32>;
-
-  // Fresh random bytes.
-  static Secret generate();
-  // 64 hexadecimal digits are the secret itself (the inverse of to_hex). Any other text of at least
-  // 16 bytes is stretched to a key by Argon2id, which takes tens of milliseconds and 19 MiB.
-  // Trailing white space is ignored. Throws Error(kInvalid) for a shorter text, and Error(kSystem)
-  // when memory is short.
-  static Secret from_text(std::string_view text);
-
-  Secret(const Secret&) = default;
-  Secret& operator=(const Secret&) = default;
-  ~Secret();
-
-  // The secret as hexadecimal text, for a 0600 file or an inherited descriptor.
-  std::string to_hex() const;
-  // A key for `purpose` (for example "group 3/1"): BLAKE2b keyed with this secret.
-  Secret derive(std::string_view purpose) const;
-  // Keyed BLAKE2b over `message`.
-  Mac authenticate(std::span<const std::byte> message) const;
-  // Constant-time comparison of `mac` with authenticate(message).
-  bool verify(std::span<const std::byte> message, std::span<const std::byte> mac) const;
-
- private:
-  Secret() = default;
-  std::array<std::byte, kSize> key_{};
-};
 
 // `count` cryptographically random bytes as lower-case hexadecimal text.
 std::string random_hex(std::size_t count);

@@ -13,6 +13,7 @@
 #include <sys/resource.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/error_text.h"
 
 namespace paceline {
 

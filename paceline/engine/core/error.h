@@ -69,24 +69,9 @@ class DamagedState : public Error {
   explicit DamagedState(const std::string& message) : Error(ErrorCode::kCorrupt, message) {}
 };
 
-// Return an Error(kSystem) whose message is `what: describe_errno(error_number)`; without
-// `error_number`, errno is used. Call them before anything else can change errno.
-Error system_error(const std::string& what);
-Error system_error(const std::string& what, int error_number);
-// strerror(error_number) and, if this process has too many open descriptors, what to do.
-std::string describe_errno(int error_number);
-
-// The text of the exception that is being handled, of any type: a program's own functions may throw
-// other types than std::exception. Requires: in a handler.
-std::string describe_current_exception();
-
-// Returns `error` with a text that begins with `who` ("rank 1", rank_name()) and `doing`, what this
-// rank was doing. An error whose text already begins with a rank is returned unchanged.
-Error said_by(const std::string& who, const std::string& doing, const Error& error);
-
 // Exit codes that tell the starter of a program what to do next. docs/launching.md has the table
-// of all endings, and of what `paceline run` does then.
-
+// of all endings, and of what `paceline run` does then; error_text.h has the rest.
+//
 // "Stopped as agreed, everything is saved, start me again": the exit code of a rank that ends
 // because of AgreedStop. `paceline run` exits with it when all ranks end so; it is not a failure.
 inline constexpr int kStoppedAsAgreed = 85;
@@ -94,26 +79,8 @@ inline constexpr int kStoppedAsAgreed = 85;
 // A DamagedState ended the rank. `paceline run --on-damage` sets what then happens.
 inline constexpr int kStateDamaged = 86;
 
-// The caller must change the call. Used by the command `paceline`, and by a rank that ends because
-// of an invalid or unsupported call.
-inline constexpr int kExitUsage = 2;
-// The caller must change something outside the call. Used only by the command `paceline`.
-inline constexpr int kExitEnvironment = 3;
-
-// The numbers that shells use: a program was found but cannot be executed, or was not found.
-inline constexpr int kExitNotExecutable = 126;
-inline constexpr int kExitNotFound = 127;
-
 // The exit code of a program that this exception ends: kStateDamaged for a
 // DamagedState, kExitUsage for an Error that is kInvalid or kUnsupported, and 1 for any other.
 int exit_code_of(const std::exception& error);
-
-// How messages name a rank: its rank in the group concerned and, if different, its rank in the
-// world, which logs and flight records use.
-
-// "rank 1"; "rank 1 (rank 3 of the world)".
-std::string rank_name(int rank, int in_world);
-// "rank 1 (box)"; "rank 1 (rank 3 of the world, box)".
-std::string rank_name(int rank, int in_world, const std::string& host);
 
 }  // namespace paceline

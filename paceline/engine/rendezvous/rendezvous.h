@@ -18,20 +18,12 @@
 #include "paceline/engine/core/authentication.h"
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/rendezvous/launch_environment.h"
+#include "paceline/engine/rendezvous/rendezvous_options.h"
 #include "paceline/engine/store/store.h"
 
 namespace paceline {
 
 class HostedStore;
-
-struct RendezvousOptions {
-  std::string init_method = "env://";
-  std::optional<int> rank;  // set both or neither; they override the environment
-  std::optional<int> world_size;
-  std::shared_ptr<Store> store;  // needs rank and world_size; replaces init_method
-  std::optional<Secret> secret;  // overrides PACELINE_SECRET_FD and PACELINE_SECRET_FILE
-  std::chrono::milliseconds timeout = kDefaultStoreTimeout;
-};
 
 struct Rendezvous {
   LaunchEnvironment who;

@@ -8,6 +8,7 @@
 
 #include "paceline/engine/core/authentication.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/log.h"
 #include "paceline/engine/core/system/socket.h"
 #include "paceline/engine/rpc/caller.h"

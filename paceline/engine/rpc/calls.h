@@ -47,10 +47,12 @@ T read_payload(const Payload& payload, ReferenceTable* references, Deadline dead
 // Thread safety: one thread at a time may use it.
 template <class Reply>
 class Future {
- public:
+ public:  // internal
   Future(std::shared_ptr<Caller> caller, PendingPointer call,
          std::shared_ptr<ReferenceTable> references)
       : caller_(std::move(caller)), call_(std::move(call)), references_(std::move(references)) {}
+
+ public:
   Future(Future&& other) noexcept = default;
   Future& operator=(Future&& other) noexcept {
     abandon();
@@ -64,6 +66,12 @@ class Future {
   bool is_ready() const {
     if (!call_->done()) caller_->pump();
     return call_->done();
+  }
+  // Waits for the end of the call, at most for `limit`. Returns whether it has ended, or its
+  // deadline has passed: get() then returns at once.
+  bool wait_for(std::chrono::milliseconds limit) {
+    caller_->wait(call_, Deadline::after(limit));
+    return call_->done() || call_->deadline().expired();
   }
   // Waits for the reply, at most until the call's deadline; throws CallError (call_error.h) if it
   // does not arrive. Call it once. Spans and views in the reply refer to memory of this Future.

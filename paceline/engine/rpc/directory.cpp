@@ -133,8 +133,9 @@ void Directory::beat(const WorkerEntry& self, LeaseTime now) {
 }
 
 void Directory::look_after_next(const WorkerEntry& self, LeaseTime now) {
+  // If this worker was lost, another process may have its name now.
   const auto is_other = [&](const WorkerEntry& entry) {
-    return entry.state == WorkerState::kPresent && entry.name != self.name;
+    return entry.state == WorkerState::kPresent && entry.incarnation != self.incarnation;
   };
   const WorkerEntry* next = nullptr;  // the next one in order of names, cyclically
   for (const auto& [name, entry] : known_) {

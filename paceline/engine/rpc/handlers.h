@@ -28,9 +28,11 @@ namespace paceline::rpc {
 //
 // Thread safety: every method may be called from any thread.
 class Context {
- public:
+ public:  // internal
   Context(std::string caller, Deadline deadline)
       : caller_(std::move(caller)), deadline_(deadline) {}
+
+ public:
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
 
@@ -43,6 +45,7 @@ class Context {
     return is_cancelled_.load(std::memory_order_relaxed) || deadline_.expired();
   }
 
+ public:  // internal
   // find_object() and keep_object() of remote_ref.h call these.
   virtual std::shared_ptr<void> find_own(std::uint64_t class_number, ObjectNumber number) const = 0;
   virtual void keep_own(std::uint64_t class_number, ObjectNumber number,

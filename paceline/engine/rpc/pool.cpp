@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/system/host.h"
 #include "paceline/engine/core/system/io.h"
 #include "paceline/engine/core/system/thread.h"

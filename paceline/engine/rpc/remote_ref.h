@@ -163,9 +163,11 @@ template <class T>
 class RemoteRef {
  public:
   RemoteRef() = default;  // refers to nothing
+ public:                  // internal
   RemoteRef(HandlePointer handle, std::chrono::milliseconds deadline)
       : handle_(std::move(handle)), deadline_(deadline) {}
 
+ public:
   explicit operator bool() const { return handle_ != nullptr; }
   // The worker that owns the object. Requires: the reference is not empty.
   const std::string& owner() const { return handle_->id.owner; }
@@ -259,6 +261,7 @@ std::vector<Method> methods_of(const ServeOptions& options, const MakeObject<T>&
   if constexpr (Creatable<T>) {
     add(kCreateName, Method::Kind::kCreate, [make](const std::shared_ptr<Incoming>& call) {
       const RequestOf<Arguments> arguments(*call);
+      // NOLINTBEGIN(bugprone-branch-clone): clang-tidy compares the branches that T discards.
       if (make) {
         call->object = make(*arguments, static_cast<Context&>(*call));
       } else if constexpr (std::constructible_from<T, const Arguments&, Context&>) {
@@ -272,6 +275,7 @@ std::vector<Method> methods_of(const ServeOptions& options, const MakeObject<T>&
                     "serve() cannot make objects of this class; use "
                     "serve_made_by()");
       }
+      // NOLINTEND(bugprone-branch-clone)
       call->answer(make_outgoing(Nothing{}, call->is_for_self()));
     });
   }

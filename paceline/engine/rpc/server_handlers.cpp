@@ -1,5 +1,6 @@
 // How a request is dispatched to a handler, and the built-in methods for references.
 
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/rpc/calls.h"
 #include "paceline/engine/rpc/server.h"
 

@@ -12,6 +12,7 @@
 #include "paceline/engine/core/system/fd.h"
 #include "paceline/engine/store/memory_store.h"
 #include "paceline/engine/store/store.h"
+#include "paceline/engine/store/store_request.h"
 
 namespace paceline {
 

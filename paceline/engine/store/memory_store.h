@@ -15,6 +15,7 @@
 #include "paceline/engine/core/deadline.h"
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/store/store.h"
+#include "paceline/engine/store/store_request.h"
 
 namespace paceline {
 

@@ -19,6 +19,7 @@
 #include "paceline/engine/core/system/fd.h"
 #include "paceline/engine/core/system/io.h"
 #include "paceline/engine/store/store.h"
+#include "paceline/engine/store/store_request.h"
 
 namespace paceline {
 

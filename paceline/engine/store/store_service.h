@@ -21,6 +21,7 @@
 #include "paceline/engine/core/awake_clock.h"
 #include "paceline/engine/store/memory_store.h"
 #include "paceline/engine/store/store_protocol.h"
+#include "paceline/engine/store/store_request.h"
 
 namespace paceline {
 

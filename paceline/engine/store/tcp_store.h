@@ -18,6 +18,7 @@
 #include "paceline/engine/core/system/fd.h"
 #include "paceline/engine/core/system/socket.h"
 #include "paceline/engine/store/store.h"
+#include "paceline/engine/store/store_request.h"
 
 namespace paceline {
 

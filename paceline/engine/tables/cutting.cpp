@@ -15,8 +15,6 @@ namespace paceline::tables {
 
 namespace {
 
-constexpr std::size_t kSessionNumbers = 5;
-
 // The entries in ascending order of their ids.
 std::vector<std::uint32_t> sorted_entries(const TableMemory& memory) {
   std::vector<std::uint32_t> numbers;
@@ -59,7 +57,8 @@ void check_fit(const TableAccess& access, const TableCut& cut) {
   const auto rows = static_cast<std::size_t>(
       std::count(cut.admitted.begin(), cut.admitted.end(), std::uint8_t{1}));
   check(cut.sightings.size() == ids && cut.used.size() == ids && cut.admitted.size() == ids &&
-            cut.rows.size() == rows * cut.row_floats && cut.sessions.size() % kSessionNumbers == 0,
+            cut.rows.size() == rows * cut.row_floats &&
+            cut.sessions.size() % TableCut::kSessionNumbers == 0,
         "worker {}: {}: table '{}': the arrays of the saved table have different lengths",
         access.self_name(), access.operation, access.table);
   check(access.header().num_entries == 0,
@@ -86,7 +85,7 @@ void check_room(const TableAccess& access, const TableCut& cut, const TakesId& t
 
 void restore_sessions(const TableMemory& memory, const TableCut& cut) {
   std::uint32_t next = 0;
-  for (std::size_t i = 0; i < cut.sessions.size(); i += kSessionNumbers) {
+  for (std::size_t i = 0; i < cut.sessions.size(); i += TableCut::kSessionNumbers) {
     while (next < kMaxSessions && memory.session(next).number != 0) ++next;
     if (next == kMaxSessions) return;
     SessionRecord& session = memory.session(next);

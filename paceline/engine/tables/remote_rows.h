@@ -1,7 +1,8 @@
 #pragma once
 
 // Rows on servers of other hosts. A batch is divided among the servers, which are called at the
-// same time. Each different id is sent once, with the sum of its gradients.
+// same time. Each different id is sent once, with the sum of its gradients. If a server is lost,
+// its part of the table is opened at its backup (row_server.h), and the call is made again there.
 
 #include <atomic>
 #include <chrono>
@@ -37,6 +38,7 @@ class RemoteRows final : public Rows {
   void tick() override;
   const std::string& name() const override { return table_; }
   std::uint32_t width() const override { return width_; }
+  Consistency consistency() const override { return consistency_; }
   double lr() const override { return state_of(0).lr; }
   void set_lr(double lr) override;
   std::uint64_t session() const override { return session_; }
@@ -57,20 +59,35 @@ class RemoteRows final : public Rows {
   };
   std::vector<Share> divide(const RowBatch& batch) const;
   rpc::CallOptions call_options() const;
-  RowsState state_of(std::size_t server) const;
+  RowsState state_of(std::size_t part) const;
   void check_open(const char* operation) const;
+  Ref server_of(std::size_t part) const;
+  Ref open_at(const std::string& server, OpenRows request) const;
+  bool is_lost(const std::string& server, const rpc::CallError& error) const;
+  bool move_part(std::size_t part, const std::string& lost, const rpc::CallError& error) const;
+  template <class Value>
+  Value value_of(rpc::Future<Value> future, const std::string& server) const;
   template <class Call>
-  void on_all_servers(Call call) const;
+  auto call_server(std::size_t part, Call call) const;
+  template <class Call, class Use>
+  void on_servers(const std::vector<std::size_t>& parts, Call call, Use use) const;
+  std::vector<std::size_t> all_parts() const;
+  static std::vector<std::size_t> parts_of(const std::vector<Share>& shares);
 
+  rpc::Workers& workers_;
   const std::string worker_, table_;
   const std::uint32_t width_;
+  const Consistency consistency_;
   const SlotMap map_;
   const RemoteRowsOptions options_;
-  std::vector<Ref> servers_;
+  OpenRows request_;
   std::uint64_t session_ = 0;
+  mutable std::mutex moving_;         // guards servers_
+  mutable std::vector<Ref> servers_;  // that have the parts now
   std::atomic<bool> has_left_ = false;
+  std::atomic<std::uint64_t> num_ticks_ = 0;
   std::mutex pushing_;  // one push, tick, cut or restore at a time; guards the members below
-  std::uint64_t sequence_ = 0, num_ticks_ = 0;
+  std::uint64_t sequence_ = 0;
   std::uint64_t unfinished_digest_ = 0;  // of a push that has not reached all servers; 0: none
 };
 

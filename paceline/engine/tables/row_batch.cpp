@@ -33,6 +33,14 @@ void RowBatch::assign(std::span<const Id> ids) {
   }
 }
 
+bool RowBatch::contains(Id id) const {
+  if (table_.empty()) return false;
+  const std::size_t mask = table_.size() - 1;
+  std::size_t at = mix(static_cast<std::uint64_t>(id)) & mask;
+  while (table_[at] != kNone && ids_[first_[table_[at]]] != id) at = (at + 1) & mask;
+  return table_[at] != kNone;
+}
+
 const float* RowBatch::gradient(std::size_t i, std::span<const float> gradients,
                                 std::uint32_t width, std::vector<float>& sum) const {
   const auto of = [&](std::size_t place) { return gradients.data() + place * width; };

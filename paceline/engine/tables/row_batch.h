@@ -23,10 +23,16 @@ class RowBatch {
   Id id(std::size_t i) const { return ids_[first_[i]]; }
   // The number of the id at a place of the batch.
   std::size_t index_of(std::size_t place) const { return index_[place]; }
+  bool contains(Id id) const;
   // The sum of the gradients of the i-th id, `width` floats: in `gradients` if the id occurs once,
   // otherwise in `sum`.
   const float* gradient(std::size_t i, std::span<const float> gradients, std::uint32_t width,
                         std::vector<float>& sum) const;
+  // Calls `visit` with each place of the i-th id, in order.
+  template <class Visit>
+  void for_places(std::size_t i, Visit visit) const {
+    for (std::uint32_t place = first_[i]; place != kNone; place = next_[place]) visit(place);
+  }
   // Tells this batch from others with other ids.
   std::uint64_t digest() const { return digest_; }
 

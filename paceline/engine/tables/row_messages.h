@@ -31,12 +31,25 @@ struct OpenRows {
   std::int64_t timeout_ms = 0;
   std::uint64_t epoch = 0;  // of the slot map
   std::uint32_t server = 0, num_servers = 1;
+  std::uint64_t ticks = 0;  // that have ended, for a worker that comes from a lost server
   static auto fields(auto& m) {
     return std::tie(m.table, m.width, m.optimizer, m.optimizer_numbers, m.consistency, m.bound,
                     m.capacity, m.seed, m.candidates, m.expire_after, m.admit_after,
                     m.initial_range, m.session, m.new_session, m.timeout_ms, m.epoch, m.server,
-                    m.num_servers);
+                    m.num_servers, m.ticks);
   }
+};
+
+// Asks a server of the same host to keep the memory of a table open.
+struct HoldRows {
+  static constexpr std::string_view kName = "tables.hold";
+  static constexpr rpc::Effect kEffect = rpc::Effect::kRepeatable;
+  struct Request {
+    OpenRows open;
+    std::uint64_t memory = 0;  // its number
+    static auto fields(auto& m) { return std::tie(m.open, m.memory); }
+  };
+  using Reply = rpc::Nothing;
 };
 
 struct PullRows {

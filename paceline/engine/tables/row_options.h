@@ -14,7 +14,7 @@ using Id = std::int64_t;
 
 // The optimizers compute what torch::optim's optimizers of these names compute, one step of a row
 // for each push that contains its id. State that a row needs is kept beside the row.
-struct Sgd {
+struct SGD {
   double lr = 0.01, momentum = 0, weight_decay = 0;
 };
 struct Adam {
@@ -27,7 +27,7 @@ struct Adagrad {
 struct RowAdagrad {
   double lr = 0.01, eps = 1e-10;
 };
-using RowOptimizer = std::variant<Sgd, Adam, Adagrad, RowAdagrad>;
+using RowOptimizer = std::variant<SGD, Adam, Adagrad, RowAdagrad>;
 
 // States which pushes of other workers a pull may miss. A worker's clock counts its ticks. Workers
 // that have left or are lost do not count.
@@ -35,7 +35,7 @@ class Consistency {
  public:
   // A pull at clock c holds all pushes up to clock c - 1 and none of clock c: a tick waits for all
   // workers, and then each row that any of them pushed takes one step with the sum of their
-  // gradients, added in the order of the workers' names.
+  // gradients. It is added over the workers, in the order of their names, as an all-reduce adds.
   static Consistency synchronous() { return {Kind::kSynchronous, 0}; }
   // A pull at clock c holds the worker's own pushes and all pushes of all present workers up to
   // clock c - s - 1.

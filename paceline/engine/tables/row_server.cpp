@@ -2,54 +2,160 @@
 
 #include <map>
 #include <mutex>
-#include <string>
+#include <string_view>
+#include <utility>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/log.h"
+#include "paceline/engine/rpc/pool.h"
+#include "paceline/engine/tables/host_directory.h"
 #include "paceline/engine/tables/served_rows.h"
 
 namespace paceline::tables {
 
-// The tables of this server.
-struct RowServer::Shelf {
-  struct Table {
-    MemoryPointer memory;
-    std::uint64_t epoch = 0;  // of the slot map
-    std::uint32_t server = 0, num_servers = 0;
-  };
-  std::mutex mutex;  // guards tables
-  std::map<std::string, Table> tables;
+namespace {
 
-  MemoryPointer open(const OpenRows& request) {
-    const Settings settings = settings_in(request);
-    const std::lock_guard lock(mutex);
-    Table& table = tables[request.table];
-    if (!table.memory) {
-      table = {.memory = TableMemory::make(settings, 1),
-               .epoch = request.epoch,
-               .server = request.server,
-               .num_servers = request.num_servers};
+constexpr std::string_view kAt = " at ";  // "trainer0 at server1": a worker in a table's memory
+
+std::string backup_key(const std::string& server) { return "tables/backups/" + server; }
+
+// The memory of a server's part of a table. Other servers of the host find it under this name.
+std::string memory_name(const OpenRows& request) {
+  return fmt::format("{} part {} of {}, map {}", request.table, request.server, request.num_servers,
+                     request.epoch);
+}
+
+}  // namespace
+
+// The tables of this server, and those that it keeps open for others.
+class RowServer::Shelf {
+ public:
+  std::shared_ptr<ServedRows> open(rpc::Workers& workers, const std::string& backup,
+                                   const OpenRows& request, const std::string& worker) {
+    const auto directory = std::make_shared<HostDirectory>(workers.store(), memory_name(request));
+    const MemoryPointer memory = find(*directory, request);
+    if (!backup.empty()) keep_at(workers, backup, request, *memory);
+    SharedRowsOptions host{
+        .worker = worker + std::string(kAt) + workers.name(),
+        .is_lost = [&workers](const std::string& name) { return is_lost(workers, name); },
+        .next_memory =
+            [directory](const TableMemory& closed, MemoryPointer successor) {
+              return directory->next(closed, std::move(successor));
+            }};
+    try {
+      return std::make_shared<ServedRows>(memory, request, worker, std::move(host));
+    } catch (const MustTakeOver& frozen) {
+      fail(ErrorCode::kPeerLost, {.operation = "open_rows"},
+           "worker {}: open_rows: table '{}': worker {} is frozen in the middle of a change; open "
+           "the table again without a session",
+           worker, request.table, frozen.worker);
     }
-    const std::string difference = settings.difference(table.memory->settings());
+  }
+
+  void hold(rpc::Workers& workers, const HoldRows::Request& request) {
+    const OpenRows& open = request.open;
+    const MemoryPointer memory = HostDirectory(workers.store(), memory_name(open))
+                                     .find_or_make(settings_in(open), Deadline::after(kFind));
+    check(memory->header().number == request.memory,
+          "open_rows: table '{}': server {} cannot be the backup, because it is on another host",
+          open.table, workers.name());
+    const std::lock_guard lock(mutex_);
+    held_[memory_name(open)] = memory;
+  }
+
+ private:
+  struct Part {
+    MemoryPointer memory;
+    bool is_kept = false;  // the backup has the memory
+  };
+  struct Table {
+    std::uint64_t epoch = 0;  // of the slot map
+    std::uint32_t num_servers = 0;
+    std::map<std::uint32_t, Part> parts;  // by the number of the server
+  };
+  static constexpr std::chrono::seconds kFind{20};
+  static constexpr std::chrono::milliseconds kCheck{200};
+
+  // Whether the server of a worker's name in memory is lost.
+  static bool is_lost(rpc::Workers& workers, const std::string& name) {
+    const std::size_t at = name.rfind(kAt);
+    return at != std::string::npos &&
+           workers.wait_until_gone(name.substr(at + kAt.size()), std::chrono::milliseconds(0));
+  }
+
+  MemoryPointer find(const HostDirectory& directory, const OpenRows& request) {
+    const Settings settings = settings_in(request);
+    const std::lock_guard lock(mutex_);
+    const auto [found, is_new] = tables_.try_emplace(
+        request.table, Table{.epoch = request.epoch, .num_servers = request.num_servers});
+    Table& table = found->second;
+    check(table.num_servers == request.num_servers && table.epoch == request.epoch,
+          "open_rows: table '{}': this server has slot map {} of {} servers, but the request has "
+          "slot map {} of {} servers; start the job again with a saved table",
+          request.table, table.epoch, table.num_servers, request.epoch, request.num_servers);
+    MemoryPointer& memory = table.parts[request.server].memory;
+    // After a take-over the memory is another one.
+    const bool is_open =
+        memory && memory->header().state == static_cast<std::uint32_t>(TableState::kOpen);
+    if (!is_open) memory = directory.find_or_make(settings, Deadline::after(kFind));
+    const std::string difference = settings.difference(memory->settings());
     check(difference.empty(), "open_rows: table '{}' is open with other options: {}", request.table,
           difference);
-    check(table.server == request.server && table.num_servers == request.num_servers &&
-              table.epoch == request.epoch,
-          "open_rows: table '{}': this server has slot map {}, in which it is number {} of {}, but "
-          "the request has slot map {}, number {} of {}; start the job again with a saved table",
-          request.table, table.epoch, table.server, table.num_servers, request.epoch,
-          request.server, request.num_servers);
-    return table.memory;
+    return memory;
   }
+
+  void keep_at(rpc::Workers& workers, const std::string& backup, const OpenRows& request,
+               const TableMemory& memory) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (tables_[request.table].parts[request.server].is_kept) return;
+    }
+    const auto is_gone = [&] {
+      return workers.wait_until_gone(backup, std::chrono::milliseconds(0));
+    };
+    bool is_lost = false;
+    try {
+      const rpc::Pool::Blocked blocked;  // two servers may be each other's backups
+      auto call = workers.call<HoldRows>(backup, {request, memory.header().number});
+      do is_lost = is_gone();
+      while (!is_lost && !call.wait_for(kCheck));
+      if (!is_lost) call.get();
+    } catch (const rpc::CallError& error) {
+      is_lost = error.code() == ErrorCode::kPeerLost || is_gone();
+      if (!is_lost) throw;
+    }
+    if (is_lost) {
+      log::warning(fmt::format("server {}: table '{}' has no backup any more: worker {} is lost",
+                               workers.name(), request.table, backup));
+    }
+    const std::lock_guard lock(mutex_);
+    tables_[request.table].parts[request.server].is_kept = true;
+  }
+
+  std::mutex mutex_;  // guards the members below
+  std::map<std::string, Table> tables_;
+  std::map<std::string, MemoryPointer> held_;
 };
 
 RowServer::RowServer() : shelf_(std::make_shared<Shelf>()) {}
 RowServer::~RowServer() = default;
 
-void RowServer::serve(rpc::Workers& workers) {
-  workers.serve_made_by<ServedRows>(
-      [shelf = shelf_](const OpenRows& request, rpc::Context& context) {
-        return std::make_shared<ServedRows>(shelf->open(request), request, context.caller());
+void RowServer::serve(rpc::Workers& workers, const RowServerOptions& options) {
+  if (!options.backup.empty()) workers.store()->set(backup_key(workers.name()), options.backup);
+  workers.serve<HoldRows>(
+      [shelf = shelf_, &workers](const HoldRows::Request& request, rpc::Context& /*context*/) {
+        shelf->hold(workers, request);
+        return rpc::Nothing{};
       });
+  workers.serve_made_by<ServedRows>([shelf = shelf_, &workers, backup = options.backup](
+                                        const OpenRows& request, rpc::Context& context) {
+    return shelf->open(workers, backup, request, context.caller());
+  });
+}
+
+std::string backup_of(Store& store, const std::string& server) {
+  const std::string key = backup_key(server);
+  return store.check({key}) ? store.get(key) : std::string();
 }
 
 }  // namespace paceline::tables

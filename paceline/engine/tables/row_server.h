@@ -1,19 +1,30 @@
 #pragma once
 
 // A server of tables: a worker whose process has the rows of some slots, for workers of other
-// hosts. The first worker that opens a table makes it, in the server's memory.
+// hosts. The first worker that opens a table makes it, in memory of the server's host.
 //
 //   tables::RowServer server;
 //   auto workers = rpc::join({.prepare = [&](rpc::Workers& self) { server.serve(self); }});
 //   workers->wait_until_gone("trainer0");
 //
+// The memory outlives the server's process if another server of the host, its backup, keeps it
+// open. When the server is lost, its workers continue at the backup, in the same memory: their
+// sessions are in it, so each push is applied exactly once.
+//
 // Thread safety: every method may be called from any thread.
 
 #include <memory>
+#include <string>
 
 #include "paceline/engine/rpc/workers.h"
 
 namespace paceline::tables {
+
+struct RowServerOptions {
+  // The name of the backup; empty: none. Two servers may be each other's backups. It does not help
+  // synchronous tables, whose pushes of the current clock are lost with the server.
+  std::string backup{};
+};
 
 class RowServer {
  public:
@@ -23,12 +34,17 @@ class RowServer {
   RowServer(const RowServer&) = delete;
   RowServer& operator=(const RowServer&) = delete;
 
-  // Serves the calls of Tables::open_rows() with TableOptions::servers.
-  void serve(rpc::Workers& workers);
+  // Serves the calls of Tables::open_rows() with TableOptions::servers. `workers` must serve until
+  // they leave. Opening a table fails with Error(kInvalid) if the backup is on another host, and
+  // with errors of the calls if the backup does not answer.
+  void serve(rpc::Workers& workers, const RowServerOptions& options = {});
 
  private:
-  struct Shelf;
+  class Shelf;
   const std::shared_ptr<Shelf> shelf_;  // owners: this object and the open tables of workers
 };
+
+// The name of the backup that a server has announced in the job's store; empty if it has none.
+std::string backup_of(Store& store, const std::string& server);
 
 }  // namespace paceline::tables

@@ -78,6 +78,7 @@ class Rows {
 
   virtual const std::string& name() const = 0;
   virtual std::uint32_t width() const = 0;
+  virtual Consistency consistency() const = 0;
   // The learning rate of all workers from the next push on. Throws Error(kInvalid) if not finite.
   virtual double lr() const = 0;
   virtual void set_lr(double lr) = 0;

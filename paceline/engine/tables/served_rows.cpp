@@ -58,7 +58,7 @@ Settings settings_in(const OpenRows& request) {
                      .expire_after = request.expire_after};
   switch (request.optimizer) {
     case 0:
-      options.optimizer = Sgd{numbers[0], numbers[1], numbers[2]};
+      options.optimizer = SGD{numbers[0], numbers[1], numbers[2]};
       break;
     case 1:
       options.optimizer = Adam{numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]};
@@ -74,16 +74,26 @@ Settings settings_in(const OpenRows& request) {
   return Settings::of(request.table, options);
 }
 
-ServedRows::ServedRows(MemoryPointer memory, const OpenRows& request, const std::string& worker)
+namespace {
+
+SharedRowsOptions with_request(SharedRowsOptions host, const OpenRows& request) {
+  host.table = request.table;
+  host.session = request.session;
+  host.new_session = request.new_session;
+  host.timeout = std::chrono::milliseconds(request.timeout_ms);
+  return host;
+}
+
+}  // namespace
+
+ServedRows::ServedRows(MemoryPointer memory, const OpenRows& request, const std::string& worker,
+                       SharedRowsOptions host)
     : worker_(worker),
       epoch_(request.epoch),
       server_(request.server),
       num_servers_(request.num_servers),
-      rows_(std::move(memory), {.table = request.table,
-                                .worker = worker,
-                                .session = request.session,
-                                .new_session = request.new_session,
-                                .timeout = std::chrono::milliseconds(request.timeout_ms)}) {}
+      rows_(std::move(memory), with_request(std::move(host), request)),
+      num_ticks_(request.ticks) {}
 
 void ServedRows::check_owner(const char* operation, std::uint64_t epoch,
                              std::span<const Id> ids) const {

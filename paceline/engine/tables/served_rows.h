@@ -24,8 +24,10 @@ class ServedRows {
   static constexpr std::string_view kName = "tables.rows";
   using Arguments = OpenRows;
 
-  // `memory` is the server's table; `worker` the one that opens it.
-  ServedRows(MemoryPointer memory, const OpenRows& request, const std::string& worker);
+  // `memory` is the server's table; `worker` the one that opens it. `host` has the worker's name in
+  // that memory, and the functions that depend on the host.
+  ServedRows(MemoryPointer memory, const OpenRows& request, const std::string& worker,
+             SharedRowsOptions host);
 
   PulledRows pull(const PullRows& request);
   rpc::Nothing push(const PushRows& request);
@@ -54,7 +56,7 @@ class ServedRows {
   const std::uint64_t epoch_;
   const std::uint32_t server_, num_servers_;
   SharedRows rows_;
-  std::uint64_t num_ticks_ = 0;
+  std::uint64_t num_ticks_;
   std::optional<TableCut> cut_;  // that the worker is reading, or restoring
   std::vector<float> gradients_;
 };

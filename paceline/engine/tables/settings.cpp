@@ -13,14 +13,14 @@ namespace {
 
 constexpr std::uint64_t kMostEntries = std::numeric_limits<std::uint32_t>::max() - 1;
 
-const char* kOptimizers[] = {"Sgd", "Adam", "Adagrad", "RowAdagrad"};
+constexpr const char* kOptimizers[] = {"SGD", "Adam", "Adagrad", "RowAdagrad"};
 
 // Writes an optimizer's numbers, and throws for those that no optimizer can have.
 struct OptimizerNumbers {
   const std::string& table;
   Settings& settings;
 
-  void operator()(const Sgd& o) const {
+  void operator()(const SGD& o) const {
     require(o.momentum >= 0 && o.momentum < 1 && o.weight_decay >= 0,
             "a momentum in [0, 1) and a weight decay of at least 0");
     settings.lr = o.lr;

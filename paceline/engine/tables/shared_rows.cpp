@@ -35,7 +35,10 @@ void record_staleness(const TableAccess& access) {
 }  // namespace
 
 SharedRows::SharedRows(MemoryPointer memory, SharedRowsOptions options)
-    : options_(std::move(options)), width_(memory->settings().width), memory_(std::move(memory)) {
+    : options_(std::move(options)),
+      width_(memory->settings().width),
+      consistency_(consistency_of(memory->settings())),
+      memory_(std::move(memory)) {
   TableAccess own = access("open_rows");
   join_table(own, options_.worker, {options_.session, options_.new_session});
   index_ = own.index;
@@ -189,9 +192,8 @@ void SharedRows::tick() {
       const auto first = static_cast<std::uint32_t>(clock * kSweptSlots % kNumSlots);
       remove_expired(access, first, first + kSweptSlots);
     }
-    const Consistency consistency = consistency_of(access.memory->settings());
-    if (consistency.kind() != Consistency::Kind::kAsynchronous && clock > consistency.bound())
-      wait_for_clocks(access, clock - consistency.bound());
+    if (consistency_.kind() != Consistency::Kind::kAsynchronous && clock > consistency_.bound())
+      wait_for_clocks(access, clock - consistency_.bound());
     if (is_synchronous(*access.memory)) apply_stages(access, clock - 1);
   };
   try {

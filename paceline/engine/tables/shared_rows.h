@@ -45,6 +45,7 @@ class SharedRows final : public Rows {
   void tick() override;
   const std::string& name() const override { return options_.table; }
   std::uint32_t width() const override { return width_; }
+  Consistency consistency() const override { return consistency_; }
   double lr() const override;
   void set_lr(double lr) override;
   std::uint64_t session() const override;
@@ -68,7 +69,8 @@ class SharedRows final : public Rows {
 
   const SharedRowsOptions options_;
   const OwnerProcess process_;
-  std::uint32_t width_ = 0;
+  const std::uint32_t width_;
+  const Consistency consistency_;
   std::uint32_t index_ = 0, token_ = 0;
 
   mutable std::mutex moving_;  // guards memory_

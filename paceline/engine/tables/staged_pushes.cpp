@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <vector>
 
+#include "paceline/engine/collectives/kernels/reduce.h"
 #include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/tables/row_store.h"
@@ -33,6 +35,59 @@ std::vector<std::uint32_t> in_order_of_names(const TableMemory& memory, std::uin
   });
   return order;
 }
+
+// The gradients of a clock. Those of a row are added for each worker first, in the order of its
+// pushes, and then over the workers in the order of their names, by the tree of collectives
+// (collectives/kernels/reduce.h). So the sum has the bits of an all-reduce.
+class ClockGradients {
+ public:
+  ClockGradients(const TableMemory& memory, std::uint64_t workers) {
+    const std::uint32_t width = memory.settings().width;
+    for (const std::uint32_t worker : in_order_of_names(memory, workers)) {
+      const std::uint64_t rows = memory.worker(worker).staged_rows;
+      const Id* const staged = memory.staged_ids(worker);
+      ids_.insert(ids_.end(), staged, staged + rows);
+      for (std::uint64_t i = 0; i < rows; ++i)
+        places_.push_back({worker, memory.staged_gradients(worker) + i * width});
+    }
+    batch_.assign(ids_);
+  }
+
+  const RowBatch& batch() const { return batch_; }
+  // The sum for the i-th row, valid until the next call.
+  const float* sum_of(std::size_t i, std::uint32_t width) {
+    std::optional<std::uint32_t> worker;
+    sums_.clear();
+    batch_.for_places(i, [&](std::uint32_t place) {
+      const auto& [pusher, gradient] = places_[place];
+      if (pusher == worker) {
+        float* const sum = sums_.data() + sums_.size() - width;
+        for (std::uint32_t j = 0; j < width; ++j) sum[j] += gradient[j];
+      } else {
+        sums_.insert(sums_.end(), gradient, gradient + width);
+        worker = pusher;
+      }
+    });
+    const std::size_t num_workers = sums_.size() / width;
+    auto* const bytes = reinterpret_cast<std::byte*>(sums_.data());
+    sources_.clear();
+    for (std::size_t k = 0; k < num_workers; ++k)
+      sources_.push_back(bytes + k * width * sizeof(float));
+    if (num_workers > 1) reduce(sources_, bytes, width, Dtype::kFloat32, ReduceOp::kSum);
+    return sums_.data();
+  }
+
+ private:
+  struct Place {
+    std::uint32_t worker;
+    const float* gradient;
+  };
+  std::vector<Id> ids_;        // of all workers
+  std::vector<Place> places_;  // of these ids
+  RowBatch batch_;
+  std::vector<float> sums_;  // of a row: [workers, width]
+  std::vector<const std::byte*> sources_;
+};
 
 }  // namespace
 
@@ -84,21 +139,11 @@ void apply_stages(const TableAccess& access, std::uint64_t clock) {
     begin.set(header.apply_clock, clock + 1);
     begin.commit();
   }
-  std::vector<Id> ids;
-  std::vector<float> gradients;
   const std::uint32_t width = memory.settings().width;
-  for (const std::uint32_t worker : in_order_of_names(memory, header.apply_workers)) {
-    const std::uint64_t rows = memory.worker(worker).staged_rows;
-    const Id* const staged = memory.staged_ids(worker);
-    const float* const values = memory.staged_gradients(worker);
-    ids.insert(ids.end(), staged, staged + rows);
-    gradients.insert(gradients.end(), values, values + rows * width);
-  }
-  RowBatch batch;
-  batch.assign(ids);
-  std::vector<float> sum;
+  ClockGradients all(memory, header.apply_workers);
+  const RowBatch& batch = all.batch();
   for (std::size_t i = header.apply_position; i < batch.size(); ++i) {
-    push_row(access, batch.id(i), batch.gradient(i, gradients, width, sum),
+    push_row(access, batch.id(i), all.sum_of(i, width),
              [&](Transaction& transaction) { transaction.set(header.apply_position, i + 1); });
   }
   Transaction end(access);

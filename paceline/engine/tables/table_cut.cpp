@@ -9,8 +9,6 @@ namespace paceline::tables {
 
 namespace {
 
-constexpr std::size_t kSessionNumbers = 5;
-
 TableCut without_rows(const TableCut& cut) {
   return {.width = cut.width,
           .optimizer = cut.optimizer,
@@ -35,9 +33,10 @@ void add_id(TableCut& to, const TableCut& from, std::size_t i, std::size_t row) 
 
 // For each session the record with the largest sequence.
 void add_sessions(std::map<std::int64_t, std::vector<std::int64_t>>& all, const TableCut& part) {
-  for (std::size_t i = 0; i + kSessionNumbers <= part.sessions.size(); i += kSessionNumbers) {
+  for (std::size_t i = 0; i + TableCut::kSessionNumbers <= part.sessions.size();
+       i += TableCut::kSessionNumbers) {
     const auto begin = part.sessions.begin() + static_cast<std::ptrdiff_t>(i);
-    std::vector<std::int64_t> record(begin, begin + kSessionNumbers);
+    std::vector<std::int64_t> record(begin, begin + TableCut::kSessionNumbers);
     auto& known = all[record[0]];
     if (known.empty() || known[1] < record[1]) known = std::move(record);
   }

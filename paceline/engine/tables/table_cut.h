@@ -7,6 +7,7 @@
 // right row when it is repeated after the restoration, and one that was applied is not applied
 // again.
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -18,6 +19,8 @@
 namespace paceline::tables {
 
 struct TableCut {
+  static constexpr std::size_t kSessionNumbers = 5;
+
   // The rows' bytes depend on these values; a table with others cannot take them.
   std::uint32_t width = 0;
   std::string optimizer;         // "RowAdagrad"
@@ -35,8 +38,8 @@ struct TableCut {
   std::vector<std::uint8_t> admitted;  // 1 if the id has a row
   std::vector<float> rows;             // [admitted ids, row_floats]
 
-  // Five numbers for each session: its number, and sequence, position, size and digest of its last
-  // push.
+  // kSessionNumbers for each session: its number, and sequence, position, size and digest of its
+  // last push.
   std::vector<std::int64_t> sessions;
 
   bool operator==(const TableCut&) const = default;

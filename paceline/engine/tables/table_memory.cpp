@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/tables/row_update.h"
 
 namespace paceline::tables {
@@ -26,7 +27,7 @@ std::shared_ptr<TableMemory> TableMemory::make(const Settings& settings, std::ui
   if (!file) no_memory(layout.bytes);
   Mapping mapping = Mapping::of_file(file, layout.bytes, Pages::kOnTouch);
   if (!mapping) no_memory(layout.bytes);
-  const std::shared_ptr<TableMemory> memory(
+  std::shared_ptr<TableMemory> memory(
       new TableMemory(std::move(file), std::move(mapping), settings));
   memory->allocate(0, layout.entries);  // they are zero
   TableHeader& header = memory->header();

@@ -9,6 +9,7 @@
 
 #include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/system/host.h"
 #include "paceline/engine/core/system/thread.h"
 #include "paceline/engine/tables/transaction.h"
@@ -39,6 +40,14 @@ bool is_dead(const WorkerSlot& slot) {
   if (phase_of(slot) != WorkerPhase::kJoining && status->start_ticks != slot.start_ticks)
     return true;
   return (status->state == 'Z' || status->state == 'X') && !has_threads(pid);
+}
+
+void reset(WorkerCounts& counts) {
+  for (LongWord* const count :
+       {&counts.pulled_ids, &counts.pushed_ids, &counts.pushed_rows, &counts.duplicate_pushes,
+        &counts.dropped_gradients, &counts.torn_reads, &counts.expired_rows,
+        &counts.largest_staleness, &counts.staleness_sum, &counts.pulls})
+    *count = 0;
 }
 
 void open_locks_of(const TableMemory& memory, std::uint32_t token) {
@@ -137,10 +146,11 @@ std::uint32_t take_session(const TableAccess& access, const SessionWish& wish) {
 void start_clock(const TableAccess& access) {
   const TableMemory& memory = *access.memory;
   const std::uint64_t bound = memory.settings().bound;
-  std::uint64_t largest = 0;
+  std::optional<std::uint64_t> others;  // the largest clock of the others that are present
   for (std::uint32_t i = 0; i < kMaxWorkers; ++i)
-    if (is_present(memory.worker(i))) largest = std::max(largest, memory.worker(i).clock.load());
-  if (largest == 0) largest = access.header().now;  // nobody else is there
+    if (i != access.index && is_present(memory.worker(i)))
+      others = std::max(others.value_or(0), memory.worker(i).clock.load());
+  const std::uint64_t largest = others.value_or(access.header().now);
   const bool is_bounded =
       consistency_of(memory.settings()).kind() != Consistency::Kind::kAsynchronous;
   access.self().clock = is_bounded ? largest - std::min(largest, bound) : largest;
@@ -187,6 +197,7 @@ void join_table(TableAccess& access, const std::string& name, const SessionWish&
   slot.staged_rows = 0;
   slot.staged_clock = 0;
   slot.clock = 0;  // until it is known, nobody may run ahead
+  reset(slot.counts);
   try {
     if (session.known) end_former_worker(access, *session.known);
     const LockGuard guard(access, memory.header().repairing);

@@ -49,6 +49,8 @@ class Tables {
   std::unique_ptr<Rows> open_rows(const std::string& name, const RowOptions& options,
                                   const TableOptions& table_options = {});
 
+  rpc::Workers& workers() const { return workers_; }
+
  private:
   rpc::Workers& workers_;
 };

@@ -13,6 +13,7 @@
 
 #include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/json_text.h"
 #include "paceline/engine/core/log.h"
 #include "paceline/engine/core/system/host.h"

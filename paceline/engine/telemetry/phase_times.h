@@ -11,10 +11,9 @@
 #include <array>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
-#include <string_view>
-
-#include "paceline/engine/telemetry/timeline.h"
+#include <utility>
 
 namespace paceline {
 
@@ -27,13 +26,7 @@ enum class Phase {
   kEvaluation,
   kCheckpoint
 };
-inline constexpr std::size_t kNumPhases = 7;
-
-constexpr std::string_view name_of(Phase phase) {
-  constexpr std::array<std::string_view, kNumPhases> kNames = {
-      "data", "forward", "backward", "communication", "optimizer", "evaluation", "checkpoint"};
-  return kNames[static_cast<std::size_t>(phase)];
-}
+class Timeline;
 
 class PhaseTimes {
  public:
@@ -71,20 +64,15 @@ class PhaseTimes {
     record(phase, begin, end);
   }
   // Records a span on the timeline only.
-  void record(Phase phase, Clock::time_point begin, Clock::time_point end) {
-    if (!timeline_) return;
-    timeline_->add(SpanKind::kPhase, static_cast<std::uint8_t>(phase), 0, begin, end);
-  }
-  void record_step(std::int64_t step, Clock::time_point begin) {
-    if (timeline_) timeline_->add(SpanKind::kStep, 0, step, begin, Clock::now());
-  }
+  void record(Phase phase, Clock::time_point begin, Clock::time_point end);
+  void record_step(std::int64_t step, Clock::time_point begin);
   // Adds seconds without a span on the timeline.
   void add(Phase phase, double seconds) { seconds_[static_cast<std::size_t>(phase)] += seconds; }
   double seconds(Phase phase) const { return seconds_[static_cast<std::size_t>(phase)]; }
   void clear() { seconds_ = {}; }
 
  private:
-  std::array<double, kNumPhases> seconds_{};
+  std::array<double, static_cast<std::size_t>(Phase::kCheckpoint) + 1> seconds_{};
   std::shared_ptr<Timeline> timeline_;
 };
 

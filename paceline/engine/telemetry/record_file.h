@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "paceline/engine/core/bytes.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/system/fd.h"
 #include "paceline/engine/core/system/host.h"
 #include "paceline/engine/core/system/io.h"

@@ -5,6 +5,7 @@ set(SOURCES
   flight_file.cpp
   flight_recorder.cpp
   metrics_log.cpp
+  phase_times.cpp
   record_file.cpp
   step_log.cpp
   timeline.cpp

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/system/io.h"
 #include "paceline/engine/core/system/safe_files.h"
 #include "paceline/engine/telemetry/record_file.h"

@@ -16,6 +16,7 @@
 
 #include "paceline/engine/core/awake_clock.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/system/fd.h"
 #include "paceline/engine/core/system/io.h"
 #include "paceline/engine/core/timing.h"

@@ -22,7 +22,7 @@ struct LinkOptions {
   // Names a part of the host, to which this rank then belongs; empty for the whole host. Ranks of
   // different parts share no memory and communicate over TCP, as if they were on different hosts.
   // Use it to try out many hosts on one machine. At most 255 bytes.
-  std::string host;
+  std::string host = {};
   // Encrypts the TCP connections (transport/FORMAT.md, section 7); the ranks of a host trust its
   // kernel. All ranks must choose the same. Only the engine's own connections can be encrypted:
   // Error(kUnsupported) with another backend.

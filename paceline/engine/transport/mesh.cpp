@@ -12,6 +12,7 @@
 #include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/transport/control_messages.h"
 #include "paceline/engine/transport/wire.h"
 

@@ -221,6 +221,6 @@ class FailureDomain {
 inline constexpr const char* kAdviceForLate =
     "see the output of the late rank; if it is only slow, raise the timeout "
     "(GroupOptions::timeout, "
-    "CallOptions::timeout)";
+    "CollectiveOptions::timeout)";
 
 }  // namespace paceline

@@ -9,6 +9,7 @@
 
 #include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/files/checkpoint/file_system.h"
 #include "paceline/files/checkpoint/manifest.h"
 

@@ -14,11 +14,15 @@
 #include "paceline/engine/core/authentication.h"
 #include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/json_text.h"
 #include "paceline/engine/core/log.h"
 #include "paceline/engine/core/system/safe_files.h"
 #include "paceline/files/checkpoint/box_file.h"
 #include "paceline/files/checkpoint/file_system.h"
+#include "paceline/files/checkpoint/manifest.h"
+#include "paceline/files/checkpoint/run_mark.h"
+#include "paceline/files/checkpoint/writer_claim.h"
 
 namespace paceline {
 
@@ -89,6 +93,15 @@ void check_folder(const std::string& folder) {
 
 }  // namespace
 
+CheckpointDirectory::CheckpointDirectory(std::string path, CheckpointDirectoryOptions options)
+    : CheckpointDirectory(std::move(path), std::move(options), FileSystem::real()) {}
+
+CheckpointDirectory::~CheckpointDirectory() = default;
+
+std::optional<RunMark> CheckpointDirectory::mark() const { return read_run_mark(path_, files_); }
+
+const std::string& CheckpointDirectory::workspace() const { return claim_->workspace(); }
+
 CheckpointDirectory::CheckpointDirectory(std::string path, CheckpointDirectoryOptions options,
                                          FileSystem& files)
     : path_(std::move(path)), options_(std::move(options)), files_(files) {
@@ -105,7 +118,7 @@ CheckpointDirectory::CheckpointDirectory(std::string path, CheckpointDirectoryOp
   }
   path_ = without_links(path_);
   if (is_new) sync_directory(files_, fs::absolute(path_).lexically_normal().parent_path().string());
-  claim_.emplace(path_, options_.writer, options_.lock_timeout, files_);
+  claim_ = std::make_unique<WriterClaim>(path_, options_.writer, options_.lock_timeout, files_);
 }
 
 std::string CheckpointDirectory::folder_of(std::int64_t step) const {
@@ -119,7 +132,7 @@ std::string CheckpointDirectory::temporary_folder(std::int64_t step) const {
 
 // Error(kInvalid) when the directory was opened for reading only.
 const WriterClaim& CheckpointDirectory::claim() const {
-  check(claim_.has_value(), "checkpoint directory {}: it was opened for reading only", path_);
+  check(claim_ != nullptr, "checkpoint directory {}: it was opened for reading only", path_);
   return *claim_;
 }
 

@@ -6,41 +6,21 @@
 // Thread safety: none; one thread at a time. Any number of readers may load while one writer saves.
 
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "paceline/files/checkpoint/file_system.h"
-#include "paceline/files/checkpoint/manifest.h"
-#include "paceline/files/checkpoint/writer_claim.h"
+#include "paceline/files/checkpoint/writer_id.h"
 
 namespace paceline {
 
-// Names the run of a directory's checkpoints, in DIR/.run, so that no job mistakes the state of an
-// older job for its own.
-struct RunMark {
-  std::string run;  // chosen at random when the run begins; the jobs that continue it keep it
-  // The launcher's name for the job whose restarts continue the run automatically; nothing: no
-  // job's restarts do.
-  std::optional<std::string> job;
-  // The seed of the run's sampler and transforms; messages that tell two runs apart show it.
-  std::optional<std::uint64_t> seed;
-
-  bool operator==(const RunMark&) const = default;
-};
-
-// Returns nullopt when there is no mark. An invalid mark is logged and counts as none.
-std::optional<RunMark> read_run_mark(const std::string& directory,
-                                     FileSystem& files = FileSystem::real());
-
-// Replaces the mark in one step: writes a file in `workspace` (writer_claim.h), then renames it.
-// The mark is on the disk when this returns. After an Error(kSystem) the previous mark is still
-// there.
-void write_run_mark(const std::string& directory, const std::string& workspace, const RunMark& mark,
-                    FileSystem& files = FileSystem::real());
+class FileSystem;
+class WriterClaim;
+struct Manifest;
+struct RunMark;
 
 struct CheckpointDirectoryOptions {
   int keep = 3;            // the number of newest checkpoints that remain after a save
@@ -74,33 +54,11 @@ class CheckpointDirectory {
   // A writer creates the folder, claims it for as long as this object exists, and removes the
   // unfinished work of earlier writers. Errors of WriterClaim; Error(kSystem) when the folder
   // cannot be created.
-  explicit CheckpointDirectory(std::string path, CheckpointDirectoryOptions options = {},
-                               FileSystem& files = FileSystem::real());
+  explicit CheckpointDirectory(std::string path, CheckpointDirectoryOptions options = {});
+  ~CheckpointDirectory();
   CheckpointDirectory(const CheckpointDirectory&) = delete;
   CheckpointDirectory& operator=(const CheckpointDirectory&) = delete;
 
-  // Saves a checkpoint: calls `write`, which writes the files into the folder that it is given and
-  // returns their manifest, and commits the folder. When this returns, the checkpoint survives a
-  // power cut. A checkpoint of the same step is replaced. Then the checkpoints up to this step are
-  // removed, except the newest `keep`. Checkpoints of later steps, which exist when an older step
-  // was loaded, stay.
-  // After an error the unfinished checkpoint is removed, the older ones are intact and the caller
-  // may go on. Error(kAborted) means that a newer generation has taken over; nothing was changed.
-  // When `write` throws DiskFull, the oldest checkpoint is removed, but never the newest one that
-  // verifies, and `write` is called again. From then on the oldest is removed before each save.
-  // Requires: step >= 0, a writer.
-  using WriteFiles = std::function<Manifest(const std::string& folder)>;
-  void save_files(std::int64_t step, const WriteFiles& write);
-
-  // Among the checkpoints of steps before `before`, finds the newest whose manifest can be read and
-  // names no run other than `run` (if `run` is empty, any run). Its tensors are not verified.
-  // `on_refused` is called with the reason for each newer checkpoint that was skipped.
-  using OnRefused = std::function<void(std::int64_t step, const std::string& reason)>;
-  std::optional<Manifest> newest_before(std::int64_t before, const std::string& run,
-                                        const OnRefused& on_refused) const;
-
-  // Checks the manifest, not the files. Error(kCorrupt) when the manifest cannot be used.
-  Manifest read_manifest(std::int64_t step) const;
   std::string folder_of(std::int64_t step) const;
   // Reads and checks every byte. Error(kInvalid), with the steps that exist, when this step does
   // not; Error(kCorrupt) when the checkpoint is damaged.
@@ -115,19 +73,41 @@ class CheckpointDirectory {
   // The steps that have a committed folder, in ascending order. The checkpoints are not verified.
   std::vector<std::int64_t> list() const;
 
-  // Reads the RunMark.
-  std::optional<RunMark> mark() const { return read_run_mark(path_, files_); }
-  // Throws the errors of write_run_mark(), and the Error(kAborted) of save_files(). Requires: a
-  // writer.
-  void set_mark(const RunMark& mark);
-
   // The number of checkpoints that the disk has room for; nullopt if it was never full.
   std::optional<int> room() const { return room_; }
 
   const std::string& path() const { return path_; }
+
+ public:  // internal
+  CheckpointDirectory(std::string path, CheckpointDirectoryOptions options, FileSystem& files);
+  // Saves a checkpoint: calls `write`, which writes the files into the folder that it is given and
+  // returns their manifest, and commits the folder. When this returns, the checkpoint survives a
+  // power cut. A checkpoint of the same step is replaced. Then the checkpoints up to this step are
+  // removed, except the newest `keep`. Checkpoints of later steps, which exist when an older step
+  // was loaded, stay.
+  // After an error the unfinished checkpoint is removed, the older ones are intact and the caller
+  // may go on. Error(kAborted) means that a newer generation has taken over; nothing was changed.
+  // When `write` throws DiskFull, the oldest checkpoint is removed, but never the newest one that
+  // verifies, and `write` is called again. From then on the oldest is removed before each save.
+  // Requires: step >= 0, a writer.
+  using WriteFiles = std::function<Manifest(const std::string& folder)>;
+  void save_files(std::int64_t step, const WriteFiles& write);
+  // Among the checkpoints of steps before `before`, finds the newest whose manifest can be read and
+  // names no run other than `run` (if `run` is empty, any run). Its tensors are not verified.
+  // `on_refused` is called with the reason for each newer checkpoint that was skipped.
+  using OnRefused = std::function<void(std::int64_t step, const std::string& reason)>;
+  std::optional<Manifest> newest_before(std::int64_t before, const std::string& run,
+                                        const OnRefused& on_refused) const;
+  // Checks the manifest, not the files. Error(kCorrupt) when the manifest cannot be used.
+  Manifest read_manifest(std::int64_t step) const;
+  // Reads the RunMark.
+  std::optional<RunMark> mark() const;
+  // Throws the errors of write_run_mark(), and the Error(kAborted) of save_files(). Requires: a
+  // writer.
+  void set_mark(const RunMark& mark);
   FileSystem& files() const { return files_; }
   // The folder in which a writer prepares its changes before it commits them. Requires: a writer.
-  const std::string& workspace() const { return claim_->workspace(); }
+  const std::string& workspace() const;
 
  private:
   std::string temporary_folder(std::int64_t step) const;
@@ -147,7 +127,7 @@ class CheckpointDirectory {
   const CheckpointDirectoryOptions options_;
   FileSystem& files_;
   std::optional<int> room_;
-  std::optional<WriterClaim> claim_;  // only a writer has one
+  std::unique_ptr<WriterClaim> claim_;  // only a writer has one
 };
 
 }  // namespace paceline

@@ -148,7 +148,7 @@ void CheckpointTeam::find_who_sees(const std::string& path) {
   const std::int32_t mine =
       group_->rank() == 0 || (!owner.empty() && owner_of(files_, workspace) == owner) ? 1 : 0;
   std::vector<std::int32_t> all(static_cast<std::size_t>(group_->world_size()));
-  background_->all_gather(std::span(&mine, 1), std::span(all));
+  background_->all_gather(std::span(all), std::span(&mine, 1));
   for (const std::int32_t one : all) sees_.push_back(one != 0);
   const auto blind = std::ranges::count(sees_, false);
   if (blind > 0 && group_->rank() == 0) {

@@ -54,6 +54,8 @@
 #include "paceline/files/checkpoint/box_plan.h"
 #include "paceline/files/checkpoint/checkpoint_directory.h"
 #include "paceline/files/checkpoint/checkpoint_writer.h"
+#include "paceline/files/checkpoint/file_system.h"
+#include "paceline/files/checkpoint/manifest.h"
 
 namespace paceline {
 

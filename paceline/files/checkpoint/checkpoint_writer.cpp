@@ -13,6 +13,7 @@
 
 #include "paceline/engine/core/awake_clock.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/log.h"
 #include "paceline/engine/core/system/thread.h"
 

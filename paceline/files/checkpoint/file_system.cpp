@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/system/safe_files.h"
 
 namespace paceline {
@@ -21,13 +22,13 @@ namespace paceline {
 namespace {
 
 // The opened parent folder of a path, and the path's last component.
-struct Place {
+struct FilePlace {
   Fd folder;
   std::string name;
 };
 
 // Returns a place without a folder, and sets errno, when the folder cannot be opened.
-Place place_of(const std::string& path) {
+FilePlace place_of(const std::string& path) {
   const auto slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
   return {open_without_links(folder, O_PATH | O_DIRECTORY),
@@ -48,7 +49,7 @@ class RealFileSystem final : public FileSystem {
   int fsync(int fd) override { return ::fsync(fd); }
   int close(int fd) override { return ::close(fd); }
   int mkdir(const std::string& path, mode_t mode) override {
-    const Place place = place_of(path);
+    const FilePlace place = place_of(path);
     return place.folder ? ::mkdirat(place.folder.get(), place.name.c_str(), mode) : -1;
   }
   int rename(const std::string& from, const std::string& to) override { return move(from, to, 0); }
@@ -60,15 +61,15 @@ class RealFileSystem final : public FileSystem {
 
  private:
   static int move(const std::string& from, const std::string& to, unsigned flags) {
-    const Place source = place_of(from);
+    const FilePlace source = place_of(from);
     if (!source.folder) return -1;
-    const Place target = place_of(to);
+    const FilePlace target = place_of(to);
     if (!target.folder) return -1;
     return ::renameat2(source.folder.get(), source.name.c_str(), target.folder.get(),
                        target.name.c_str(), flags);
   }
   static int remove(const std::string& path, int flags) {
-    const Place place = place_of(path);
+    const FilePlace place = place_of(path);
     return place.folder ? ::unlinkat(place.folder.get(), place.name.c_str(), flags) : -1;
   }
 };

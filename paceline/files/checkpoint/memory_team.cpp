@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "paceline/engine/collectives/group/engine_group.h"
 #include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/json_text.h"
@@ -170,7 +171,7 @@ MemoryTeam::MemoryTeam(std::shared_ptr<ProcessGroup> group, const std::string& p
   using Name = std::array<std::int64_t, 3>;
   const Name mine = {group_->hosts().host_of[self], device, inode};
   std::vector<std::int64_t> all(mine.size() * static_cast<std::size_t>(group_->world_size()));
-  group_->all_gather(std::span(mine), std::span(all));
+  group_->all_gather(std::span(all), std::span(mine));
   std::map<Name, int> numbers;
   std::vector<int> memory_of;
   for (std::size_t i = 0; i < all.size(); i += mine.size()) {
@@ -273,7 +274,7 @@ std::optional<Error> MemoryTeam::write(int slot, const std::vector<HeldMemory>& 
                             .peer = *second_writer(self)});
       }
     }
-    const auto works = group_->batch_isend_irecv(messages);
+    const auto works = engine(*group_).batch_isend_irecv(messages);
     for (const auto& stream : streams) {
       if (round < stream->pieces.size() && !std::ranges::count(arriving, stream.get()))
         keep(*stream);
@@ -317,7 +318,7 @@ bool MemoryTeam::save(std::int64_t step, const std::vector<HeldMemory>& held,
   if (!all_have(step, failure)) return false;
   const std::array<std::int64_t, 2> mine = {open.slot, static_cast<std::int64_t>(open.newest)};
   std::vector<std::int64_t> all(2 * world);
-  group_->all_gather(std::span(mine), std::span(all));
+  group_->all_gather(std::span(all), std::span(mine));
   const auto keeper = static_cast<std::size_t>(memories_.neighbours(group_->rank()).front());
   const int slot = static_cast<int>(all[2 * keeper]);
   std::int64_t newest = 0;  // the newest save in any memory

@@ -13,6 +13,7 @@
 
 #include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/json_text.h"
 #include "paceline/engine/core/system/safe_files.h"
 #include "paceline/files/checkpoint/file_system.h"

@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 
+#include "paceline/files/images/decode_options.h"
 #include "paceline/files/images/image.h"
 
 namespace paceline::images {
@@ -68,12 +69,6 @@ std::unique_ptr<Codec> open_png(std::span<const std::byte> bytes, const std::str
 // text that is longer than 1 MiB when decompressed. `file` is the whole file. Thread safety: a pure
 // function.
 int png_orientation(std::span<const std::byte> file);
-
-struct DecodeOptions {
-  std::int64_t max_pixels = 178'956'970;      // Pillow's limit as well
-  std::int64_t max_file_bytes = 256LL << 20;  // the longest file, see image_files.h
-  bool exif_transpose = true;  // turn by EXIF or XMP, unlike torchvision's ImageFolder
-};
 
 // A JPEG or PNG in memory, which is decoded as a whole or in part.
 //

@@ -11,13 +11,9 @@
 #include <memory>
 #include <span>
 
-namespace paceline::images {
+#include "paceline/files/images/image_size.h"
 
-// A size in pixels.
-struct Size {
-  int width = 0, height = 0;
-  bool operator==(const Size&) const = default;
-};
+namespace paceline::images {
 
 struct Region {
   int x = 0, y = 0, width = 0, height = 0;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/files/images/image_operations.h"
 #include "paceline/files/images/resample.h"
 
 namespace paceline::images {

@@ -11,6 +11,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/log.h"
 #include "paceline/engine/core/logical_shards.h"
 #include "paceline/launcher/coordination/coordinator.h"

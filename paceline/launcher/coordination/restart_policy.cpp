@@ -6,6 +6,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 
 namespace paceline::launcher {
 namespace {

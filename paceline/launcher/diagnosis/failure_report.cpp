@@ -12,6 +12,7 @@
 #include <sys/statvfs.h>
 
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/number_text.h"
 
 namespace paceline::launcher {

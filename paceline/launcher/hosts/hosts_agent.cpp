@@ -9,6 +9,7 @@
 
 #include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/launcher/hosts/remote_end.h"
 #include "paceline/launcher/process/process.h"
 #include "paceline/launcher/process/rank_resources.h"

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/launcher/hosts/hosts_agent.h"
 #include "paceline/launcher/messages/agent_messages.h"
 #include "paceline/launcher/process/process_end.h"

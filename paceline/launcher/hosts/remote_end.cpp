@@ -13,6 +13,7 @@
 
 #include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/system/io.h"
 #include "paceline/launcher/messages/keep_alive.h"
 #include "paceline/launcher/messages/remote_frames.h"

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/system/host.h"
 #include "paceline/launcher/diagnosis/failure_report.h"
 #include "paceline/launcher/messages/clock_comparison.h"

@@ -12,6 +12,7 @@
 #include "paceline/engine/collectives/flight/explain.h"
 #include "paceline/engine/core/deadline.h"
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/json_text.h"
 #include "paceline/engine/core/option_text.h"
 #include "paceline/engine/core/system/host.h"

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/option_text.h"
 #include "paceline/engine/telemetry/timeline_file.h"
 #include "paceline/launcher/job_timeline/timeline_trace.h"

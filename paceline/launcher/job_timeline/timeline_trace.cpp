@@ -15,8 +15,10 @@
 
 #include "paceline/engine/collectives/collective.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/json_text.h"
 #include "paceline/engine/core/system/fd.h"
+#include "paceline/engine/telemetry/phase_names.h"
 #include "paceline/engine/telemetry/phase_times.h"
 #include "paceline/engine/telemetry/timeline_file.h"
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 
 namespace paceline::launcher {
 namespace {

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/system/host.h"
 #include "paceline/launcher/process/rank_resources.h"
 

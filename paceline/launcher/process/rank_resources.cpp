@@ -14,6 +14,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/system/socket.h"
 
 namespace paceline::launcher {

@@ -19,6 +19,7 @@
 
 #include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/system/fd.h"
 #include "paceline/engine/core/system/io.h"
 #include "paceline/launcher/process/descendants.h"

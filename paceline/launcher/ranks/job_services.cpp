@@ -8,6 +8,7 @@
 
 #include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/system/io.h"
 #include "paceline/engine/core/system/socket.h"
 #include "paceline/engine/rendezvous/launch_environment.h"

@@ -15,10 +15,11 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/engine/collectives/group/engine_group.h"
 #include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/deadline.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/system/io.h"
 #include "paceline/engine/core/system/thread.h"
 #include "paceline/engine/store/memory_store.h"
@@ -261,7 +262,7 @@ void spawn_threads(int num_ranks, const std::function<void(ProcessGroup&)>& body
       who.rank = who.local_rank = rank;
       who.world_size = who.local_world_size = num_ranks;
       try {
-        ProcessGroup group(
+        EngineGroup group(
             {who, store, secret}, "world", ranks,
             {.timeout = options.timeout, .link = {.transport = TransportKind::kLoopback}});
         run_rank(group, body, first);

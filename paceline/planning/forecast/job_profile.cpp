@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/json_text.h"
 #include "paceline/engine/core/system/safe_files.h"
 #include "paceline/planning/schedules/named_schedules.h"

@@ -6,6 +6,7 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/planning/forecast/step_parts.h"
 #include "paceline/planning/schedules/named_schedules.h"
+#include "paceline/planning/schedules/schedule_clock.h"
 #include "paceline/planning/schedules/search.h"
 #include "paceline/planning/schedules/simulate.h"
 

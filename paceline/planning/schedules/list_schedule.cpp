@@ -2,6 +2,7 @@
 #include <limits>
 #include <tuple>
 
+#include "paceline/planning/schedules/schedule_clock.h"
 #include "paceline/planning/schedules/search.h"
 #include "paceline/planning/schedules/simulate.h"
 

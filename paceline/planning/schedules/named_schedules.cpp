@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/planning/schedules/schedule_makers.h"
 
 namespace paceline::pipeline {
 namespace {

@@ -33,23 +33,6 @@ struct PipelineScheduleSize {
   int stages_per_rank = 1;
 };
 
-}  // namespace paceline
-
-namespace paceline::pipeline {
-
-// One function for each named schedule. All of these throw Error(kInvalid) for numbers below 1.
-PipelineSchedule gpipe(const PipelineScheduleSize& size);
-// Throws Error(kInvalid) for several stages per rank.
-PipelineSchedule one_f_one_b(const PipelineScheduleSize& size);
-// The micro-batches form max(1, M / ranks) rounds of equal size; throws Error(kInvalid) if they
-// cannot.
-PipelineSchedule interleaved_one_f_one_b(const PipelineScheduleSize& size);
-PipelineSchedule zero_bubble(const PipelineScheduleSize& size);
-
-}  // namespace paceline::pipeline
-
-namespace paceline {
-
 // {"gpipe", "1f1b", "interleaved-1f1b", "zero-bubble"}.
 std::span<const std::string_view> pipeline_schedule_names();
 // Throws Error(kInvalid), which lists the names, for an unknown name.

@@ -8,6 +8,8 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/number_text.h"
+#include "paceline/planning/schedules/action_text.h"
+#include "paceline/planning/schedules/schedule_clock.h"
 #include "paceline/planning/schedules/simulate.h"
 
 namespace paceline::pipeline {

@@ -18,9 +18,6 @@ namespace paceline::pipeline {
 
 enum class ActionKind : std::uint8_t { kForward, kBackward, kInputGradient, kWeightGradient };
 
-// The letter of a kind in texts: 'F', 'B', 'I' or 'W'.
-char letter_of(ActionKind kind);
-
 struct Action {
   ActionKind kind = ActionKind::kForward;
   int stage = 0;
@@ -38,8 +35,6 @@ struct Action {
 
 // "2F0".
 std::string to_string(const Action& action);
-// Throws Error(kInvalid) for any other text.
-Action parse_action(std::string_view text);
 
 }  // namespace paceline::pipeline
 

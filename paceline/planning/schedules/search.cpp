@@ -10,6 +10,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/planning/schedules/named_schedules.h"
+#include "paceline/planning/schedules/schedule_clock.h"
 #include "paceline/planning/schedules/simulate.h"
 
 namespace paceline::pipeline {

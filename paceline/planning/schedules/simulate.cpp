@@ -7,6 +7,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/planning/schedules/pipeline_schedule.h"
+#include "paceline/planning/schedules/schedule_clock.h"
 
 namespace paceline::pipeline {
 

@@ -10,6 +10,7 @@
 #include <ATen/ATen.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/training/tensor/current_error.h"
 #include "paceline/training/tensor/tensor_lists.h"
 #include "paceline/training/tensor/tensor_view.h"

@@ -11,6 +11,8 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/training/tensor/collectives.h"
+#include "paceline/training/tensor/shaped_messages.h"
+#include "paceline/training/tensor/tensor_call.h"
 
 namespace paceline {
 

@@ -24,6 +24,7 @@
 #include "paceline/training/autograd/branch_call.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/tensor/random.h"
+#include "paceline/training/tensor/random_state.h"
 #include "paceline/training/tensor/tensor_marks.h"
 
 namespace paceline {

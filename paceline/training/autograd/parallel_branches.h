@@ -4,12 +4,12 @@
 // and every rank gets all results.
 //
 //   std::vector<Branch> branches = {make_branch("1x1", one), make_branch("3x3", three), ...};
-//   const auto costs = measure_branches(*group, {x}, branches);
+//   const auto costs = measure_branches(group, {x}, branches);
 //   const auto owner = assign_branches(costs, group->world_size());
 //   auto y = torch::cat(parallel_branches(group, {x}, branches, owner), 1);   // as if y were local
 //   ...
 //   loss.backward();
-//   share_branch_gradients(*group, branches, owner);
+//   share_branch_gradients(group, branches, owner);
 //   optimizer.step();
 //
 // Every rank computes the layers before and after the branches, with the same inputs and the same
@@ -47,7 +47,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "paceline/engine/collectives/group/group_ref.h"
+#include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/training/autograd/differentiable_collectives.h"
 
 namespace paceline {

@@ -14,6 +14,7 @@
 #include <zlib.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/system/io.h"
 #include "paceline/engine/core/system/safe_files.h"
 

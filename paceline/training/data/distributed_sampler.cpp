@@ -14,6 +14,7 @@
 #include <torch/serialize/archive.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/training/data/grouped_order.h"
 
 namespace paceline::data {
 

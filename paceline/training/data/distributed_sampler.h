@@ -11,7 +11,7 @@
 
 #include <torch/data/samplers/base.h>
 
-#include "paceline/engine/collectives/group/group_ref.h"
+#include "paceline/engine/collectives/group/process_group.h"
 
 namespace paceline::data {
 
@@ -94,14 +94,6 @@ using Groups = std::shared_ptr<const std::vector<std::int64_t>>;
 // as bisect.bisect_right.
 Groups groups_by_bounds(std::span<const std::int64_t> values,
                         const std::vector<std::int64_t>& bounds);
-
-// Rearranges `order`, the samples of an epoch, into consecutive batches: a group makes a batch as
-// soon as it has `batch_size` samples. There are order.size() / batch_size batches: at the end, the
-// fullest of the remaining groups are filled up by repeating their own samples from the first one
-// on, and the other groups are left out. Requires: a group for every sample.
-std::vector<std::int64_t> grouped_order(std::span<const std::int64_t> order,
-                                        const std::vector<std::int64_t>& groups,
-                                        std::int64_t batch_size);
 
 // DistributedSampler for LibTorch's own data loaders: a torch::data::samplers::Sampler with the
 // same indices as DistributedSampler, and therefore as PyTorch's.

@@ -11,6 +11,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/training/data/dataset_files.h"
+#include "paceline/training/data/image_batch.h"
 
 namespace paceline::data {
 

@@ -46,12 +46,6 @@ ImageDataset load_fashion_mnist(const std::string& folder, Split split);
 // cifar-10-batches-bin: CIFAR-10's binary version, with 3,073 bytes per record.
 ImageDataset load_cifar10(const std::string& folder, Split split);
 
-// Makes a batch of these samples: float32 [B, channels, height, width] and the labels, int64 [B].
-// `load` writes the image of an index to `out` and returns its label.
-std::vector<at::Tensor> make_image_batch(
-    std::span<const std::int64_t> indices, const ImageShape& shape, bool channels_last,
-    const std::function<std::int64_t(std::int64_t index, float* out)>& load);
-
 struct ImageSamplesOptions {
   TransformOptions transform;
   bool channels_last = false;  // memory format of the images

@@ -7,6 +7,8 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/log.h"
 #include "paceline/files/images/image_files.h"
+#include "paceline/files/images/image_pipeline.h"
+#include "paceline/training/data/image_batch.h"
 #include "paceline/training/data/image_dataset.h"
 
 namespace paceline::data {
@@ -19,15 +21,15 @@ constexpr std::size_t kMostLogged = 10;
 }  // namespace
 
 ImageFolder::ImageFolder(const std::string& folder, const ImageFolderOptions& options)
-    : list_(folder),
+    : list_(new images::ImageList(folder)),
       name_(images::printable(folder)),
       options_(options),
-      pipeline_(options.pipeline, options.seed) {
-  if (list_.num_of_other_types() > 0) {
+      pipeline_(new images::ImagePipeline(options.pipeline, options.seed)) {
+  if (list_->num_of_other_types() > 0) {
     log::warning(fmt::format(
         "{}: {} files are neither JPEG nor PNG by their names (.webp, .bmp, .tif, ...) and are "
         "left out",
-        name_, list_.num_of_other_types()));
+        name_, list_->num_of_other_types()));
   }
 }
 
@@ -43,10 +45,10 @@ std::vector<at::Tensor> ImageFolder::batch(std::span<const std::int64_t> indices
 }
 
 std::int64_t ImageFolder::load(std::int64_t index, std::int64_t epoch, float* out) const {
-  const std::string path = list_.path(index);
+  const std::string path = list_->path(index);
   const auto bytes = images::read_image_file(path, options_.pipeline.decode.max_file_bytes);
-  pipeline_.apply(bytes, images::printable(path), out, options_.channels_last, epoch, index);
-  return list_.label(index);
+  pipeline_->apply(bytes, images::printable(path), out, options_.channels_last, epoch, index);
+  return list_->label(index);
 }
 
 std::int64_t ImageFolder::load_or_skip(std::int64_t index, std::int64_t epoch, float* out) const {
@@ -61,7 +63,7 @@ std::int64_t ImageFolder::load_or_skip(std::int64_t index, std::int64_t epoch, f
     }
   }
   fail(ErrorCode::kCorrupt, "{}: {} files in a row cannot be used, from {} on", name_, most,
-       images::printable(list_.path(index)));
+       images::printable(list_->path(index)));
 }
 
 void ImageFolder::note_skipped(std::int64_t index, const Error& error) const {
@@ -75,8 +77,14 @@ void ImageFolder::note_skipped(std::int64_t index, const Error& error) const {
 std::vector<std::string> ImageFolder::skipped() const {
   std::vector<std::string> paths;
   const std::lock_guard lock(mutex_);
-  for (const std::int64_t index : skipped_) paths.push_back(list_.path(index));
+  for (const std::int64_t index : skipped_) paths.push_back(list_->path(index));
   return paths;
 }
+
+ImageFolder::~ImageFolder() = default;
+
+std::int64_t ImageFolder::size() const { return list_->size(); }
+
+const std::vector<std::string>& ImageFolder::classes() const { return list_->classes(); }
 
 }  // namespace paceline::data

@@ -17,6 +17,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <span>
@@ -24,9 +25,13 @@
 #include <vector>
 
 #include "paceline/engine/core/error.h"
-#include "paceline/files/images/image_files.h"
-#include "paceline/files/images/image_pipeline.h"
+#include "paceline/files/images/image_pipeline_options.h"
 #include "paceline/training/data/dataset.h"
+
+namespace paceline::images {
+class ImageList;
+class ImagePipeline;
+}  // namespace paceline::images
 
 namespace paceline::data {
 
@@ -37,7 +42,7 @@ enum class OnBadImage {
 };
 
 struct ImageFolderOptions {
-  images::ImagePipelineOptions pipeline;
+  images::ImagePipelineOptions pipeline = {};
   bool channels_last = false;  // memory format of the images
   std::uint64_t seed = 0;      // seed for the random choices
   OnBadImage on_bad_image = OnBadImage::kFail;
@@ -48,10 +53,11 @@ class ImageFolder : public Dataset {
   // Lists the files. Errors: those of images::ImageList and images::ImagePipeline. Warns about
   // files whose types cannot be decoded.
   explicit ImageFolder(const std::string& folder, const ImageFolderOptions& options = {});
+  ~ImageFolder() override;
 
   std::string name() const override { return name_; }
-  std::int64_t size() const override { return list_.size(); }
-  const std::vector<std::string>& classes() const { return list_.classes(); }
+  std::int64_t size() const override;
+  const std::vector<std::string>& classes() const;
   std::vector<at::Tensor> batch(std::span<const std::int64_t> indices,
                                 std::int64_t epoch) const override;
 
@@ -66,10 +72,10 @@ class ImageFolder : public Dataset {
   std::int64_t load_or_skip(std::int64_t index, std::int64_t epoch, float* out) const;
   void note_skipped(std::int64_t index, const Error& error) const;
 
-  const images::ImageList list_;
+  const std::unique_ptr<const images::ImageList> list_;
   const std::string name_;
   const ImageFolderOptions options_;
-  const images::ImagePipeline pipeline_;
+  const std::unique_ptr<const images::ImagePipeline> pipeline_;
   mutable std::atomic<std::int64_t> num_skipped_{0};
   mutable std::mutex mutex_;                // guards skipped_
   mutable std::set<std::int64_t> skipped_;  // indices of skipped files

@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/system/io.h"
 #include "paceline/engine/core/system/safe_files.h"
 

@@ -25,7 +25,7 @@ class StreamJoin {
   }
   // Makes the current stream wait for the work that the noted streams have now.
   void join() const {
-    if (streams_.size() > 1) wait_for_all();
+    if (!streams_.empty()) wait_for_all();
   }
   void clear() { streams_.clear(); }
 

@@ -17,7 +17,7 @@
 #include <c10/core/Device.h>
 #include <c10/core/Stream.h>
 
-#include "paceline/engine/collectives/work.h"
+#include "paceline/engine/collectives/device_order.h"
 #include "paceline/engine/core/deadline.h"
 
 namespace paceline {

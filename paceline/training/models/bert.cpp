@@ -6,6 +6,7 @@
 #include <torch/types.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/training/models/divided_layer.h"
 
 namespace paceline::models {
 namespace {
@@ -92,6 +93,8 @@ at::Tensor BertImpl::forward(const at::Tensor& tokens, const at::Tensor& segment
                              const at::Tensor& is_token) {
   return logits_of(run_blocks(embed({tokens, segments, is_token})));
 }
+
+at::Tensor BertImpl::tied_weight() const { return weight_of(words_); }
 
 void BertImpl::share_tied_weight(const BertImpl& other) {
   words_ = other.words_;

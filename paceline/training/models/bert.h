@@ -55,7 +55,7 @@ class BertImpl : public torch::nn::Cloneable<BertImpl> {
   std::vector<at::Tensor> embed(const std::vector<at::Tensor>& inputs);
   at::Tensor run_blocks(const std::vector<at::Tensor>& states);
   at::Tensor logits_of(const at::Tensor& states);
-  at::Tensor tied_weight() const { return weight_of(words_); }
+  at::Tensor tied_weight() const;
   void share_tied_weight(const BertImpl& other);  // takes the weight of `other`
   // Drops the layers of all stages except the stage with these blocks.
   void keep(BlockRange range);

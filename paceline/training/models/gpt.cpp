@@ -11,6 +11,7 @@
 
 #include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/training/models/divided_layer.h"
 
 namespace paceline::models {
 
@@ -75,6 +76,8 @@ void GptImpl::require_same(const std::string& doing) const {
 GptPast GptImpl::make_past(std::int64_t sequences, std::int64_t tokens) const {
   return {.layers = h_->make_past(sequences, tokens)};
 }
+
+at::Tensor GptImpl::tied_weight() const { return weight_of(wte_); }
 
 void GptImpl::share_tied_weight(const GptImpl& other) {
   wte_ = other.wte_;

@@ -69,7 +69,7 @@ class GptImpl : public torch::nn::Cloneable<GptImpl> {
   std::vector<at::Tensor> embed(const std::vector<at::Tensor>& inputs);
   at::Tensor run_blocks(const std::vector<at::Tensor>& states) { return h_->forward(states[0]); }
   at::Tensor logits_of(const at::Tensor& states);
-  at::Tensor tied_weight() const { return weight_of(wte_); }
+  at::Tensor tied_weight() const;
   void share_tied_weight(const GptImpl& other);  // takes the weight of `other`
   // Drops the layers of all stages except the stage with these blocks.
   void keep(BlockRange range);

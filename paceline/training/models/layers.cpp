@@ -7,6 +7,8 @@
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/normalization.h>
 
+#include "paceline/training/models/apply_linear.h"
+#include "paceline/training/models/divided_layer.h"
 #include "paceline/training/models/linear.h"
 
 namespace paceline {
@@ -24,24 +26,29 @@ StateDict weights_of(const torch::nn::Module& module) {
 
 namespace paceline::models {
 
-torch::nn::AnyModule plain_linear(const torch::nn::LinearOptions& options) {
-  return torch::nn::AnyModule(Linear(options));
+torch::nn::AnyModule Layers::plain_linear(const torch::nn::LinearOptions& options) {
+  return torch::nn::AnyModule(models::Linear(options));
 }
 
-torch::nn::AnyModule batch_norm_2d(std::int64_t channels) {
+torch::nn::AnyModule Layers::batch_norm_2d(std::int64_t channels) {
   return torch::nn::AnyModule(torch::nn::BatchNorm2d(channels));
 }
 
-at::Tensor plain_dropout(const at::Tensor& input, double p, bool is_training) {
+at::Tensor Layers::plain_dropout(const at::Tensor& input, double p, bool is_training) {
   return at::dropout(input, p, is_training);
 }
 
-torch::nn::AnyModule plain_layer_norm(const torch::nn::LayerNormOptions& options) {
+torch::nn::AnyModule Layers::plain_layer_norm(const torch::nn::LayerNormOptions& options) {
   return torch::nn::AnyModule(torch::nn::LayerNorm(options));
 }
 
-torch::nn::AnyModule plain_embedding(const torch::nn::EmbeddingOptions& options) {
+torch::nn::AnyModule Layers::plain_embedding(const torch::nn::EmbeddingOptions& options) {
   return torch::nn::AnyModule(torch::nn::Embedding(options));
+}
+
+at::Tensor Layers::plain_logits(const at::Tensor& states, const at::Tensor& weight,
+                                const at::Tensor& bias) {
+  return apply_linear(states, weight, bias);
 }
 
 at::Tensor weight_of(const torch::nn::AnyModule& layer) {

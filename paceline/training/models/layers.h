@@ -21,7 +21,6 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,8 +30,6 @@
 #include <torch/nn/options/embedding.h>
 #include <torch/nn/options/linear.h>
 #include <torch/nn/options/normalization.h>
-
-#include "paceline/training/models/linear.h"
 
 namespace paceline {
 
@@ -45,16 +42,6 @@ StateDict weights_of(const torch::nn::Module& module);
 
 namespace paceline::models {
 
-// models::Linear (linear.h).
-torch::nn::AnyModule plain_linear(const torch::nn::LinearOptions& options);
-// torch::nn::BatchNorm2d for `channels` channels, with its default options.
-torch::nn::AnyModule batch_norm_2d(std::int64_t channels);
-// torch::dropout.
-at::Tensor plain_dropout(const at::Tensor& input, double p, bool is_training);
-// torch::nn::LayerNorm, torch::nn::Embedding.
-torch::nn::AnyModule plain_layer_norm(const torch::nn::LayerNormOptions& options);
-torch::nn::AnyModule plain_embedding(const torch::nn::EmbeddingOptions& options);
-
 // A branch's inner features: consecutive kinds, each with a number of blocks of `width` features.
 struct InnerFeatures {
   std::string block = "features";    // the name of the blocks in messages
@@ -65,6 +52,15 @@ struct InnerFeatures {
 struct Layers {
   using Linear = std::function<torch::nn::AnyModule(const torch::nn::LinearOptions& options)>;
   using Dropout = std::function<at::Tensor(const at::Tensor& input, double p, bool is_training)>;
+
+  // The default layers: LibTorch's, with products that may be computed by other code (linear.h).
+  static torch::nn::AnyModule plain_linear(const torch::nn::LinearOptions& options);
+  static torch::nn::AnyModule batch_norm_2d(std::int64_t channels);
+  static at::Tensor plain_dropout(const at::Tensor& input, double p, bool is_training);
+  static torch::nn::AnyModule plain_layer_norm(const torch::nn::LayerNormOptions& options);
+  static torch::nn::AnyModule plain_embedding(const torch::nn::EmbeddingOptions& options);
+  static at::Tensor plain_logits(const at::Tensor& states, const at::Tensor& weight,
+                                 const at::Tensor& bias);
 
   Linear linear = plain_linear;
   // Normalises feature maps [N, channels, height, width].
@@ -92,7 +88,7 @@ struct Layers {
       plain_embedding;
   std::function<at::Tensor(const at::Tensor& states, const at::Tensor& weight,
                            const at::Tensor& bias)>
-      logits = models::apply_linear;
+      logits = plain_logits;
   // Takes the embedded tokens [N, T, width]; all later layers before `logits` work on its result,
   // which may have fewer positions if column_linear, row_linear and logits support that.
   // Empty: the result is the input.
@@ -114,44 +110,5 @@ struct Layers {
   }
   at::Tensor spread_out(const at::Tensor& states) const { return spread ? spread(states) : states; }
 };
-
-// The layer's own parameter "weight". Do not keep the tensor: a clone of the model has a different
-// one.
-at::Tensor weight_of(const torch::nn::AnyModule& layer);
-
-// The part of the whole layer's weights that a divided layer holds: the number of parts and which
-// one it is. Plain data: nothing here communicates. Along one dimension a weight is a list of
-// sections, each of which is cut into equal parts; the weight that computes queries, keys and
-// values has three.
-//
-//   sections {4, 2}, part 1 of 2:   whole  a b c d | e f     here  c d | f
-//
-// Thread safety: all functions are pure.
-struct Division {
-  std::int64_t dim = 0;
-  std::vector<std::int64_t> sections = {};  // lengths in the whole weight; `parts` divides each
-  std::int64_t parts = 1, part = 0;
-
-  std::vector<std::int64_t> whole_sizes(at::IntArrayRef part_sizes) const;
-  // Returns a copy of this part of `whole`. Requires: along `dim`, `whole` has the total length of
-  // the sections.
-  at::Tensor part_of(const at::Tensor& whole) const;
-  // Joins all parts, in order, into the whole weight: the inverse of part_of().
-  at::Tensor joined(const std::vector<at::Tensor>& all_parts) const;
-};
-
-// The interface of a layer that holds a part of its weights; implemented in addition to
-// torch::nn::Module.
-class DividedLayer {
- public:
-  virtual ~DividedLayer() = default;
-  // The division of the layer's own parameter with this name; nullopt: the parameter is whole.
-  virtual std::optional<Division> division_of(const std::string& parameter) const = 0;
-};
-
-using ParameterVisitor = std::function<void(const std::string& name, at::Tensor& parameter,
-                                            const std::optional<Division>& division)>;
-// Visits all parameters with their full names, in the order of named_parameters().
-void visit_parameters(const torch::nn::Module& module, const ParameterVisitor& visitor);
 
 }  // namespace paceline::models

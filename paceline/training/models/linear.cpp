@@ -10,6 +10,7 @@
 #include <ATen/core/stack.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "paceline/training/models/apply_linear.h"
 #include "paceline/training/models/row_products.h"
 
 namespace paceline::models {
@@ -135,6 +136,10 @@ at::Tensor apply_linear(const at::Tensor& input, const at::Tensor& weight, const
     if (prefers_one_dnn_product()) return one_dnn_product(rows, weight, bias).view(sizes);
   }
   return bias.defined() ? at::linear(input, weight, bias) : at::linear(input, weight);
+}
+
+at::Tensor LinearImpl::forward(const at::Tensor& input) {
+  return apply_linear(input, weight, bias);
 }
 
 }  // namespace paceline::models

@@ -9,6 +9,7 @@
 #include <torch/nn/init.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/training/models/divided_layer.h"
 #include "paceline/training/models/layers.h"
 
 namespace paceline::models {

@@ -100,7 +100,7 @@ double norm_of(const Gradients& gradients, double power) {
   double total = sum_of(values);
   if (gradients.model != nullptr) {
     std::vector<double> totals(static_cast<std::size_t>(gradients.model->world_size()));
-    gradients.model->all_gather(std::span(&total, 1), std::span(totals));
+    gradients.model->all_gather(std::span(totals), std::span(&total, 1));
     total = sum_of(totals);
   }
   if (is_largest || power == 1) return total;

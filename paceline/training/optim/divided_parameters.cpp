@@ -16,6 +16,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/timing.h"
 
 namespace paceline::optim {
@@ -256,9 +257,10 @@ void DividedParameters::start(std::size_t unit) {
   std::memcpy(leaving_.data(), &unit, kHeader);
   std::memcpy(leaving_.data() + kHeader, part(unit, own), bytes);
   const std::size_t message = kHeader + bytes;
-  under_way_ = Fetch{unit, peers_->all_gather_async(
-                               ConstBuffer(leaving_.data(), message, Dtype::kUint8),
-                               Buffer(arriving_.data(), message * parts_.size(), Dtype::kUint8))};
+  under_way_ = Fetch{
+      unit,
+      peers_->all_gather(Buffer(arriving_.data(), message * parts_.size(), Dtype::kUint8),
+                         ConstBuffer(leaving_.data(), message, Dtype::kUint8), {.async_op = true})};
 }
 
 // Units may have equal sizes, so the collective itself would not detect a difference.

@@ -15,6 +15,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "paceline/engine/collectives/collective.h"
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/engine/collectives/memory/one_copy.h"
 

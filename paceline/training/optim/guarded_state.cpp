@@ -7,6 +7,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/training/optim/rules/tensor_blocks.h"
 
 namespace paceline::optim {

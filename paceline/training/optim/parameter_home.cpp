@@ -59,7 +59,7 @@ class SymmetricHome : public ParameterHome {
   void after_update() override {
     for (std::size_t i = 0; i < flats_.size(); ++i) {
       const at::Tensor own = part_of(flats_[i], rows_.rows()[i], group_->rank());
-      group_->all_gather(dense_cpu_view(own), dense_cpu_view(flats_[i]));
+      group_->all_gather(dense_cpu_view(flats_[i]), dense_cpu_view(own));
     }
   }
 
@@ -219,8 +219,8 @@ class OneCopyHome : public ParameterHome {
       const Row& row = rows_.rows()[i];
       const std::int64_t count = row.layout.part_count();
       const at::Tensor parts = at::empty({split_.peers->world_size() * count}, row.type);
-      split_.peers->all_gather(dense_cpu_view(part_of(flats_[i], row, group_->rank())),
-                               dense_cpu_view(parts));
+      split_.peers->all_gather(dense_cpu_view(parts),
+                               dense_cpu_view(part_of(flats_[i], row, group_->rank())));
       for (std::size_t host = 0; host < kept_parts_.size(); ++host) {
         if (kept_parts_[host] == group_->rank()) continue;
         part_of(flats_[i], row, kept_parts_[host])

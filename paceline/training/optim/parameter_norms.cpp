@@ -66,7 +66,7 @@ void ParameterNorms::exchange() {
   if (group_ != nullptr) {
     const std::int64_t slots = sums_.size(0) / group_->world_size();
     const at::Tensor own = sums_.narrow(0, group_->rank() * slots, slots);
-    group_->all_gather(dense_cpu_view(own), dense_cpu_view(sums_));
+    group_->all_gather(dense_cpu_view(sums_), dense_cpu_view(own));
   }
   if (divided_.empty()) return;
   for (std::size_t i = 0; i < divided_.size(); ++i) {

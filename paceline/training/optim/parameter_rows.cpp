@@ -9,6 +9,7 @@
 #include <ATen/ATen.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/training/tensor/tensor_marks.h"
 
 namespace paceline::optim {

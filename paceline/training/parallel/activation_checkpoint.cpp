@@ -6,9 +6,11 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/engine.h>
 
+#include "paceline/training/parallel/backward_end.h"
 #include "paceline/training/tensor/compute_settings.h"
 #include "paceline/training/tensor/libtorch_version.h"
 #include "paceline/training/tensor/random.h"
+#include "paceline/training/tensor/random_state.h"
 
 namespace paceline {
 namespace {

@@ -30,11 +30,4 @@ TensorList activation_checkpoint(std::function<TensorList(const TensorList& inpu
 at::Tensor activation_checkpoint(std::function<at::Tensor(const at::Tensor& input)> part,
                                  const at::Tensor& input);
 
-// Whether this thread is running a checkpointed part, for the first or the second time.
-bool is_in_checkpoint();
-
-// Queues `then`, to be called when the outermost backward pass of this thread has computed all
-// gradients. Queued functions run in the order of the calls. Requires: a backward pass is running.
-void at_end_of_backward(std::function<void()> then);
-
 }  // namespace paceline

@@ -84,7 +84,7 @@ WorkPtr CompressHook::start_round(ProcessGroup& group, const GradientBucket& buc
   const at::Tensor& narrow = narrow_[bucket.index];
   if (round == 0) {
     narrow.copy_(bucket.flat);
-    return all_reduce_async(group, narrow, ReduceOp::kMean);
+    return all_reduce(group, narrow, ReduceOp::kMean, {.async_op = true});
   }
   bucket.flat.copy_(narrow);
   return nullptr;
@@ -166,7 +166,7 @@ WorkPtr PowerSGDHook::start_round(ProcessGroup& group, const GradientBucket& buc
   if (round == 0) {
     state.compresses = num_steps_ >= options_.start_step;
     if (state.compresses) return send_p(group, bucket, state);
-    return all_reduce_async(group, bucket.flat, ReduceOp::kMean);
+    return all_reduce(group, bucket.flat, ReduceOp::kMean, {.async_op = true});
   }
   if (state.compresses && round == 1) return send_q(group, bucket, state);
   if (state.compresses) multiply(bucket, state);
@@ -188,7 +188,7 @@ WorkPtr PowerSGDHook::send_p(ProcessGroup& group, const GradientBucket& bucket,
     orthogonalize_columns(matrix.q, options_.orthogonalization_epsilon);
     at::mm_out(matrix.p, as_matrix(bucket.gradients[matrix.gradient]), matrix.q);
   }
-  return all_reduce_async(group, state.whole_and_p, ReduceOp::kMean);
+  return all_reduce(group, state.whole_and_p, ReduceOp::kMean, {.async_op = true});
 }
 
 WorkPtr PowerSGDHook::send_q(ProcessGroup& group, const GradientBucket& bucket,
@@ -197,7 +197,7 @@ WorkPtr PowerSGDHook::send_q(ProcessGroup& group, const GradientBucket& bucket,
     orthogonalize_columns(matrix.p, options_.orthogonalization_epsilon);
     at::mm_out(matrix.q, as_matrix(bucket.gradients[matrix.gradient]).t(), matrix.p);
   }
-  return all_reduce_async(group, state.qs, ReduceOp::kMean);
+  return all_reduce(group, state.qs, ReduceOp::kMean, {.async_op = true});
 }
 
 void PowerSGDHook::multiply(const GradientBucket& bucket, State& state) const {
@@ -257,7 +257,7 @@ WorkPtr TopKHook::start_round(ProcessGroup& group, const GradientBucket& bucket,
     state.mine[0].copy_(indices);
     state.mine[1].copy_(state.error.index_select(0, indices).view(at::kInt));
     state.error.index_fill_(0, indices, 0);
-    return all_gather_into_tensor_async(group, state.all, state.mine);
+    return all_gather_into_tensor(group, state.all, state.mine, {.async_op = true});
   }
   bucket.flat.zero_();
   for (int rank = 0; rank < group.world_size(); ++rank) {
@@ -272,82 +272,6 @@ std::vector<HookTensor> TopKHook::kept(const GradientBucket& bucket) {
   std::vector<HookTensor> kept;
   add_errors(states_.at(bucket.index).error, bucket, kept);
   return kept;
-}
-
-namespace {
-
-constexpr const char* kSteps = "num_steps";
-constexpr const char* kAverager = "periodic averager";
-
-}  // namespace
-
-std::shared_ptr<ProcessGroup> host_group(GroupRef group) {
-  return group->split(group->hosts().host_of[static_cast<std::size_t>(group->rank())],
-                      group->rank());
-}
-
-PostLocalSGDHook::PostLocalSGDHook(std::shared_ptr<ProcessGroup> subgroup, std::int64_t start_step)
-    : subgroup_(std::move(subgroup)), start_step_(start_step) {}
-
-std::string PostLocalSGDHook::name() const {
-  return fmt::format("post_local_sgd (start_step {})", start_step_);
-}
-
-WorkPtr PostLocalSGDHook::start_round(ProcessGroup& group, const GradientBucket& bucket,
-                                      int round) {
-  if (round == 0) {
-    const bool is_local = num_steps_ >= start_step_;
-    return all_reduce_async(is_local ? *subgroup_ : group, bucket.flat, ReduceOp::kMean);
-  }
-  if (bucket.is_last) ++num_steps_;
-  return nullptr;
-}
-
-optim::Metadata PostLocalSGDHook::progress() const {
-  return {{kSteps, optim::to_word(num_steps_)}};
-}
-
-void PostLocalSGDHook::set_progress(const optim::Metadata& words) {
-  num_steps_ = optim::count_in(words, kSteps, "post_local_sgd");
-}
-
-PeriodicAverager::PeriodicAverager(std::shared_ptr<ProcessGroup> group,
-                                   std::vector<at::Tensor> parameters,
-                                   const PeriodicAveragerOptions& options)
-    : group_(std::move(group)), parameters_(std::move(parameters)), options_(options) {
-  check(options.period >= 1 && options.warmup_steps >= 0,
-        "PeriodicAverager: period {} must be at least 1, warmup_steps {} at least 0",
-        options.period, options.warmup_steps);
-}
-
-void PeriodicAverager::average() {
-  const std::int64_t step = num_steps_++;
-  averaged_ =
-      step >= options_.warmup_steps && (step - options_.warmup_steps) % options_.period == 0;
-  if (!averaged_) return;
-  const at::NoGradGuard no_grad;
-  for (const at::Tensor& parameter : parameters_)
-    all_reduce(*group_, parameter.detach(), ReduceOp::kMean);
-}
-
-optim::Metadata PeriodicAverager::options() const {
-  return {{"period", optim::to_word(options_.period)},
-          {"warmup_steps", optim::to_word(options_.warmup_steps)}};
-}
-
-optim::Metadata PeriodicAverager::state() const {
-  optim::Metadata words = options();
-  words[kSteps] = optim::to_word(num_steps_);
-  return words;
-}
-
-void PeriodicAverager::require_compatible(const optim::Metadata& state) const {
-  optim::require_same_words(state, options(), kAverager);
-}
-
-void PeriodicAverager::set_state(const optim::Metadata& state) {
-  require_compatible(state);
-  num_steps_ = optim::count_in(state, kSteps, kAverager);
 }
 
 }  // namespace paceline

@@ -1,8 +1,7 @@
 #pragma once
 
 // Communication hooks, as in PyTorch's DDP. A hook replaces the plain all-reduce of a gradient
-// bucket: it averages compressed gradients, or averages over only some of the ranks. The hooks are
-// CompressHook, PowerSGDHook, TopKHook and PostLocalSGDHook.
+// bucket: it averages compressed gradients. The hooks are CompressHook, PowerSGDHook and TopKHook.
 //
 // Thread safety: none; the thread of the backward pass uses a hook.
 
@@ -14,7 +13,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "paceline/engine/collectives/group/group_ref.h"
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/training/optim/metadata.h"
 #include "paceline/training/optim/optimizer.h"
@@ -67,22 +65,6 @@ class CommunicationHook {
   // round has ended. Every rank must start the rounds of a pass in the same order. An exception
   // aborts the group.
   virtual WorkPtr start_round(ProcessGroup& group, const GradientBucket& bucket, int round) = 0;
-};
-
-// The tensors that a communication hook keeps between passes, by parameter, so that they outlive
-// the buckets: checkpoints save them, and when buckets are planned again after parameters were
-// frozen or unfrozen, the tensors are copied into the new plan.
-//
-// `owed` has the gradients that a rank's hook has not sent yet, so it differs between ranks. When a
-// run resumes with another number of ranks, each rank begins with the mean of all `owed`, so that
-// the amount that is still missing in the average of the gradients stays the same. A job of one
-// rank sends nothing and keeps `owed` for later runs with more ranks.
-struct HookState {
-  // The hook's name and progress, and the order of the gradients in buckets, so that a resumed run
-  // plans the same buckets. The same on every rank; empty without a hook.
-  optim::Metadata words;
-  optim::NamedTensors shared;  // "factor.PARAMETER": the same on every rank
-  optim::NamedTensors owed;    // "error.PARAMETER": this rank's residuals
 };
 
 // The hooks below send gradients in fewer bytes: as 16-bit floats, as low-rank factors, or only
@@ -176,74 +158,6 @@ class TopKHook : public CommunicationHook {
   };
   const double density_;
   std::vector<State> states_;  // [bucket]
-};
-
-// Returns a group of the ranks of `group` that are on this rank's host, in the same order.
-// Collective.
-std::shared_ptr<ProcessGroup> host_group(GroupRef group);
-
-// Post-local SGD (Lin, Stich, Patel and Jaggi, 2018): at first all ranks average their gradients;
-// later each rank averages them only with the ranks of its host, and all ranks average their
-// parameters periodically.
-//
-//   model.register_comm_hook(std::make_shared<PostLocalSGDHook>(host_group(*group), 1000));
-//   PeriodicAverager averager(group, model->parameters(), {.period = 4, .warmup_steps = 1000});
-//   ... optimizer.step(); averager.average();
-//
-// Between two averages the parameters differ between hosts, and the momenta differ even after an
-// average. A checkpoint has rank 0's values, so save only when averaged() is true. Then all ranks
-// have the same parameters, and a resumed run continues with them. Its results have the bits of an
-// uninterrupted run if the optimizer keeps no momenta. The optimizer must not be sharded.
-class PostLocalSGDHook : public CommunicationHook {
- public:
-  // `subgroup`: a part of the model's group that contains this rank. After `start_step` passes,
-  // gradients are averaged only within it.
-  PostLocalSGDHook(std::shared_ptr<ProcessGroup> subgroup, std::int64_t start_step);
-  std::string name() const override;
-  bool keeps_replicas_equal() const override { return false; }
-  optim::Metadata progress() const override;
-  void set_progress(const optim::Metadata& words) override;
-  WorkPtr start_round(ProcessGroup& group, const GradientBucket& bucket, int round) override;
-
- private:
-  const std::shared_ptr<ProcessGroup> subgroup_;  // shared with the user
-  const std::int64_t start_step_;
-  std::int64_t num_steps_ = 0;
-};
-
-struct PeriodicAveragerOptions {
-  std::int64_t period = 1;
-  std::int64_t warmup_steps = 0;
-};
-
-// PyTorch's PeriodicModelAverager.
-class PeriodicAverager {
- public:
-  // Error(kInvalid) for a period below 1 or a negative warm-up.
-  PeriodicAverager(std::shared_ptr<ProcessGroup> group, std::vector<at::Tensor> parameters,
-                   const PeriodicAveragerOptions& options);
-  // Averages the parameters if they are due; call it after each step of the optimizer. The first
-  // call after `warmup_steps` calls sets every parameter to its mean over all ranks, and so does
-  // every `period`-th call after that one. These calls are collective.
-  void average();
-  // Whether the last average() averaged the parameters, so that all replicas are equal.
-  bool averaged() const { return averaged_; }
-
-  // For a checkpoint: the averager's options and the number of average() calls.
-  // require_compatible() throws Error(kInvalid), which lists the differences, when `state` is from
-  // an averager with other options.
-  optim::Metadata state() const;
-  void require_compatible(const optim::Metadata& state) const;
-  void set_state(const optim::Metadata& state);
-
- private:
-  optim::Metadata options() const;
-
-  const std::shared_ptr<ProcessGroup> group_;  // shared with the user
-  const std::vector<at::Tensor> parameters_;
-  const PeriodicAveragerOptions options_;
-  std::int64_t num_steps_ = 0;
-  bool averaged_ = false;
 };
 
 }  // namespace paceline

@@ -15,9 +15,10 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/system/thread.h"
+#include "paceline/training/parallel/replica_threads.h"
 #include "paceline/training/tensor/current_error.h"
 
-namespace paceline {
+namespace paceline::detail {
 
 namespace {
 
@@ -374,4 +375,4 @@ ReplicaTensors ModuleReplicas::forward(const ReplicaTensors& inputs,
   return outputs;
 }
 
-}  // namespace paceline
+}  // namespace paceline::detail

@@ -4,75 +4,30 @@
 // ModuleReplicas manages the replicas and ReplicaThreads the threads; neither depends on the type
 // of the module.
 
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <functional>
 #include <memory>
-#include <mutex>
-#include <thread>
 #include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
-#include <ATen/ThreadLocalState.h>
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 #include <torch/serialize/archive.h>
 
 namespace paceline {
 
-// The threads that work on the replicas of a module: the caller's thread works on the first
-// replica, and every other replica has a thread of its own. The threads share LibTorch's intra-op
-// threads equally.
-//
-// Thread safety: any thread may call run(); only one call runs at a time.
-class ReplicaThreads {
- public:
-  explicit ReplicaThreads(int num_replicas);
-  ~ReplicaThreads();
-  ReplicaThreads(const ReplicaThreads&) = delete;
-  ReplicaThreads& operator=(const ReplicaThreads&) = delete;
+namespace detail {
 
-  // Calls body(0) to body(count - 1) at the same time, each replica always on the same thread, with
-  // the caller's grad mode and autocast, and waits for all of them. If replicas throw, the
-  // exception of the first of them is thrown, as an Error that names the replica and `what` it was
-  // doing.
-  void run(int count, const char* what, const std::function<void(int replica)>& body);
-
- private:
-  struct Job {
-    int count = 0;
-    int threads_of_each = 1;
-    const std::function<void(int)>* body = nullptr;
-    at::ThreadLocalState state;  // the caller's thread-local state
-  };
-  void work(int replica);
-  void attempt(int replica, const Job& job);
-
-  std::mutex one_run_;  // held while a run is under way
-  std::mutex mutex_;    // guards the members below
-  std::condition_variable begun_, ended_;
-  const Job* job_ = nullptr;
-  std::uint64_t num_runs_ = 0;
-  int num_working_ = 0;
-  bool stopped_ = false;
-  std::vector<std::exception_ptr> errors_;  // [replica]; written by its thread in a run
-  std::vector<std::jthread> threads_;  // declared last, because the threads use the other members
-};
+class ReplicaThreads;
+struct ReplicaSet;
 
 using ReplicaTensors = std::vector<at::Tensor>;
 // The forward pass of one replica.
 using ReplicaForward =
     std::function<ReplicaTensors(torch::nn::Module& replica, const ReplicaTensors& inputs)>;
-
-// Clones of a module, one for each replica, kept for later passes.
-struct ReplicaSet {
-  std::vector<std::shared_ptr<torch::nn::Module>> modules;
-  std::vector<ReplicaTensors> parameters, buffers;  // [module], in order
-};
 
 // Copies of a module that share its parameters' memory and process parts of a batch at the same
 // time, in threads of this process.
@@ -108,8 +63,6 @@ class ModuleReplicas {
   // pass.
   std::vector<std::shared_ptr<ReplicaSet>> sets_;
 };
-
-namespace detail {
 
 template <class T>
 inline constexpr bool is_tensor = std::is_base_of_v<at::TensorBase, std::decay_t<T>>;
@@ -197,12 +150,12 @@ class DataParallel {
   template <class... Arguments>
   auto forward(const Arguments&... arguments) {
     using Result = std::decay_t<decltype(std::declval<Module&>().forward(arguments...))>;
-    ReplicaTensors tensors;
+    detail::ReplicaTensors tensors;
     const auto collect = [&tensors](const auto& argument) {
       if constexpr (detail::is_tensor<decltype(argument)>) tensors.push_back(argument);
     };
     (collect(arguments), ...);
-    const auto run = [&](torch::nn::Module& replica, const ReplicaTensors& own) {
+    const auto run = [&](torch::nn::Module& replica, const detail::ReplicaTensors& own) {
       std::size_t next = 0;
       // The braces guarantee that the elements are evaluated from left to right.
       const std::tuple<decltype(detail::argument_of_replica(arguments, own, next))...> mine{
@@ -236,7 +189,7 @@ class DataParallel {
 
  private:
   const std::shared_ptr<Module> module_;  // shared with the user
-  ModuleReplicas replicas_;
+  detail::ModuleReplicas replicas_;
 };
 
 // For torch::save(model, path). torch::load() reads such a file into the module itself.

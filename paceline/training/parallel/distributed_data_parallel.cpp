@@ -1,13 +1,14 @@
-#include "paceline/training/parallel/distributed_data_parallel.h"
-
 #include <algorithm>
 #include <cstring>
 
 #include <ATen/ATen.h>
 
+#include "paceline/engine/collectives/group/engine_group.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/parallel/activation_checkpoint.h"
+#include "paceline/training/parallel/backward_end.h"
+#include "paceline/training/parallel/data_parallel_state.h"
 #include "paceline/training/parallel/reducer/lockstep.h"
 #include "paceline/training/parallel/sync_batch_norm.h"
 #include "paceline/training/tensor/collectives.h"
@@ -202,11 +203,11 @@ void DataParallelState::broadcast_buffers(int root) {
     given.all.push_back(buffer);
   }
   if (!bytes.empty()) {
-    group_->run({.op = Op::kBroadcast,
-                 .root = root,
-                 .lists = BufferLists{{}, bytes},
-                 .shape = shape_of_all(shapes),
-                 .shapes = &given});
+    engine(*group_).run({.op = Op::kBroadcast,
+                         .root = root,
+                         .lists = BufferLists{{}, bytes},
+                         .shape = shape_of_all(shapes),
+                         .shapes = &given});
   }
   note_buffers();
 }
@@ -215,7 +216,7 @@ void DataParallelState::note_buffers() {
   if (options_.check_replicas_every > 0) kept_buffers_.note(named_buffers_);
 }
 
-DataParallelState::Pass::Pass(DataParallelState& state, std::int64_t samples)
+detail::ForwardPass::ForwardPass(DataParallelState& state, std::int64_t samples)
     : state_(state),
       is_shard_(state.reducer_->steps().has_shards() && torch::GradMode::is_enabled()) {
   if (is_in_checkpoint()) {
@@ -232,7 +233,7 @@ DataParallelState::Pass::Pass(DataParallelState& state, std::int64_t samples)
   if (is_shard_) state.shard_buffers_.begin_forward(state.reducer_->steps().num_done());
 }
 
-DataParallelState::Pass::~Pass() {
+detail::ForwardPass::~ForwardPass() {
   if (is_shard_) state_.shard_buffers_.end_forward(state_.reducer_->steps().num_done());
   state_.note_buffers();
 }
@@ -279,5 +280,39 @@ void DataParallelState::pass_without_inputs(const UnevenInputs::Others& others) 
   if (options_.broadcast_buffers) in_lockstep([&] { broadcast_buffers(others.first_active); });
   reducer_->pass_without_inputs();
 }
+
+namespace detail {
+
+std::shared_ptr<DataParallelState> make_state(std::shared_ptr<torch::nn::Module> module,
+                                              std::shared_ptr<ProcessGroup> group,
+                                              const DistributedDataParallelOptions& options) {
+  return std::make_shared<DataParallelState>(std::move(module), std::move(group), options);
+}
+
+Reducer& reducer_of(DataParallelState& state) { return state.reducer(); }
+
+GradientSync& gradient_sync_of(DataParallelState& state) { return state.reducer(); }
+
+void set_requires_gradient_sync(DataParallelState& state, bool required) {
+  state.reducer().set_synchronize(required);
+}
+
+void set_hook(DataParallelState& state, std::shared_ptr<CommunicationHook> hook) {
+  state.reducer().set_hook(std::move(hook));
+}
+
+void forget_gradients(DataParallelState& state) { state.forget_gradients(); }
+
+void note_loss(DataParallelState& state, double loss) { state.reducer().note_loss(loss); }
+
+double step_loss(const DataParallelState& state) { return state.reducer().step_loss(); }
+
+}  // namespace detail
+
+NoSync::NoSync(GradientSync& sync) : sync_(sync), before_(sync.synchronizes()) {
+  sync_.set_synchronize(false);
+}
+
+NoSync::~NoSync() { sync_.set_synchronize(before_); }
 
 }  // namespace paceline

@@ -1,8 +1,7 @@
 #pragma once
 
 // DistributedDataParallel turns a LibTorch module into a replica that trains together with the
-// replicas on the other ranks. DataParallelState is the part of it that does not depend on the type
-// of the module.
+// replicas on the other ranks.
 
 #include <cstdint>
 #include <memory>
@@ -12,97 +11,44 @@
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
 #include <torch/serialize/archive.h>
 
-#include "paceline/training/parallel/reducer/lockstep.h"
-#include "paceline/training/parallel/reducer/reducer.h"
-#include "paceline/training/parallel/replica_guard.h"
+#include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/training/parallel/data_parallel_options.h"
+#include "paceline/training/parallel/no_sync.h"
 
 namespace paceline {
 
-// A module's buffers (BatchNorm's statistics) in a step with logical shards. The forward pass of
-// every shard begins with the buffers from the beginning of the step, and the step ends with the
-// buffers that the rank's first shard has produced. So rank 0 ends with the buffers of shard 0, and
-// all ranks get them, for every number of ranks, even if parts of the model run again in the
-// backward pass (activation_checkpoint()). A step has one forward pass for each shard.
-//
-// Thread safety: none.
-class ShardBuffers {
- public:
-  explicit ShardBuffers(std::vector<at::Tensor> buffers) : buffers_(std::move(buffers)) {}
+class CommunicationHook;
+class DataParallelState;
+class Reducer;
 
-  // Call begin_forward() and end_forward() around the forward pass of this rank's shard `index`,
-  // and end_step() after the last backward pass.
-  void begin_forward(std::int64_t index);
-  void end_forward(std::int64_t index);
-  void end_step();
+namespace detail {
+
+// DataParallelState, without its definition.
+std::shared_ptr<DataParallelState> make_state(std::shared_ptr<torch::nn::Module> module,
+                                              std::shared_ptr<ProcessGroup> group,
+                                              const DistributedDataParallelOptions& options);
+Reducer& reducer_of(DataParallelState& state);
+GradientSync& gradient_sync_of(DataParallelState& state);
+void set_requires_gradient_sync(DataParallelState& state, bool required);
+void set_hook(DataParallelState& state, std::shared_ptr<CommunicationHook> hook);
+void forget_gradients(DataParallelState& state);
+void note_loss(DataParallelState& state, double loss);
+double step_loss(const DataParallelState& state);
+
+// Marks a forward pass: constructed before it, destroyed after it.
+class ForwardPass {
+ public:
+  ForwardPass(DataParallelState& state, std::int64_t samples);
+  ~ForwardPass();
+  ForwardPass(const ForwardPass&) = delete;
+  ForwardPass& operator=(const ForwardPass&) = delete;
 
  private:
-  std::vector<at::Tensor> copy() const;
-  void restore(const std::vector<at::Tensor>& values);
-
-  std::vector<at::Tensor> buffers_;
-  std::vector<at::Tensor> at_start_, after_first_;
-  bool is_unfinished_ = false;  // a step has begun and has not ended
-};
-
-// The part of DistributedDataParallel that does not depend on the module's type.
-class DataParallelState {
- public:
-  DataParallelState(std::shared_ptr<torch::nn::Module> module, std::shared_ptr<ProcessGroup> group,
-                    const DistributedDataParallelOptions& options);
-
-  DataParallelState(const DataParallelState&) = delete;  // the reducer refers to it
-  DataParallelState& operator=(const DataParallelState&) = delete;
-
-  // Marks a forward pass: constructed before it, destroyed after it.
-  class Pass {
-   public:
-    Pass(DataParallelState& state, std::int64_t samples);
-    ~Pass();
-    Pass(const Pass&) = delete;
-    Pass& operator=(const Pass&) = delete;
-
-   private:
-    DataParallelState& state_;
-    const bool is_shard_;
-  };
-  Reducer& reducer() { return *reducer_; }
-  ProcessGroup& group() { return *group_; }
-  const std::shared_ptr<ProcessGroup>& shared_group() const { return group_; }
-
-  // For join(): from now on each forward pass is announced through `inputs`; null: no pass is
-  // announced.
-  void set_uneven_inputs(UnevenInputs* inputs);
-  // Collective: takes part in a pass of the other ranks for which this rank has no inputs.
-  void pass_without_inputs(const UnevenInputs::Others& others);
-  // Collective: copies the parameters and buffers of `rank` to every rank.
-  void take_model_of(int rank);
-  // Drops the gradients that the optimizer has received.
-  void forget_gradients();
-
- private:
-  void before_forward(std::int64_t samples);
-  void end_step();
-  void require_shards_apart() const;
-  std::int64_t check_replicas_every() const;
-  void require_one_copy(const std::vector<NamedParameter>& parameters) const;
-  void shard_optimizer(const std::vector<NamedParameter>& parameters);
-  void broadcast_parameters(int root);
-  void broadcast_buffers(int root);
-  void note_buffers();
-
-  const std::shared_ptr<torch::nn::Module> module_;  // shared with the user
-  const std::shared_ptr<ProcessGroup> group_;        // shared with the user
-  const DistributedDataParallelOptions options_;
-  std::vector<at::Tensor> parameters_;  // without duplicates
-  std::vector<at::Tensor> buffers_;
-  KeptTensors::Named named_buffers_;
-  KeptTensors kept_buffers_;  // with hashes of the values that the last pass left
-  UnevenInputs* uneven_inputs_ = nullptr;
-  ShardBuffers shard_buffers_;
-  bool buffers_may_differ_ = false;  // all ranks have trained since the last broadcast
-  std::unique_ptr<Reducer> reducer_;
+  DataParallelState& state_;
+  const bool is_shard_;
 };
 
 // The first dimension of the first tensor among a forward pass's arguments; usually the number of
@@ -118,6 +64,8 @@ std::int64_t batch_size_of(const Args&... arguments) {
   (look_at(arguments), ...);
   return size;
 }
+
+}  // namespace detail
 
 // Data parallelism for any torch::nn::Module, with the semantics of PyTorch's
 // DistributedDataParallel: every rank has a replica, works on its own part of the batch, and takes
@@ -146,7 +94,7 @@ std::int64_t batch_size_of(const Args&... arguments) {
 // forward() drops them all. If every rank had the exception and caught it, training can continue.
 // If only one rank had it, the other ranks are blocked in their backward pass, so do not catch the
 // exception: let it end the process. If such a rank continues, it gets an Error at its next
-// forward(), and so do the other ranks (Reducer::before_forward()).
+// forward(), and so do the other ranks.
 //
 // The wrapper is a handle, as LibTorch's module holders are: copies refer to the same model, so it
 // can be assigned and returned.
@@ -161,7 +109,7 @@ class DistributedDataParallel {
   DistributedDataParallel(std::shared_ptr<Module> module, std::shared_ptr<ProcessGroup> group,
                           const DistributedDataParallelOptions& options = {})
       : module_(std::move(module)),
-        state_(std::make_shared<DataParallelState>(module_, std::move(group), options)) {}
+        state_(detail::make_state(module_, std::move(group), options)) {}
   // For LibTorch's module holders (TORCH_MODULE).
   DistributedDataParallel(const torch::nn::ModuleHolder<Module>& holder,
                           std::shared_ptr<ProcessGroup> group,
@@ -172,7 +120,7 @@ class DistributedDataParallel {
   // activation_checkpoint(), which would run its communication twice.
   template <class... Args>
   decltype(auto) forward(Args&&... args) {
-    const DataParallelState::Pass pass(*state_, batch_size_of(args...));
+    const detail::ForwardPass pass(*state_, detail::batch_size_of(args...));
     return module_->forward(std::forward<Args>(args)...);
   }
   template <class... Args>
@@ -192,25 +140,56 @@ class DistributedDataParallel {
   // module's own zero_grad() does not reach these.
   void zero_grad() {
     module_->zero_grad();
-    state_->forget_gradients();
+    detail::forget_gradients(*state_);
   }
 
   // While it is false, backward passes only add to the gradients, without communication; the first
   // pass after it is true again averages the sum. With batches of a DataLoader, pass
   // batch.ends_step before each forward pass.
-  void set_requires_gradient_sync(bool required) { state_->reducer().set_synchronize(required); }
-
-  // Collective; call it between passes (Reducer::set_hook()).
-  void register_comm_hook(std::shared_ptr<CommunicationHook> hook) {
-    state_->reducer().set_hook(std::move(hook));
+  void set_requires_gradient_sync(bool required) {
+    detail::set_requires_gradient_sync(*state_, required);
   }
-  [[nodiscard]] NoSync no_sync() { return NoSync(state_->reducer()); }
+
+  // Collective; call it between passes. Null restores the plain average. Error(kInvalid), on every
+  // rank, when the ranks' hooks have different names.
+  void register_comm_hook(std::shared_ptr<CommunicationHook> hook) {
+    detail::set_hook(*state_, std::move(hook));
+  }
+  // For the loss of a whole step in a loop of your own: call note_loss() before each backward pass,
+  // with the loss from which the pass starts times the weight of its batch. step_loss() is the mean
+  // of the noted losses of the last step over the ranks or the logical shards, the same on every
+  // rank. It costs no extra communication.
+  void note_loss(double loss) { detail::note_loss(*state_, loss); }
+  double step_loss() const { return detail::step_loss(*state_); }
+  [[nodiscard]] NoSync no_sync() { return NoSync(detail::gradient_sync_of(*state_)); }
   Module& module() { return *module_; }
   // For torch::save(model.module_ptr(), path), which writes the same file as torch::save(model,
   // path). It is enough that one rank saves, because all ranks have the same values.
   const std::shared_ptr<Module>& module_ptr() const { return module_; }
   DistributedDataParallel* operator->() { return this; }
-  Reducer& reducer() { return state_->reducer(); }
+
+ public:  // internal
+  // Usual mistakes: each is an error that says what to write instead.
+  explicit DistributedDataParallel(std::shared_ptr<Module> /*module*/) {
+    static_assert(sizeof(Module) == 0,
+                  "the group is missing: write DistributedDataParallel model(module, group), with "
+                  "auto group = paceline::init_process_group()");
+  }
+  explicit DistributedDataParallel(const torch::nn::ModuleHolder<Module>& /*holder*/) {
+    static_assert(sizeof(Module) == 0,
+                  "the group is missing: write DistributedDataParallel model(module, group), with "
+                  "auto group = paceline::init_process_group()");
+  }
+  DistributedDataParallel(const Module& /*module*/, const std::shared_ptr<ProcessGroup>& /*group*/,
+                          const DistributedDataParallelOptions& /*options*/ = {})
+    requires(std::is_base_of_v<torch::nn::Module, Module>)
+  {
+    static_assert(sizeof(Module) == 0,
+                  "the wrapper shares the module with the program: give it std::make_shared<Net>() "
+                  "or a holder (TORCH_MODULE), not the module itself");
+  }
+
+  Reducer& reducer() { return detail::reducer_of(*state_); }
   DataParallelState& state() { return *state_; }
 
  private:

@@ -14,13 +14,14 @@
 #include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/engine/collectives/memory/one_copy.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/training/optim/optimizer.h"
 #include "paceline/training/tensor/current_error.h"
 #include "paceline/training/tensor/tensor_memory.h"
 
 namespace paceline {
 
-DistributedDataParallelOptions sharded_options(optim::Optimizer& optimizer,
-                                               const FullyShardOptions& options) {
+DistributedDataParallelOptions detail::sharded_options(optim::Optimizer& optimizer,
+                                                       const FullyShardOptions& options) {
   check(options.stage >= 0 && options.stage <= 3,
         "fully_shard: unknown stage {}; choose 0 (divides nothing), 1 (the optimizer's state), 2 "
         "(also gradients) or 3 (also parameters)",
@@ -185,8 +186,8 @@ class Builder {
 
 }  // namespace
 
-void build_in_turns(GroupRef group,
-                    const std::function<std::shared_ptr<torch::nn::Module>()>& build) {
+void detail::build_in_turns(GroupRef group,
+                            const std::function<std::shared_ptr<torch::nn::Module>()>& build) {
   if (group->world_size() == 1) {
     build();
     return;

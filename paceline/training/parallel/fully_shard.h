@@ -41,7 +41,6 @@
 
 #include <torch/nn/module.h>
 
-#include "paceline/engine/collectives/group/group_ref.h"
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/training/parallel/distributed_data_parallel.h"
 
@@ -59,11 +58,15 @@ struct FullyShardOptions {
   DistributedDataParallelOptions data_parallel = {};
 };
 
+namespace detail {
+
 // Returns `options.data_parallel`, set up for a wrapper of this stage. Error(kInvalid) for an
 // unknown stage, for units of 0 bytes, and for chosen units in stages 0 and 1. The wrapper throws
 // Error(kInvalid) for a chosen tensor that is not a parameter of the optimizer or is in two units.
 DistributedDataParallelOptions sharded_options(optim::Optimizer& optimizer,
                                                const FullyShardOptions& options);
+
+}  // namespace detail
 
 // Collective; call it before the optimizer's first step. `optimizer` must outlive the result, and
 // must have all parameters of `module` that require gradients and no parameters of other modules.
@@ -75,7 +78,7 @@ DistributedDataParallel<Module> fully_shard(std::shared_ptr<Module> module,
                                             std::shared_ptr<ProcessGroup> group,
                                             optim::Optimizer& optimizer,
                                             const FullyShardOptions& options = {}) {
-  return {std::move(module), std::move(group), sharded_options(optimizer, options)};
+  return {std::move(module), std::move(group), detail::sharded_options(optimizer, options)};
 }
 // For LibTorch's module holders (TORCH_MODULE).
 template <class Module>
@@ -83,8 +86,10 @@ DistributedDataParallel<Module> fully_shard(const torch::nn::ModuleHolder<Module
                                             std::shared_ptr<ProcessGroup> group,
                                             optim::Optimizer& optimizer,
                                             const FullyShardOptions& options = {}) {
-  return {holder.ptr(), std::move(group), sharded_options(optimizer, options)};
+  return {holder.ptr(), std::move(group), detail::sharded_options(optimizer, options)};
 }
+
+namespace detail {
 
 // Calls `build` on each rank in turn, and moves the parameters of the module that it returns into
 // the host's copy, as build_once() explains. Collective; `build` must not communicate. In a group
@@ -103,10 +108,14 @@ std::shared_ptr<torch::nn::Module> module_of(const torch::nn::ModuleHolder<Modul
   return holder.ptr();
 }
 
+}  // namespace detail
+
 // Builds a module so that each host has only one copy of its parameters from the beginning, for
 // models that are so large that a host has no room for a copy on every rank. Returns the result of
-// `make`, a std::shared_ptr to a module or a holder (TORCH_MODULE). Rules and errors are those of
-// build_in_turns().
+// `make`, a std::shared_ptr to a module or a holder (TORCH_MODULE). Collective; `make` must not
+// communicate. If it throws on one rank, the group is aborted, and the reason is reported.
+// Error(kInvalid) when ranks build different parameters, or parameters that are not dense tensors
+// on the CPU.
 //
 //   auto net = build_once(group, [] { return std::make_shared<Net>(); });
 //   optim::Adam optimizer(net->parameters(), {.lr = 1e-3});
@@ -123,9 +132,9 @@ std::shared_ptr<torch::nn::Module> module_of(const torch::nn::ModuleHolder<Modul
 template <class Make>
 auto build_once(const std::shared_ptr<ProcessGroup>& group, const Make& make) {
   std::invoke_result_t<const Make&> module{nullptr};
-  build_in_turns(*group, [&] {
+  detail::build_in_turns(group, [&] {
     module = make();
-    return module_of(module);
+    return detail::module_of(module);
   });
   return module;
 }

@@ -3,6 +3,7 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/log.h"
 #include "paceline/training/optim/optimizer_core.h"
+#include "paceline/training/parallel/data_parallel_state.h"
 
 namespace paceline {
 namespace {
@@ -75,15 +76,15 @@ void join_with(DataParallelState& model, const Stepping& stepping,
 
 }  // namespace
 
-void join(DataParallelState& model, JoinedStep& step, const std::function<void()>& loop,
-          const JoinOptions& options) {
+void detail::join(DataParallelState& model, JoinedStep& step, const std::function<void()>& loop,
+                  const JoinOptions& options) {
   const Stepping stepping{
       [&] { step(); }, [&](std::function<void()> before) { step.set_before(std::move(before)); }};
   join_with(model, stepping, loop, options);
 }
 
-void join(DataParallelState& model, optim::Optimizer* optimizer, const std::function<void()>& loop,
-          const JoinOptions& options) {
+void detail::join(DataParallelState& model, optim::Optimizer* optimizer,
+                  const std::function<void()>& loop, const JoinOptions& options) {
   const Stepping stepping{[&] { optimizer->step(); },
                           [&](std::function<void()> before) {
                             if (optimizer != nullptr)

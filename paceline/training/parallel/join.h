@@ -38,7 +38,7 @@
 
 #include "paceline/training/optim/optimizer.h"
 #include "paceline/training/parallel/distributed_data_parallel.h"
-#include "paceline/training/parallel/reducer/lockstep.h"
+#include "paceline/training/parallel/join_options.h"
 
 namespace torch::optim {
 class Optimizer;
@@ -63,29 +63,33 @@ class JoinedStep {
   std::function<void()> before_;
 };
 
+namespace detail {
+
+void join(DataParallelState& model, JoinedStep& step, const std::function<void()>& loop,
+          const JoinOptions& options);
+void join(DataParallelState& model, optim::Optimizer* optimizer, const std::function<void()>& loop,
+          const JoinOptions& options);
+
+}  // namespace detail
+
 // Collective: runs `loop`. Every forward pass of `loop` that records gradients must be followed by
 // its backward pass. A rank without inputs takes its steps with the averaged gradients. If `loop`
 // contains other collectives, including SyncBatchNorm's, set throw_on_early_termination.
 // Error(kInvalid) with logical shards, and when a communication hook is used with
 // divide_by_initial_world_size = false. Evaluate after join(): in `loop`, forward passes without
 // gradients do not get rank 0's buffers.
-void join(DataParallelState& model, JoinedStep& step, const std::function<void()>& loop,
-          const JoinOptions& options = {});
-// As above, for steps that consist only of the optimizer's step; the optimizer may be sharded.
-// Null: a rank without inputs takes no steps, and only gets the parameters and buffers of the other
-// ranks at the end.
-void join(DataParallelState& model, optim::Optimizer* optimizer, const std::function<void()>& loop,
-          const JoinOptions& options = {});
-
 template <class Module>
 void join(DistributedDataParallel<Module>& model, JoinedStep& step,
           const std::function<void()>& loop, const JoinOptions& options = {}) {
-  join(model.state(), step, loop, options);
+  detail::join(model.state(), step, loop, options);
 }
+// As above, for steps that consist only of the optimizer's step; the optimizer may be sharded.
+// Null: a rank without inputs takes no steps, and only gets the parameters and buffers of the other
+// ranks at the end.
 template <class Module>
 void join(DistributedDataParallel<Module>& model, optim::Optimizer* optimizer,
           const std::function<void()>& loop, const JoinOptions& options = {}) {
-  join(model.state(), optimizer, loop, options);
+  detail::join(model.state(), optimizer, loop, options);
 }
 // As above, for an optimizer of LibTorch, as in PyTorch, or null. A rank without inputs takes no
 // steps, so its optimizer's state, such as momenta, does not change. Use a JoinedStep to take steps
@@ -94,7 +98,7 @@ template <class Module, class NoOptimizer>
   requires std::is_convertible_v<NoOptimizer, torch::optim::Optimizer*>
 void join(DistributedDataParallel<Module>& model, NoOptimizer /*optimizer*/,
           const std::function<void()>& loop, const JoinOptions& options = {}) {
-  join(model.state(), static_cast<optim::Optimizer*>(nullptr), loop, options);
+  detail::join(model.state(), static_cast<optim::Optimizer*>(nullptr), loop, options);
 }
 
 }  // namespace paceline

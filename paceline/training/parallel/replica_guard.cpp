@@ -143,7 +143,7 @@ void require_equal_replicas(ProcessGroup& group, std::vector<NamedParameter> par
   const ReplicaGuard guard(std::move(parameters), 1);
   const std::vector<std::int64_t> own = {static_cast<std::int64_t>(guard.hash_all())};
   std::vector<std::int64_t> all(static_cast<std::size_t>(group.world_size()));
-  group.all_gather(std::span(own), std::span(all));
+  group.all_gather(std::span(all), std::span(own));
   const auto is_own = [&](std::int64_t hash) { return hash == own.front(); };
   if (!std::all_of(all.begin(), all.end(), is_own)) guard.report(group, step);
 }
@@ -185,7 +185,7 @@ void ReplicaGuard::report(ProcessGroup& group, std::int64_t step) const {
   std::vector<std::int64_t> own;
   for (const auto& parameter : parameters_) own.push_back(hash_of(parameter.tensor));
   std::vector<std::int64_t> all(own.size() * world);
-  group.all_gather(std::span(own), std::span(all));
+  group.all_gather(std::span(all), std::span(own));
   std::vector<std::size_t> ranks;
   std::vector<std::string> names;
   for (std::size_t i = 0; i < own.size(); ++i) {

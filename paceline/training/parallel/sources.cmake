@@ -7,6 +7,7 @@ set(SOURCES
   reducer/gradient_buckets.cpp
   reducer/gradient_placement.cpp
   join.cpp
+  low_communication.cpp
   reducer/lockstep.cpp
   reducer/pass_monitor.cpp
   reducer/reducer.cpp

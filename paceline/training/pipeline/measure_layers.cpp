@@ -12,6 +12,7 @@
 #include "paceline/engine/core/timing.h"
 #include "paceline/training/pipeline/backward_pass.h"
 #include "paceline/training/tensor/tensor_memory.h"
+#include "paceline/training/tensor/tensor_memory_meter.h"
 #include "paceline/training/tensor/tensor_view.h"
 
 namespace paceline {

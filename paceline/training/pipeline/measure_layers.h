@@ -3,7 +3,7 @@
 // Measures how much time and memory the layers of a model need on this machine, for
 // split_by_cost(), simulate() and the search (planning/schedules).
 //
-//   const auto layers = measure_layers(*group, {make_stage(0, first), make_stage(1, block), ...},
+//   const auto layers = measure_layers(group, {make_stage(0, first), make_stage(1, block), ...},
 //                                      {tokens}, [&](const auto& outputs, int) { ... });
 //   const auto counts = pipeline::split_by_cost(seconds_of(layers), num_stages);
 //   const auto timed = pipeline::simulate(schedule, costs_of_stages(layers, counts));
@@ -13,7 +13,6 @@
 #include <cstddef>
 #include <vector>
 
-#include "paceline/engine/collectives/group/group_ref.h"
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/planning/schedules/simulate.h"
 #include "paceline/training/pipeline/pipeline.h"

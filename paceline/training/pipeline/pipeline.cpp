@@ -14,6 +14,7 @@
 
 #include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/planning/schedules/pipeline_schedule.h"
 #include "paceline/training/pipeline/backward_pass.h"
 #include "paceline/training/pipeline/stage_links.h"

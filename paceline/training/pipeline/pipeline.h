@@ -36,7 +36,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "paceline/engine/collectives/group/group_ref.h"
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/planning/schedules/pipeline_schedule.h"
 #include "paceline/planning/schedules/simulate.h"

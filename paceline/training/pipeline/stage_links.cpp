@@ -14,6 +14,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/training/tensor/collectives.h"
+#include "paceline/training/tensor/shaped_messages.h"
 #include "paceline/training/tensor/tensor_allocator.h"
 #include "paceline/training/tensor/tensor_view.h"
 
@@ -214,8 +215,7 @@ void StageLinks::send(int stage, int micro_batch, Direction direction, const Ten
     }
   }
   for (const at::Tensor& tensor : all) {
-    sends_.push_back(
-        send_with_shape_async(*group_, tensor, peer, tag(stage, micro_batch, direction)));
+    sends_.push_back(isend_with_shape(*group_, tensor, peer, tag(stage, micro_batch, direction)));
   }
 }
 

@@ -12,7 +12,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "paceline/engine/collectives/group/group_ref.h"
 #include "paceline/engine/collectives/group/process_group.h"
 
 namespace paceline {
@@ -22,7 +21,7 @@ namespace paceline {
 // In each step their gradients are added up in rank order before the optimizer's step, so the
 // copies stay equal.
 //
-//   TiedWeights tied(*group, stage->tied_weights());
+//   TiedWeights tied(group, stage->tied_weights());
 //   ...
 //   pipeline.step(batches, loss);
 //   tied.add_gradients();

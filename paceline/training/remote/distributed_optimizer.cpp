@@ -58,8 +58,8 @@ OptimizerPointer RMSprop::make(Parameters parameters) const {
                                                                      .centered(centered));
 }
 
-ModulesOptimizer::ModulesOptimizer(const std::vector<rpc::ObjectNumber>& modules,
-                                   const rpc::Context& context, const Make& make) {
+detail::ModulesOptimizer::ModulesOptimizer(const std::vector<rpc::ObjectNumber>& modules,
+                                           const rpc::Context& context, const Make& make) {
   for (const rpc::ObjectNumber number : modules) {
     modules_.push_back(rpc::find_object<ServedModule>(context, number));
     check(modules_.back() != nullptr, "a module of the optimizer does not exist (any more)");
@@ -81,7 +81,7 @@ ModulesOptimizer::ModulesOptimizer(const std::vector<rpc::ObjectNumber>& modules
   optimizer_ = plain_errors([&] { return make(std::move(stepped)); });
 }
 
-void ModulesOptimizer::step(const StepRequest& request, rpc::Context& context) {
+void detail::ModulesOptimizer::step(const StepRequest& request, rpc::Context& context) {
   std::vector<std::shared_ptr<Pass>> passes;
   for (const rpc::ObjectNumber number : request.passes) {
     passes.push_back(rpc::find_object<Pass>(context, number));
@@ -173,7 +173,7 @@ void DistributedOptimizer::step(const std::vector<at::Tensor>& losses) {
   };
   std::vector<Running> running;
   for (std::size_t i = 0; i < owners_.size(); ++i) {
-    StepRequest request{.passes = {}, .learning_rate = learning_rate_};
+    detail::StepRequest request{.passes = {}, .learning_rate = learning_rate_};
     for (const PassAt& pass : passes) {
       if (pass.owner == owners_[i].name) request.passes.push_back(pass.number);
     }

@@ -97,6 +97,8 @@ struct RMSprop {
   OptimizerPointer make(std::vector<at::Tensor> parameters) const;
 };
 
+namespace detail {
+
 struct StepRequest {
   std::vector<rpc::ObjectNumber> passes;  // the passes whose gradients are added up, in this order
   std::optional<double> learning_rate;    // set from this step on
@@ -160,6 +162,8 @@ class ServedOptimizer {
   ModulesOptimizer optimizer_;
 };
 
+}  // namespace detail
+
 // A step that failed at one or more owners.
 class StepError : public Error {
  public:
@@ -207,10 +211,11 @@ class DistributedOptimizer {
       : local_(std::move(local)) {
     std::vector<rpc::Future<rpc::Nothing>> made;
     for (const auto& [owner, numbers] : by_owner(modules)) {
-      const auto there = workers.create<ServedOptimizer<Options>>(owner, {numbers, options});
-      made.push_back(there.template call<&ServedOptimizer<Options>::ready>());
-      owners_.push_back({owner, [there](StepRequest request) {
-                           return there.template call<&ServedOptimizer<Options>::step>(
+      const auto there =
+          workers.create<detail::ServedOptimizer<Options>>(owner, {numbers, options});
+      made.push_back(there.template call<&detail::ServedOptimizer<Options>::ready>());
+      owners_.push_back({owner, [there](detail::StepRequest request) {
+                           return there.template call<&detail::ServedOptimizer<Options>::step>(
                                std::move(request));
                          }});
     }
@@ -229,7 +234,7 @@ class DistributedOptimizer {
  private:
   struct Owner {
     std::string name;
-    std::function<rpc::Future<rpc::Nothing>(StepRequest)> step;
+    std::function<rpc::Future<rpc::Nothing>(detail::StepRequest)> step;
   };
   struct Modules {
     std::string owner;
@@ -247,7 +252,7 @@ class DistributedOptimizer {
 // Lets other workers construct optimizers of a program's own type on this worker.
 template <OptimizerOptions Options>
 void serve_optimizer(rpc::Workers& workers) {
-  workers.serve<ServedOptimizer<Options>>();
+  workers.serve<detail::ServedOptimizer<Options>>();
 }
 
 }  // namespace paceline::remote

@@ -90,7 +90,7 @@ void serve_modules(rpc::Workers& workers) {
   serve_optimizer<RMSprop>(workers);
 }
 
-RemoteModule share(rpc::Workers& workers, TypelessModule module) {
+RemoteModule detail::share(rpc::Workers& workers, TypelessModule module) {
   check(module.module != nullptr, "{}: share: there is no module", workers.name());
   auto reference = workers.create<ServedModule>(workers.name(), std::move(module));
   reference.call<&ServedModule::ready>().get();

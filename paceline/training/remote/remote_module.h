@@ -82,7 +82,6 @@ class RunningForward {
 class RemoteModuleImpl : public torch::nn::Module {
  public:
   RemoteModuleImpl() = default;  // does not refer to a module yet
-  explicit RemoteModuleImpl(rpc::RemoteRef<ServedModule> reference);
 
   // The worker that has the module. Requires: this object refers to a module.
   const std::string& owner() const { return reference_.owner(); }
@@ -101,6 +100,8 @@ class RemoteModuleImpl : public torch::nn::Module {
   std::vector<NamedTensor> state() const;
   void load_state(std::vector<NamedTensor> tensors) const;
 
+ public:  // internal
+  explicit RemoteModuleImpl(rpc::RemoteRef<ServedModule> reference);
   const rpc::RemoteRef<ServedModule>& reference() const { return reference_; }
 
  private:
@@ -120,19 +121,24 @@ class RemoteModule : public torch::nn::ModuleHolder<RemoteModuleImpl> {
 // distributed_optimizer.h for them. Call it once on each worker that has modules.
 void serve_modules(rpc::Workers& workers);
 
+namespace detail {
+RemoteModule share(rpc::Workers& workers, TypelessModule module);
+}
+
 // Returns a reference to a module of this worker (a ModuleHolder or a shared_ptr), which can be
 // sent to other workers. References keep the module alive. Its parameters must not be replaced.
-RemoteModule share(rpc::Workers& workers, TypelessModule module);
 template <class M>
 RemoteModule share(rpc::Workers& workers, const torch::nn::ModuleHolder<M>& module) {
-  return share(workers, typeless(module.ptr()));
+  return detail::share(workers, typeless(module.ptr()));
 }
 template <std::derived_from<torch::nn::Module> M>
 RemoteModule share(rpc::Workers& workers, const std::shared_ptr<M>& module) {
-  return share(workers, typeless(module));
+  return detail::share(workers, typeless(module));
 }
 
 // ---- modules that other workers create ----
+
+namespace detail {
 
 template <class T>
 struct MakeModule {
@@ -145,19 +151,22 @@ struct MakeModule {
   };
 };
 
+}  // namespace detail
+
 // Lets other workers create modules of a type on this worker. `workers` must outlive the calls.
 template <class T>
 void serve(rpc::Workers& workers) {
-  workers.serve<MakeModule<T>>([&workers](const typename T::Arguments& arguments, rpc::Context&) {
-    return typename MakeModule<T>::Reply{share(workers, T::make(arguments))};
-  });
+  workers.serve<detail::MakeModule<T>>(
+      [&workers](const typename T::Arguments& arguments, rpc::Context&) {
+        return typename detail::MakeModule<T>::Reply{share(workers, T::make(arguments))};
+      });
 }
 
 // Creates a module on a worker that serves its type.
 template <class T>
 RemoteModule create(rpc::Workers& workers, const std::string& worker,
                     typename T::Arguments arguments = {}) {
-  return workers.call<MakeModule<T>>(worker, std::move(arguments)).get().module;
+  return workers.call<detail::MakeModule<T>>(worker, std::move(arguments)).get().module;
 }
 
 }  // namespace paceline::remote

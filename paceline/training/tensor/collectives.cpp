@@ -9,8 +9,10 @@
 
 #include <ATen/ATen.h>
 
+#include "paceline/engine/collectives/group/engine_group.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/training/tensor/prepared_call.h"
+#include "paceline/training/tensor/tensor_call.h"
 #include "paceline/training/tensor/tensor_view.h"
 
 namespace paceline {
@@ -41,9 +43,23 @@ std::int64_t rows_of(ProcessGroup& group, const std::vector<std::int64_t>& rows,
   return std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
 }
 
-}  // namespace
+// As torch.distributed: starts the call if the options ask for it, and otherwise carries it out.
+WorkPtr carry_out(GroupRef group, TensorCall call, const CollectiveOptions& options) {
+  call.timeout = options.timeout;
+  call.keep_alive = options.keep_alive;
+  if (options.async_op) return start(group, call);
+  run(group, call);
+  return nullptr;
+}
 
-namespace {
+// Carries out a call whose result is returned as a tensor.
+void carry_out_now(GroupRef group, TensorCall call, const CollectiveOptions& options) {
+  check(!options.async_op,
+        "{}: {} with async_op has no output: give it a tensor for the output before the input, "
+        "which it fills",
+        group->self(), name_of(call.op));
+  carry_out(group, std::move(call), options);
+}
 
 // Starts a message from or to copies of device memory. A send waits until the device has made the
 // values.
@@ -53,20 +69,21 @@ WorkPtr start_on_copies(GroupRef group, const PreparedCall& prepared) {
   options.order = nullptr;
   if (prepared.call.op == Op::kSend) {
     copies->fetch(Deadline::after(options.timeout.value_or(group->timeout())));
-    return group->start(prepared.call, options);
+    return engine(*group).start(prepared.call, options);
   }
-  const WorkPtr received = group->start(prepared.call, options);
+  const WorkPtr received = engine(*group).start(prepared.call, options);
   const auto work = std::make_shared<Work>([received] { return received->description(); }, copies);
   received->on_complete([work, copies, message = std::weak_ptr(received)](const Error* error) {
     if (error != nullptr) return work->complete(std::make_exception_ptr(*error));
+    const WorkPtr ended = message.lock();
+    const int source = ended ? ended->source_rank() : -1;
     try {
-      work->queue(copies->deliver());
+      work->queue(copies->deliver(), false, source);
       TensorCopies::keep(copies);
     } catch (...) {
       return work->complete(std::current_exception());
     }
-    const WorkPtr ended = message.lock();
-    work->complete(nullptr, ended ? ended->source_rank() : -1);
+    work->complete(nullptr, source);
   });
   return work;
 }
@@ -74,7 +91,7 @@ WorkPtr start_on_copies(GroupRef group, const PreparedCall& prepared) {
 WorkPtr start(GroupRef group, const PreparedCall& prepared) {
   if (prepared.copies && traits_of(prepared.call.op).has(kIsMessage))
     return start_on_copies(group, prepared);
-  return group->start(prepared.call, prepared.options);
+  return engine(*group).start(prepared.call, prepared.options);
 }
 
 }  // namespace
@@ -85,7 +102,7 @@ void run(GroupRef group, const TensorCall& call) {
   if (prepared.copies) {
     start(group, prepared)->wait();
   } else {
-    group->run(prepared.call, prepared.options);
+    engine(*group).run(prepared.call, prepared.options);
   }
   fitted.copy_back();
 }
@@ -96,71 +113,36 @@ WorkPtr start(GroupRef group, const TensorCall& call) {
 
 // ---- in place
 
-void all_reduce(GroupRef group, const at::Tensor& tensor, ReduceOp op,
-                const CollectiveOptions& options) {
-  run(group, {.op = Op::kAllReduce,
-              .input = tensor,
-              .output = tensor,
-              .reduce_op = op,
-              .timeout = options.timeout});
-}
-WorkPtr all_reduce_async(GroupRef group, const at::Tensor& tensor, ReduceOp op,
-                         const CollectiveOptions& options) {
-  return start(group, {.op = Op::kAllReduce,
-                       .input = tensor,
-                       .output = tensor,
-                       .reduce_op = op,
-                       .timeout = options.timeout});
+WorkPtr all_reduce(GroupRef group, const at::Tensor& tensor, ReduceOp op,
+                   const CollectiveOptions& options) {
+  return carry_out(
+      group, {.op = Op::kAllReduce, .input = tensor, .output = tensor, .reduce_op = op}, options);
 }
 
-void broadcast(GroupRef group, const at::Tensor& tensor, int root,
+WorkPtr broadcast(GroupRef group, const at::Tensor& tensor, int root,
+                  const CollectiveOptions& options) {
+  return carry_out(group, {.op = Op::kBroadcast, .input = tensor, .output = tensor, .root = root},
+                   options);
+}
+
+WorkPtr reduce(GroupRef group, const at::Tensor& tensor, int root, ReduceOp op,
                const CollectiveOptions& options) {
-  run(group, {.op = Op::kBroadcast,
-              .input = tensor,
-              .output = tensor,
-              .root = root,
-              .timeout = options.timeout});
-}
-WorkPtr broadcast_async(GroupRef group, const at::Tensor& tensor, int root,
-                        const CollectiveOptions& options) {
-  return start(group, {.op = Op::kBroadcast,
-                       .input = tensor,
-                       .output = tensor,
-                       .root = root,
-                       .timeout = options.timeout});
-}
-
-void reduce(GroupRef group, const at::Tensor& tensor, int root, ReduceOp op,
-            const CollectiveOptions& options) {
-  run(group, {.op = Op::kReduce,
-              .input = tensor,
-              .output = tensor,
-              .reduce_op = op,
-              .root = root,
-              .timeout = options.timeout});
-}
-WorkPtr reduce_async(GroupRef group, const at::Tensor& tensor, int root, ReduceOp op,
-                     const CollectiveOptions& options) {
-  return start(group, {.op = Op::kReduce,
-                       .input = tensor,
-                       .output = tensor,
-                       .reduce_op = op,
-                       .root = root,
-                       .timeout = options.timeout});
+  return carry_out(
+      group, {.op = Op::kReduce, .input = tensor, .output = tensor, .reduce_op = op, .root = root},
+      options);
 }
 
 // ---- gathering and scattering
 
-at::Tensor all_gather_into_tensor(GroupRef group, const at::Tensor& tensor,
-                                  const CollectiveOptions& options) {
-  at::Tensor output = with_first_dim(tensor, first_dim(tensor) * group->world_size());
-  run(group, {.op = Op::kAllGather, .input = tensor, .output = output, .timeout = options.timeout});
-  return output;
+WorkPtr all_gather_into_tensor(GroupRef group, const at::Tensor& output, const at::Tensor& input,
+                               const CollectiveOptions& options) {
+  return carry_out(group, {.op = Op::kAllGather, .input = input, .output = output}, options);
 }
-WorkPtr all_gather_into_tensor_async(GroupRef group, const at::Tensor& output,
-                                     const at::Tensor& input, const CollectiveOptions& options) {
-  return start(
-      group, {.op = Op::kAllGather, .input = input, .output = output, .timeout = options.timeout});
+at::Tensor all_gather_into_tensor(GroupRef group, const at::Tensor& input,
+                                  const CollectiveOptions& options) {
+  at::Tensor output = with_first_dim(input, first_dim(input) * group->world_size());
+  carry_out_now(group, {.op = Op::kAllGather, .input = input, .output = output}, options);
+  return output;
 }
 
 std::vector<at::Tensor> all_gather(GroupRef group, const at::Tensor& tensor,
@@ -168,48 +150,35 @@ std::vector<at::Tensor> all_gather(GroupRef group, const at::Tensor& tensor,
   return all_gather_into_tensor(group, tensor.unsqueeze(0), options).unbind(0);
 }
 
-at::Tensor all_gather_v(GroupRef group, const at::Tensor& tensor,
+WorkPtr all_gather_v(GroupRef group, const at::Tensor& output, const at::Tensor& input,
+                     const std::vector<std::int64_t>& rows, const CollectiveOptions& options) {
+  return carry_out(group, {.op = Op::kAllGatherV, .input = input, .output = output, .counts = rows},
+                   options);
+}
+at::Tensor all_gather_v(GroupRef group, const at::Tensor& input,
                         const std::vector<std::int64_t>& rows, const CollectiveOptions& options) {
-  at::Tensor output = with_first_dim(tensor, rows_of(group, rows, "all_gather_v"));
-  run(group, {.op = Op::kAllGatherV,
-              .input = tensor,
-              .output = output,
-              .counts = rows,
-              .timeout = options.timeout});
+  at::Tensor output = with_first_dim(input, rows_of(group, rows, "all_gather_v"));
+  carry_out_now(group, {.op = Op::kAllGatherV, .input = input, .output = output, .counts = rows},
+                options);
   return output;
 }
-WorkPtr all_gather_v_async(GroupRef group, const at::Tensor& output, const at::Tensor& input,
-                           const std::vector<std::int64_t>& rows,
-                           const CollectiveOptions& options) {
-  return start(group, {.op = Op::kAllGatherV,
-                       .input = input,
-                       .output = output,
-                       .counts = rows,
-                       .timeout = options.timeout});
-}
 
+WorkPtr gather(GroupRef group, const at::Tensor& output, const at::Tensor& input, int root,
+               const CollectiveOptions& options) {
+  return carry_out(group, {.op = Op::kGather, .input = input, .output = output, .root = root},
+                   options);
+}
 std::vector<at::Tensor> gather(GroupRef group, const at::Tensor& tensor, int root,
                                const CollectiveOptions& options) {
   at::Tensor output;
   if (group->rank() == root) output = with_first_dim(tensor.unsqueeze(0), group->world_size());
-  run(group, {.op = Op::kGather,
-              .input = tensor,
-              .output = output,
-              .root = root,
-              .timeout = options.timeout});
+  carry_out_now(group, {.op = Op::kGather, .input = tensor, .output = output, .root = root},
+                options);
   return output.defined() ? output.unbind(0) : std::vector<at::Tensor>();
 }
-WorkPtr gather_async(GroupRef group, const at::Tensor& output, const at::Tensor& input, int root,
-                     const CollectiveOptions& options) {
-  return start(group, {.op = Op::kGather,
-                       .input = input,
-                       .output = output,
-                       .root = root,
-                       .timeout = options.timeout});
-}
 
-void scatter(GroupRef group, const at::Tensor& output, const std::vector<at::Tensor>& inputs,
-             int root, const CollectiveOptions& options) {
+WorkPtr scatter(GroupRef group, const at::Tensor& output, const std::vector<at::Tensor>& inputs,
+                int root, const CollectiveOptions& options) {
   at::Tensor stacked;
   if (group->rank() == root) {
     check(static_cast<int>(inputs.size()) == group->world_size(),
@@ -222,183 +191,150 @@ void scatter(GroupRef group, const at::Tensor& output, const std::vector<at::Ten
     }
     stacked = at::stack(inputs);
   }
-  run(group, {.op = Op::kScatter,
-              .input = stacked,
-              .output = output,
-              .root = root,
-              .timeout = options.timeout});
-}
-WorkPtr scatter_async(GroupRef group, const at::Tensor& output, const at::Tensor& input, int root,
-                      const CollectiveOptions& options) {
-  return start(group, {.op = Op::kScatter,
-                       .input = input,
-                       .output = output,
-                       .root = root,
-                       .timeout = options.timeout});
+  return carry_out(group, {.op = Op::kScatter, .input = stacked, .output = output, .root = root},
+                   options);
 }
 
+WorkPtr reduce_scatter(GroupRef group, const at::Tensor& output, const at::Tensor& input,
+                       ReduceOp op, const CollectiveOptions& options) {
+  return carry_out(group,
+                   {.op = Op::kReduceScatter, .input = input, .output = output, .reduce_op = op},
+                   options);
+}
 at::Tensor reduce_scatter(GroupRef group, const at::Tensor& input, ReduceOp op,
                           const CollectiveOptions& options) {
   at::Tensor output = with_first_dim(input, part_size(group, input, "reduce_scatter"));
-  run(group, {.op = Op::kReduceScatter,
-              .input = input,
-              .output = output,
-              .reduce_op = op,
-              .timeout = options.timeout});
+  carry_out_now(group,
+                {.op = Op::kReduceScatter, .input = input, .output = output, .reduce_op = op},
+                options);
   return output;
 }
-WorkPtr reduce_scatter_async(GroupRef group, const at::Tensor& output, const at::Tensor& input,
-                             ReduceOp op, const CollectiveOptions& options) {
-  return start(group, {.op = Op::kReduceScatter,
-                       .input = input,
-                       .output = output,
-                       .reduce_op = op,
-                       .timeout = options.timeout});
-}
 
+WorkPtr reduce_scatter_v(GroupRef group, const at::Tensor& output, const at::Tensor& input,
+                         const std::vector<std::int64_t>& rows, ReduceOp op,
+                         const CollectiveOptions& options) {
+  return carry_out(group,
+                   {.op = Op::kReduceScatterV,
+                    .input = input,
+                    .output = output,
+                    .reduce_op = op,
+                    .counts = rows},
+                   options);
+}
 at::Tensor reduce_scatter_v(GroupRef group, const at::Tensor& input,
                             const std::vector<std::int64_t>& rows, ReduceOp op,
                             const CollectiveOptions& options) {
   rows_of(group, rows, "reduce_scatter_v");
   at::Tensor output = with_first_dim(input, rows[static_cast<std::size_t>(group->rank())]);
-  run(group, {.op = Op::kReduceScatterV,
-              .input = input,
-              .output = output,
-              .reduce_op = op,
-              .counts = rows,
-              .timeout = options.timeout});
+  carry_out_now(group,
+                {.op = Op::kReduceScatterV,
+                 .input = input,
+                 .output = output,
+                 .reduce_op = op,
+                 .counts = rows},
+                options);
   return output;
 }
-WorkPtr reduce_scatter_v_async(GroupRef group, const at::Tensor& output, const at::Tensor& input,
-                               const std::vector<std::int64_t>& rows, ReduceOp op,
-                               const CollectiveOptions& options) {
-  return start(group, {.op = Op::kReduceScatterV,
-                       .input = input,
-                       .output = output,
-                       .reduce_op = op,
-                       .counts = rows,
-                       .timeout = options.timeout});
-}
 
+WorkPtr all_to_all_single(GroupRef group, const at::Tensor& output, const at::Tensor& input,
+                          const CollectiveOptions& options) {
+  return carry_out(group, {.op = Op::kAllToAll, .input = input, .output = output}, options);
+}
 at::Tensor all_to_all_single(GroupRef group, const at::Tensor& input,
                              const CollectiveOptions& options) {
   part_size(group, input, "all_to_all_single");
   at::Tensor output = with_first_dim(input, input.size(0));
-  run(group, {.op = Op::kAllToAll, .input = input, .output = output, .timeout = options.timeout});
+  carry_out_now(group, {.op = Op::kAllToAll, .input = input, .output = output}, options);
   return output;
-}
-WorkPtr all_to_all_single_async(GroupRef group, const at::Tensor& output, const at::Tensor& input,
-                                const CollectiveOptions& options) {
-  return start(group,
-               {.op = Op::kAllToAll, .input = input, .output = output, .timeout = options.timeout});
 }
 
+WorkPtr all_to_all_v(GroupRef group, const at::Tensor& output, const at::Tensor& input,
+                     const std::vector<std::int64_t>& receive_rows,
+                     const std::vector<std::int64_t>& send_rows, const CollectiveOptions& options) {
+  return carry_out(group,
+                   {.op = Op::kAllToAllV,
+                    .input = input,
+                    .output = output,
+                    .counts = send_rows,
+                    .receive_counts = receive_rows},
+                   options);
+}
 at::Tensor all_to_all_v(GroupRef group, const at::Tensor& input,
-                        const std::vector<std::int64_t>& send_rows,
                         const std::vector<std::int64_t>& receive_rows,
+                        const std::vector<std::int64_t>& send_rows,
                         const CollectiveOptions& options) {
   at::Tensor output = with_first_dim(input, rows_of(group, receive_rows, "all_to_all_v"));
-  run(group, {.op = Op::kAllToAllV,
-              .input = input,
-              .output = output,
-              .counts = send_rows,
-              .receive_counts = receive_rows,
-              .timeout = options.timeout});
+  carry_out_now(group,
+                {.op = Op::kAllToAllV,
+                 .input = input,
+                 .output = output,
+                 .counts = send_rows,
+                 .receive_counts = receive_rows},
+                options);
   return output;
-}
-WorkPtr all_to_all_v_async(GroupRef group, const at::Tensor& output, const at::Tensor& input,
-                           const std::vector<std::int64_t>& send_rows,
-                           const std::vector<std::int64_t>& receive_rows,
-                           const CollectiveOptions& options) {
-  return start(group, {.op = Op::kAllToAllV,
-                       .input = input,
-                       .output = output,
-                       .counts = send_rows,
-                       .receive_counts = receive_rows,
-                       .timeout = options.timeout});
 }
 
 // ---- many at once
 
-void all_reduce_coalesced(GroupRef group, const std::vector<at::Tensor>& tensors, ReduceOp op,
-                          const CollectiveOptions& options) {
-  run(group, {.op = Op::kAllReduce,
-              .reduce_op = op,
-              .lists = TensorLists{{}, tensors},
-              .timeout = options.timeout});
-}
-WorkPtr all_reduce_coalesced_async(GroupRef group, const std::vector<at::Tensor>& tensors,
-                                   ReduceOp op, const CollectiveOptions& options) {
-  return start(group, {.op = Op::kAllReduce,
-                       .reduce_op = op,
-                       .lists = TensorLists{{}, tensors},
-                       .timeout = options.timeout});
+WorkPtr all_reduce_coalesced(GroupRef group, const std::vector<at::Tensor>& tensors, ReduceOp op,
+                             const CollectiveOptions& options) {
+  return carry_out(
+      group, {.op = Op::kAllReduce, .reduce_op = op, .lists = TensorLists{{}, tensors}}, options);
 }
 
-void broadcast_coalesced(GroupRef group, const std::vector<at::Tensor>& tensors, int root,
-                         const CollectiveOptions& options) {
-  run(group, {.op = Op::kBroadcast,
-              .root = root,
-              .lists = TensorLists{{}, tensors},
-              .timeout = options.timeout});
-}
-WorkPtr broadcast_coalesced_async(GroupRef group, const std::vector<at::Tensor>& tensors, int root,
-                                  const CollectiveOptions& options) {
-  return start(group, {.op = Op::kBroadcast,
-                       .root = root,
-                       .lists = TensorLists{{}, tensors},
-                       .timeout = options.timeout});
+WorkPtr broadcast_coalesced(GroupRef group, const std::vector<at::Tensor>& tensors, int root,
+                            const CollectiveOptions& options) {
+  return carry_out(group, {.op = Op::kBroadcast, .root = root, .lists = TensorLists{{}, tensors}},
+                   options);
 }
 
-void all_gather_coalesced(GroupRef group, const std::vector<at::Tensor>& outputs,
-                          const std::vector<at::Tensor>& inputs, const CollectiveOptions& options) {
-  run(group,
-      {.op = Op::kAllGather, .lists = TensorLists{inputs, outputs}, .timeout = options.timeout});
-}
-WorkPtr all_gather_coalesced_async(GroupRef group, const std::vector<at::Tensor>& outputs,
-                                   const std::vector<at::Tensor>& inputs,
-                                   const CollectiveOptions& options) {
-  return start(
-      group,
-      {.op = Op::kAllGather, .lists = TensorLists{inputs, outputs}, .timeout = options.timeout});
+WorkPtr all_gather_coalesced(GroupRef group, const std::vector<at::Tensor>& outputs,
+                             const std::vector<at::Tensor>& inputs,
+                             const CollectiveOptions& options) {
+  return carry_out(group, {.op = Op::kAllGather, .lists = TensorLists{inputs, outputs}}, options);
 }
 
-void reduce_scatter_coalesced(GroupRef group, const std::vector<at::Tensor>& outputs,
-                              const std::vector<at::Tensor>& inputs, ReduceOp op,
-                              const CollectiveOptions& options) {
-  run(group, {.op = Op::kReduceScatter,
-              .reduce_op = op,
-              .lists = TensorLists{inputs, outputs},
-              .timeout = options.timeout});
-}
-WorkPtr reduce_scatter_coalesced_async(GroupRef group, const std::vector<at::Tensor>& outputs,
-                                       const std::vector<at::Tensor>& inputs, ReduceOp op,
-                                       const CollectiveOptions& options) {
-  return start(group, {.op = Op::kReduceScatter,
-                       .reduce_op = op,
-                       .lists = TensorLists{inputs, outputs},
-                       .timeout = options.timeout});
+WorkPtr reduce_scatter_coalesced(GroupRef group, const std::vector<at::Tensor>& outputs,
+                                 const std::vector<at::Tensor>& inputs, ReduceOp op,
+                                 const CollectiveOptions& options) {
+  return carry_out(
+      group, {.op = Op::kReduceScatter, .reduce_op = op, .lists = TensorLists{inputs, outputs}},
+      options);
 }
 
 // ---- messages
 
+namespace {
+
+void require_blocking(GroupRef group, const CollectiveOptions& options, const char* what,
+                      const char* instead) {
+  check(!options.async_op, "{}: {} takes no async_op: call {}, which returns a Work", group->self(),
+        what, instead);
+}
+
+TensorCall message_of(Op op, const at::Tensor& tensor, int peer, std::uint32_t tag,
+                      const CollectiveOptions& options) {
+  TensorCall call{.op = op,
+                  .peer = peer,
+                  .tag = tag,
+                  .timeout = options.timeout,
+                  .keep_alive = options.keep_alive};
+  (op == Op::kSend ? call.input : call.output) = tensor;
+  return call;
+}
+
+}  // namespace
+
 void send(GroupRef group, const at::Tensor& tensor, int peer, std::uint32_t tag,
           const CollectiveOptions& options) {
-  run(group,
-      {.op = Op::kSend, .input = tensor, .peer = peer, .tag = tag, .timeout = options.timeout});
-}
-WorkPtr send_async(GroupRef group, const at::Tensor& tensor, int peer, std::uint32_t tag,
-                   const CollectiveOptions& options) {
-  return start(
-      group,
-      {.op = Op::kSend, .input = tensor, .peer = peer, .tag = tag, .timeout = options.timeout});
+  require_blocking(group, options, "send", "isend()");
+  run(group, message_of(Op::kSend, tensor, peer, tag, options));
 }
 
 int recv(GroupRef group, const at::Tensor& tensor, int peer, std::uint32_t tag,
          const CollectiveOptions& options) {
-  const FittedCall fitted(
-      group,
-      {.op = Op::kReceive, .output = tensor, .peer = peer, .tag = tag, .timeout = options.timeout});
+  require_blocking(group, options, "recv", "irecv()");
+  const FittedCall fitted(group, message_of(Op::kReceive, tensor, peer, tag, options));
   const PreparedCall prepared(group, fitted.call());
   int source = -1;
   if (prepared.copies) {
@@ -406,26 +342,30 @@ int recv(GroupRef group, const at::Tensor& tensor, int peer, std::uint32_t tag,
     work->wait();
     source = work->source_rank();
   } else {
-    source = group->recv(prepared.call, prepared.options);
+    source = engine(*group).recv(prepared.call, prepared.options);
   }
   fitted.copy_back();
   return source;
 }
-WorkPtr recv_async(GroupRef group, const at::Tensor& tensor, int peer, std::uint32_t tag,
-                   const CollectiveOptions& options) {
-  return start(
-      group,
-      {.op = Op::kReceive, .output = tensor, .peer = peer, .tag = tag, .timeout = options.timeout});
+
+WorkPtr isend(GroupRef group, const at::Tensor& tensor, int peer, std::uint32_t tag,
+              const CollectiveOptions& options) {
+  return start(group, message_of(Op::kSend, tensor, peer, tag, options));
+}
+
+WorkPtr irecv(GroupRef group, const at::Tensor& tensor, int peer, std::uint32_t tag,
+              const CollectiveOptions& options) {
+  return start(group, message_of(Op::kReceive, tensor, peer, tag, options));
 }
 
 namespace {
 
 // Starts the receives first, so that arriving messages have a destination.
-std::vector<WorkPtr> batch_on_copies(GroupRef group, const std::vector<TensorCall>& messages) {
+std::vector<WorkPtr> batch_on_copies(GroupRef group, const std::deque<PreparedCall>& messages) {
   std::vector<WorkPtr> works(messages.size());
   for (const Op op : {Op::kReceive, Op::kSend}) {
     for (std::size_t i = 0; i < messages.size(); ++i) {
-      if (messages[i].op == op) works[i] = start(group, messages[i]);
+      if (messages[i].call.op == op) works[i] = start(group, messages[i]);
     }
   }
   return works;
@@ -433,60 +373,25 @@ std::vector<WorkPtr> batch_on_copies(GroupRef group, const std::vector<TensorCal
 
 }  // namespace
 
-std::vector<WorkPtr> batch_isend_irecv(GroupRef group, const std::vector<TensorCall>& messages) {
+std::vector<WorkPtr> batch_isend_irecv(GroupRef group, const std::vector<P2POp>& messages,
+                                       const CollectiveOptions& options) {
   std::deque<PreparedCall> prepared;  // a deque, because each element points to its own members
   std::vector<Call> calls;
   const auto keep_alive = std::make_shared<std::vector<std::shared_ptr<void>>>();
-  for (const TensorCall& message : messages) {
-    prepared.emplace_back(group, message);
-    if (prepared.back().copies) return batch_on_copies(group, messages);
+  bool has_copies = false;
+  for (const P2POp& message : messages) {
+    check(message.op == Op::kSend || message.op == Op::kReceive,
+          "{}: batch_isend_irecv takes sends and receives, not {}", group->self(),
+          name_of(message.op));
+    prepared.emplace_back(
+        group, message_of(message.op, message.tensor, message.peer, message.tag, options));
+    has_copies |= prepared.back().copies != nullptr;
     calls.push_back(prepared.back().call);
     keep_alive->push_back(prepared.back().options.keep_alive);
   }
-  return group->batch_isend_irecv(calls, {.keep_alive = keep_alive});
-}
-
-void send_with_shape(GroupRef group, const at::Tensor& tensor, int peer, std::uint32_t tag,
-                     const CollectiveOptions& options) {
-  send_with_shape_async(group, tensor.contiguous(), peer, tag, options)->wait();
-}
-WorkPtr send_with_shape_async(GroupRef group, const at::Tensor& tensor, int peer, std::uint32_t tag,
-                              const CollectiveOptions& options) {
-  check(tensor.is_contiguous(),
-        "{}: send_with_shape: the tensor is not contiguous; give it tensor.contiguous()",
-        group->self());
-  return start(group, {.op = Op::kSend,
-                       .input = tensor,
-                       .peer = peer,
-                       .tag = tag,
-                       .with_shape = true,
-                       .timeout = options.timeout});
-}
-
-namespace {
-
-struct NewTensor : MessagePlace {
-  std::byte* make(Dtype dtype, std::span<const std::int64_t> sizes) override {
-    const at::IntArrayRef dimensions(sizes.data(), sizes.size());
-    tensor = at::empty(dimensions, at::TensorOptions(to_scalar_type(dtype)));
-    return static_cast<std::byte*>(tensor.data_ptr());
-  }
-  at::Tensor tensor;
-};
-
-}  // namespace
-
-ReceivedTensor recv_with_shape(GroupRef group, int peer, std::uint32_t tag,
-                               const CollectiveOptions& options) {
-  return recv_with_shape_async(group, peer, tag, options).wait();
-}
-PendingTensor recv_with_shape_async(GroupRef group, int peer, std::uint32_t tag,
-                                    const CollectiveOptions& options) {
-  auto place = std::make_shared<NewTensor>();
-  auto work = group->start({.op = Op::kReceive, .peer = peer, .tag = tag, .place = place},
-                           {.timeout = options.timeout});
-  const at::Tensor* const tensor = &place->tensor;
-  return {std::move(work), std::shared_ptr<const at::Tensor>(std::move(place), tensor)};
+  if (has_copies) return batch_on_copies(group, prepared);
+  return engine(*group).batch_isend_irecv(calls,
+                                          {.timeout = options.timeout, .keep_alive = keep_alive});
 }
 
 at::Tensor empty_symmetric(GroupRef group, at::IntArrayRef sizes, at::ScalarType type) {

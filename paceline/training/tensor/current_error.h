@@ -5,6 +5,7 @@
 #include <c10/util/Exception.h>
 
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 
 namespace paceline {
 

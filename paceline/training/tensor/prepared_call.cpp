@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 
 #include <ATen/ATen.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/grad_mode.h>
 
 #include "paceline/engine/collectives/backends/backend_list.h"
+#include "paceline/engine/collectives/collective.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/training/device/streams.h"
 #include "paceline/training/tensor/tensor_marks.h"
@@ -174,6 +176,10 @@ void PreparedCall::prepare(const ProcessGroup& group, const TensorCall& asked) {
   call.shapes = tensors.get();
   options.keep_alive = tensors;
   options.timeout = asked.timeout;
+  if (asked.keep_alive) {
+    using Both = std::pair<std::shared_ptr<void>, std::shared_ptr<void>>;
+    options.keep_alive = std::make_shared<Both>(asked.keep_alive, tensors);
+  }
 }
 
 void PreparedCall::set_shape(const ProcessGroup& group, const TensorCall& asked) {

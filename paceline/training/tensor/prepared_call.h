@@ -1,6 +1,6 @@
 #pragma once
 
-// A TensorCall (collectives.h) in the form in which the engine carries it out: on tensors whose
+// A TensorCall (tensor_call.h) in the form in which the engine carries it out: on tensors whose
 // memory it can use, as buffers and counts of elements.
 //
 // Thread safety: values.
@@ -12,9 +12,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "paceline/engine/collectives/call.h"
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/training/device/host_copies.h"
-#include "paceline/training/tensor/collectives.h"
+#include "paceline/training/tensor/tensor_call.h"
 
 namespace paceline {
 

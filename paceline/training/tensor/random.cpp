@@ -6,6 +6,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/training/tensor/random_state.h"
 
 namespace paceline {
 namespace {

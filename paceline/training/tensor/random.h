@@ -16,33 +16,6 @@ namespace paceline {
 // Seeds this thread's generator and LibTorch's, from which torch::nn::Dropout draws.
 void seed_rank(std::uint64_t seed);
 
-// Returns this thread's generator; before seed_rank(), LibTorch's.
-at::Generator rank_generator();
-
-// The states of both generators.
-struct RandomState {
-  at::Tensor of_process;
-  at::Tensor of_rank;  // undefined before seed_rank()
-};
-RandomState random_state();
-void set_random_state(const RandomState& state);
-
-// Sets both generators to a given state, or to a seed, and restores their previous state when it is
-// destroyed. Belongs to the thread that made it.
-class RandomStateGuard {
- public:
-  explicit RandomStateGuard(const RandomState& state) : before_(random_state()) {
-    set_random_state(state);
-  }
-  explicit RandomStateGuard(std::uint64_t seed);
-  ~RandomStateGuard() { set_random_state(before_); }
-  RandomStateGuard(const RandomStateGuard&) = delete;
-  RandomStateGuard& operator=(const RandomStateGuard&) = delete;
-
- private:
-  const RandomState before_;
-};
-
 // torch::dropout on the CPU with numbers from rank_generator(): elements of `input` become 0 with
 // probability `p`, the others are divided by 1 - p; outside of training it returns `input`. If
 // ranks are threads, two runs drop the same elements only after seed_rank(). Error(kInvalid) unless

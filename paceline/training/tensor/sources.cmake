@@ -6,6 +6,7 @@ set(SOURCES
   prepared_call.cpp
   tensor_lists.cpp
   random.cpp
+  shaped_messages.cpp
   tensor_marks.cpp
   tensor_memory.cpp
   tensor_view.cpp)

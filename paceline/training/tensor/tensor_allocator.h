@@ -19,6 +19,7 @@
 
 #include "paceline/engine/collectives/memory/symmetric_arena.h"
 #include "paceline/training/tensor/libtorch_version.h"
+#include "paceline/training/tensor/tensor_memory_meter.h"
 
 namespace paceline {
 

@@ -8,6 +8,7 @@
 
 #include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/training/tensor/tensor_bytes.h"
 #include "paceline/training/tensor/tensor_view.h"
 
 namespace paceline {

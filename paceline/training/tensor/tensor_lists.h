@@ -11,8 +11,8 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "paceline/engine/collectives/group/group_ref.h"
 #include "paceline/engine/collectives/group/object_collectives.h"
+#include "paceline/engine/collectives/group/process_group.h"
 
 namespace paceline {
 
@@ -29,10 +29,5 @@ std::vector<std::vector<at::Tensor>> all_gather_object(GroupRef group,
 std::vector<std::vector<at::Tensor>> gather_objects(GroupRef group,
                                                     const std::vector<at::Tensor>& tensors,
                                                     int root, const ObjectOptions& options = {});
-
-// Convert tensors to bytes and back. Each tensor is written as its type, its number of dimensions,
-// its sizes and its elements. Error(kCorrupt) for bytes that are not such a list.
-std::string to_bytes(const std::vector<at::Tensor>& tensors);
-std::vector<at::Tensor> tensors_from_bytes(const std::string& bytes);
 
 }  // namespace paceline

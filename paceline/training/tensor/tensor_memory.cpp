@@ -7,9 +7,11 @@
 
 #include <c10/core/CPUAllocator.h>
 
+#include "paceline/engine/collectives/memory/symmetric_arena.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/log.h"
 #include "paceline/training/tensor/tensor_allocator.h"
+#include "paceline/training/tensor/tensor_memory_meter.h"
 
 namespace paceline {
 

@@ -6,10 +6,11 @@
 #include <cstdint>
 #include <memory>
 
-#include "paceline/engine/collectives/group/group_ref.h"
-#include "paceline/engine/collectives/memory/symmetric_arena.h"
+#include "paceline/engine/collectives/group/process_group.h"
 
 namespace paceline {
+
+class SymmetricArena;
 
 // While an object of this class lives, LibTorch allocates the large CPU tensors of this process,
 // whichever code makes them, in memory that the group's ranks on this host share. An all-reduce of
@@ -42,33 +43,6 @@ class SymmetricTensors {
  private:
   // Shared with the allocator while it contains tensors.
   std::shared_ptr<SymmetricArena> arena_;
-};
-
-// Measures the memory of the CPU tensors that this process makes while the meter lives: the bytes
-// that a pass keeps, and its peak.
-//
-//   const TensorMemoryMeter meter;
-//   const at::Tensor loss = model.forward(x);
-//   meter.bytes();   // kept for the backward pass
-//
-// Counts every storage that LibTorch allocates, in any thread. Tensors made before the meter do not
-// count, even when they are freed. Cost: a lock and a map entry for each tensor.
-//
-// Thread safety: only one meter may exist in a process at a time; any thread may call its
-// functions.
-class TensorMemoryMeter {
- public:
-  // Error(kInvalid) while another meter lives.
-  TensorMemoryMeter();
-  ~TensorMemoryMeter();
-  TensorMemoryMeter(const TensorMemoryMeter&) = delete;
-  TensorMemoryMeter& operator=(const TensorMemoryMeter&) = delete;
-
-  // The bytes of the counted tensors that are alive now.
-  std::int64_t bytes() const;
-  // The largest number of bytes at once since the meter was made, or since begin_peak().
-  std::int64_t peak() const;
-  void begin_peak();
 };
 
 }  // namespace paceline

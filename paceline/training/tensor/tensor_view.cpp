@@ -8,6 +8,7 @@
 #include <ATen/ATen.h>
 
 #include "paceline/engine/collectives/collective.h"
+#include "paceline/engine/collectives/device_order.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/training/device/streams.h"
 #include "paceline/training/tensor/c10d.h"

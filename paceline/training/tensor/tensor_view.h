@@ -13,6 +13,7 @@
 
 #include "paceline/engine/collectives/buffer.h"
 #include "paceline/engine/collectives/call.h"
+#include "paceline/engine/collectives/device_order.h"
 #include "paceline/engine/collectives/work.h"
 
 namespace paceline {

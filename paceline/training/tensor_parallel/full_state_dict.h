@@ -17,7 +17,6 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
-#include "paceline/engine/collectives/group/group_ref.h"
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/training/models/layers.h"
 

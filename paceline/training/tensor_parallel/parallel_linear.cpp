@@ -6,6 +6,9 @@
 #include <torch/nn/modules/linear.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/training/models/apply_linear.h"
+#include "paceline/training/models/divided_layer.h"
+#include "paceline/training/models/linear.h"
 #include "paceline/training/tensor_parallel/require_parts.h"
 
 namespace paceline {

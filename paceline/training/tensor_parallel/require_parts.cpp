@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/training/models/divided_layer.h"
 #include "paceline/training/tensor/tensor_marks.h"
 
 namespace paceline::tensor_parallel {

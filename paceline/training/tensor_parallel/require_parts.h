@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "paceline/training/autograd/differentiable_collectives.h"
+#include "paceline/training/models/divided_layer.h"
 #include "paceline/training/models/layers.h"
 
 namespace paceline::tensor_parallel {

@@ -11,6 +11,7 @@
 #include <torch/nn/modules/embedding.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/training/models/divided_layer.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/tensor/tensor_view.h"
 #include "paceline/training/tensor_parallel/require_parts.h"

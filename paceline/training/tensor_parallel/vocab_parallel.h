@@ -14,6 +14,7 @@
 #include <torch/nn/pimpl.h>
 
 #include "paceline/training/autograd/differentiable_collectives.h"
+#include "paceline/training/models/divided_layer.h"
 #include "paceline/training/models/layers.h"
 
 namespace paceline {

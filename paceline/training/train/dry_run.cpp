@@ -13,7 +13,9 @@
 #include "paceline/training/parallel/reducer/gradient_buckets.h"
 #include "paceline/training/pipeline/measure_layers.h"
 #include "paceline/training/tensor/tensor_memory.h"
+#include "paceline/training/tensor/tensor_memory_meter.h"
 #include "paceline/training/tensor/tensor_view.h"
+#include "paceline/training/train/backward_passes.h"
 #include "paceline/training/train/run_report.h"
 
 namespace paceline::train {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/training/train/best_values.h"
 
 namespace paceline::train {
 
@@ -44,5 +45,16 @@ bool EpochReport::save_if_best(const std::string& file, double value) const {
   write_weights_(file);
   return true;
 }
+
+EpochReport::EpochReport(ProcessGroup& group, const TrainingState& state, const TestResult& test,
+                         BestValues& best,
+                         std::function<void(const std::string& file)> write_weights)
+    : state(state),
+      test(test),
+      group_(group),
+      best_(best),
+      write_weights_(std::move(write_weights)) {}
+
+std::int64_t EpochReport::epochs_since_best() const { return state.epoch - best_.last_epoch(); }
 
 }  // namespace paceline::train

@@ -12,47 +12,18 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <string>
 
 #include "paceline/engine/collectives/group/process_group.h"
-#include "paceline/training/optim/metadata.h"
 #include "paceline/training/train/evaluate.h"
-#include "paceline/training/train/loop.h"
+#include "paceline/training/train/training_state.h"
 
 namespace paceline::train {
 
-// The best value of a metric for each file of weights, and the epoch that had it. A checkpoint of
-// the run has them too.
-class BestValues {
- public:
-  // Takes the value if it is lower than every earlier one for the file; NaN never is.
-  bool take(const std::string& file, double value, std::int64_t epoch);
-  // The last epoch with a new best value for any file; 0: there was none.
-  std::int64_t last_epoch() const;
-
-  optim::Metadata state() const;
-  // Error(kInvalid) for words that are not from state().
-  void set_state(const optim::Metadata& words);
-
- private:
-  struct Best {
-    double value = 0;
-    std::int64_t epoch = 0;
-  };
-  std::map<std::string, Best> best_;  // by file
-};
+class BestValues;
 
 class EpochReport {
  public:
-  EpochReport(ProcessGroup& group, const TrainingState& state, const TestResult& test,
-              BestValues& best, std::function<void(const std::string& file)> write_weights)
-      : state(state),
-        test(test),
-        group_(group),
-        best_(best),
-        write_weights_(std::move(write_weights)) {}
-
   const TrainingState& state;  // state.epoch is the number of epochs that have ended
   const TestResult& test;      // the result of Training::test for this epoch
 
@@ -63,7 +34,11 @@ class EpochReport {
   bool save_if_best(const std::string& file, double value) const;
   // Epochs since save_if_best() last returned true: 0 just after it has; all epochs if it never
   // has.
-  std::int64_t epochs_since_best() const { return state.epoch - best_.last_epoch(); }
+  std::int64_t epochs_since_best() const;
+
+ public:  // internal
+  EpochReport(ProcessGroup& group, const TrainingState& state, const TestResult& test,
+              BestValues& best, std::function<void(const std::string& file)> write_weights);
 
  private:
   ProcessGroup& group_;

@@ -12,7 +12,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "paceline/engine/collectives/group/group_ref.h"
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/training/data/data_loader.h"
 #include "paceline/training/train/loop.h"
@@ -29,10 +28,6 @@ struct TestResult {
   std::vector<std::pair<std::string, std::string>> rows;
 };
 
-// Returns a line of a closing table, including the newline.
-std::string table_row(const std::string& name, const std::string& value);
-std::string table_of(const TestResult& result);
-
 // The result for a classifier.
 struct Evaluation {
   double loss = 0;           // mean cross entropy
@@ -48,19 +43,12 @@ struct Evaluation {
 Evaluation evaluate(GroupRef group, data::DataLoader& loader,
                     const std::function<at::Tensor(const at::Tensor& images)>& forward);
 
-// Throws Error(kInvalid), which names the sample of `dataset`, if a label (int64 [B]) is not in [0,
-// classes). Labels of another type, such as soft labels, are not checked.
-void require_labels(const data::Batch& batch, std::int64_t classes, const std::string& dataset);
-
-// "test accuracy 90.12%, loss 0.2750, top-5 99.31%".
-TestResult test_result(const Evaluation& evaluation);
-
 // The result for a language model; it does not depend on how the text is cut into batches.
 //
 //   const auto loss = [&](const data::Batch& batch) {
 //     return models::next_token_loss(model(batch.data), batch.target);
 //   };
-//   const auto found = train::evaluate_text(*group, loader, train::over_all_targets(loss));
+//   const auto found = train::evaluate_text(group, loader, train::over_all_targets(loss));
 struct TextEvaluation {
   double loss = 0;          // mean cross-entropy of a token, in nats
   std::int64_t tokens = 0;  // the number of tokens that count
@@ -73,8 +61,5 @@ struct TextEvaluation {
 // samples (data::evaluation_indices). No gradients are kept; the caller must set the module to
 // eval(). Error(kInvalid) when no rank has a token that counts.
 TextEvaluation evaluate_text(GroupRef group, data::DataLoader& loader, const CountedLoss& loss);
-
-// "test perplexity 12.18, loss 2.5000".
-TestResult test_result(const TextEvaluation& evaluation);
 
 }  // namespace paceline::train

@@ -15,8 +15,10 @@
 #include "paceline/engine/core/log.h"
 #include "paceline/engine/telemetry/step_log.h"
 #include "paceline/training/optim/optimizer_core.h"
+#include "paceline/training/parallel/reducer/reducer.h"
 #include "paceline/training/tensor/random.h"
 #include "paceline/training/tensor/tensor_view.h"
+#include "paceline/training/train/backward_passes.h"
 
 namespace paceline::train {
 
@@ -122,11 +124,11 @@ void BackwardPasses::add(const data::Batch& batch, const ScaleLoss& scale, Phase
   times.add_with_waiting(Phase::kBackward, begin, gradients_.take_exposed_seconds());
 }
 
-std::shared_ptr<StepGradients> backward_passes(LossFunction loss, Reducer& gradients) {
+std::shared_ptr<StepGradients> detail::backward_passes(LossFunction loss, Reducer& gradients) {
   return std::make_shared<BackwardPasses>(std::move(loss), gradients);
 }
 
-std::shared_ptr<StepGradients> backward_passes(CountedLoss loss, Reducer& gradients) {
+std::shared_ptr<StepGradients> detail::backward_passes(CountedLoss loss, Reducer& gradients) {
   return std::make_shared<BackwardPasses>(std::move(loss), gradients);
 }
 

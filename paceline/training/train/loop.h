@@ -16,8 +16,8 @@
 //         return cross_entropy(model(batch.data), batch.target,  // reduction: sum
 //                              options.ignore_index(-100).reduction(torch::kSum)); },
 //       .count = train::targets_except(-100)};
-//   train::backward_passes(loss, model.reducer());
-//   train::evaluate_text(*group, loader, loss);
+//   train::backward_passes(loss, model);
+//   train::evaluate_text(group, loader, loss);
 //
 // A loop of your own sets the weights of each step's batches first, and continues as with means
 // over samples:
@@ -31,6 +31,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include <ATen/core/Tensor.h>
 
@@ -38,7 +39,7 @@
 #include "paceline/engine/telemetry/phase_times.h"
 #include "paceline/training/data/data_loader.h"
 #include "paceline/training/optim/optimizer.h"
-#include "paceline/training/parallel/reducer/reducer.h"
+#include "paceline/training/parallel/distributed_data_parallel.h"
 #include "paceline/training/train/training_state.h"
 
 namespace paceline::train {
@@ -71,9 +72,6 @@ CountedLoss over_all_targets(LossFunction mean);
 void weigh_by_count(std::span<data::Batch> step, const CountFunction& count, ProcessGroup* replicas,
                     std::int64_t logical_shards = 0);
 
-// Returns samples [begin, begin + count) of a batch, with the weight of the batch.
-data::Batch part_of(const data::Batch& batch, std::int64_t begin, std::int64_t count);
-
 // Returns the tensor from which a backward pass starts instead of the loss (GradScaler::scale()).
 using ScaleLoss = std::function<at::Tensor(const at::Tensor& loss)>;
 
@@ -94,39 +92,32 @@ class StepGradients {
   virtual double step_loss() const = 0;
   // Call it in a resumed run that has already taken `step` steps.
   virtual void begin_at(std::int64_t step) = 0;
+
+ public:  // internal
   // The reducer whose communication hook may keep tensors between steps, for checkpoints; null: no
   // reducer.
   virtual Reducer* reducer() { return nullptr; }
 };
 
-// Runs a forward and a backward pass for each batch; `gradients` averages the resulting gradients
-// in `.grad`. Ownership: this object refers to `gradients`, which must outlive it.
-class BackwardPasses : public StepGradients {
- public:
-  // `loss` is a mean over the samples.
-  BackwardPasses(LossFunction loss, Reducer& gradients);
-  BackwardPasses(CountedLoss loss, Reducer& gradients);
+namespace detail {
 
-  bool weighs_steps() const override { return count_ != nullptr; }
-  void weigh(std::span<data::Batch> step) override;
-  // See StepGradients::add(). Error(kInvalid), with advice, when a normalisation layer rejects a
-  // batch of one sample.
-  void add(const data::Batch& batch, const ScaleLoss& scale, PhaseTimes& times) override;
-  double step_loss() const override { return gradients_.step_loss(); }
-  void begin_at(std::int64_t step) override { gradients_.begin_at(step); }
-  Reducer* reducer() override { return &gradients_; }
-
- private:
-  at::Tensor loss_of(const data::Batch& batch) const;
-
-  const LossFunction loss_;
-  const CountFunction count_;  // null: the loss is a mean over the samples
-  Reducer& gradients_;
-};
-
-// For Training::gradients (training_run.h).
 std::shared_ptr<StepGradients> backward_passes(LossFunction loss, Reducer& gradients);
 std::shared_ptr<StepGradients> backward_passes(CountedLoss loss, Reducer& gradients);
+
+}  // namespace detail
+
+// For Training::gradients (training_run.h): a forward and a backward pass for each batch, through
+// the wrapper, which must outlive the result. `loss` is a mean over the samples, or a CountedLoss.
+template <class Module>
+std::shared_ptr<StepGradients> backward_passes(LossFunction loss,
+                                               DistributedDataParallel<Module>& model) {
+  return detail::backward_passes(std::move(loss), model.reducer());
+}
+template <class Module>
+std::shared_ptr<StepGradients> backward_passes(CountedLoss loss,
+                                               DistributedDataParallel<Module>& model) {
+  return detail::backward_passes(std::move(loss), model.reducer());
+}
 
 struct LoopOptions {
   std::int64_t epochs = 1;

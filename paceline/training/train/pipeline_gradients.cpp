@@ -16,6 +16,7 @@
 #include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/tensor/tensor_view.h"
+#include "paceline/training/train/backward_passes.h"
 
 namespace paceline::train {
 namespace {
@@ -147,7 +148,7 @@ std::vector<PipelineGradients::ReplicaLoss> PipelineGradients::share_losses() {
   const ReplicaLoss own = std::exchange(own_loss_, {});
   if (has_losses()) {
     found.front() = own;
-    if (replicas != nullptr) replicas->all_gather(std::span(&own.weighted, 2), numbers);
+    if (replicas != nullptr) replicas->all_gather(numbers, std::span(&own.weighted, 2));
   }
   pipeline_.group()->broadcast(numbers, pipeline_.last_stage_rank());
   return found;

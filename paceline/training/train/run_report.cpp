@@ -18,11 +18,13 @@
 
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/core/system/io.h"
+#include "paceline/engine/telemetry/phase_names.h"
 #include "paceline/planning/forecast/best_ways.h"
-#include "paceline/training/models/linear.h"
+#include "paceline/training/models/apply_linear.h"
 #include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/tensor/tensor_view.h"
 #include "paceline/training/train/evaluate.h"
+#include "paceline/training/train/test_table.h"
 
 namespace paceline::train {
 namespace {
@@ -137,7 +139,7 @@ std::optional<MemoryReport> RunMemory::report(ProcessGroup& group) const {
             now->own() + now->files / ranks + (grew ? now->peak_resident - now->resident : 0)};
   }
   std::vector<double> all(kNumbers * static_cast<std::size_t>(group.world_size()));
-  group.all_gather(std::span(mine), std::span(all));
+  group.all_gather(std::span(all), std::span(mine));
   MemoryReport report;
   for (const std::vector<int>& ranks : hosts.members) {
     double planned = 0, peak = 0;
@@ -289,7 +291,7 @@ RunReport make_report(GroupRef group, const PhaseTimes& times, double seconds, s
     mine.push_back(times.seconds(static_cast<Phase>(phase)));
   const auto world = static_cast<std::size_t>(group->world_size());
   std::vector<double> all(kNumPhases * world);
-  group->all_gather(std::span(mine), std::span(all));
+  group->all_gather(std::span(all), std::span(mine));
 
   RunReport report;
   report.seconds = seconds;

@@ -28,13 +28,14 @@
 #include <optional>
 #include <string>
 
-#include "paceline/engine/collectives/group/group_ref.h"
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/engine/telemetry/phase_times.h"
 #include "paceline/planning/forecast/memory_plan.h"
 #include "paceline/training/optim/optimizer.h"
 #include "paceline/training/tensor/tensor_memory.h"
+#include "paceline/training/tensor/tensor_memory_meter.h"
 #include "paceline/training/train/loop.h"
+#include "paceline/training/train/sample_unit.h"
 
 namespace paceline::train {
 
@@ -87,17 +88,6 @@ class RunMemory {
   double resident_peak_before_ = 0;
   std::optional<planning::RankMemory> plan_;
   double library_bytes_ = 0;  // not in the plan; for all ranks of the host
-};
-
-// The unit in which a run reports its throughput: samples, or the elements of a sample. A plain
-// value.
-struct SampleUnit {
-  std::string name = "samples";  // or "tokens"
-  std::int64_t per_sample = 1;   // the number of units in a sample
-  // Floating-point operations of the forward and backward pass of one sample; 0: unknown. If they
-  // are known, the report compares the run with the speed of matrix products
-  // (measure_matrix_speed()).
-  double operations_per_sample = 0;
 };
 
 // Collective. Measures how fast this job's ranks multiply matrices, for a comparison with a model's

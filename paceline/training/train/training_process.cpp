@@ -13,12 +13,13 @@
 #include <torch/utils.h>
 #include <torch/version.h>
 
-#include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/engine/collectives/group/engine_group.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/core/log.h"
 #include "paceline/engine/telemetry/crash_reporter.h"
 #include "paceline/training/tensor/compute_settings.h"
+#include "paceline/training/train/libtorch_facts.h"
 
 namespace paceline::train {
 
@@ -78,7 +79,7 @@ void TrainingProcess::print_opening(const std::string& title) const {
   const int world_size = group_->world_size();
   fmt::print("{}\n", title);
   fmt::print("  launched by {}; {} x {}; backend {}, transport {}\n",
-             group_->launch_environment().launcher, counted(world_size, "rank"),
+             engine(*group_).launch_environment().launcher, counted(world_size, "rank"),
              counted(num_threads_, "thread"), group_->backend(), group_->transport());
   fmt::print("  {}\n", describe_libtorch());
   if (is_reference_blas()) {

@@ -24,20 +24,6 @@
 
 namespace paceline::train {
 
-// Makes the C library keep large freed blocks instead of returning them to the kernel; otherwise
-// their pages would fault in again in every step. The process keeps its peak memory until it ends.
-// The page faults were measured at a quarter of a CNN's step time. Call it once, at the beginning
-// of main().
-void keep_large_blocks();
-
-// Returns "OpenBLAS 0.3.21", "MKL", ...; "reference BLAS" if matrix products run about 20 times
-// slower than they could.
-std::string blas_name();
-bool is_reference_blas();
-
-// Returns, for instance, "LibTorch 1.13.1, OpenBLAS 0.3.21".
-std::string describe_libtorch();
-
 struct ProcessOptions {
   int threads = 0;      // threads of LibTorch; 0: the launcher's choice
   std::string backend;  // empty: the launcher's choice or, without one, paceline

@@ -1,5 +1,3 @@
-#include "paceline/training/train/training_run.h"
-
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -11,15 +9,21 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "paceline/engine/collectives/group/engine_group.h"
 #include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/option_text.h"
 #include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/tensor/tensor_marks.h"
 #include "paceline/training/tensor/tensor_view.h"
+#include "paceline/training/train/checkpoints/weights_file.h"
 #include "paceline/training/train/dry_run.h"
+#include "paceline/training/train/run_parts.h"
 #include "paceline/training/train/run_report.h"
+#include "paceline/training/train/test_table.h"
+#include "paceline/training/train/training_run_core.h"
 
 namespace paceline::train {
 
@@ -76,8 +80,8 @@ const Training& possible(const Training& training, const TrainingRunOptions& opt
 
 }  // namespace
 
-TrainingRun::TrainingRun(std::shared_ptr<ProcessGroup> group, const Training& training,
-                         const TrainingRunOptions& options)
+TrainingRunCore::TrainingRunCore(std::shared_ptr<ProcessGroup> group, const Training& training,
+                                 const TrainingRunOptions& options)
     : options_(options),
       group_(std::move(group)),
       training_(possible(training, options_, *group_)),
@@ -93,7 +97,7 @@ TrainingRun::TrainingRun(std::shared_ptr<ProcessGroup> group, const Training& tr
   if (checkpoints_.are_made()) begin_or_resume();
 }
 
-void TrainingRun::open_files() {
+void TrainingRunCore::open_files() {
   on_rank(0, *group_, [&] {
     if (!options_.metrics.empty()) metrics_ = MetricsLog(options_.metrics);
     if (!options_.tensorboard.empty()) scalars_ = TensorBoardLog(options_.tensorboard);
@@ -101,7 +105,7 @@ void TrainingRun::open_files() {
   });
 }
 
-std::int64_t TrainingRun::num_steps() const {
+std::int64_t TrainingRunCore::num_steps() const {
   if (loader_->is_streamed()) {
     check(options_.max_steps > 0,
           "{} is a stream, whose length is not known: set max_steps (--max-steps), which "
@@ -113,7 +117,7 @@ std::int64_t TrainingRun::num_steps() const {
   return options_.max_steps > 0 ? std::min(steps, options_.max_steps) : steps;
 }
 
-void TrainingRun::begin_or_resume() {
+void TrainingRunCore::begin_or_resume() {
   RunParts parts = step_.parts();
   parts.reducer = training_.gradients->reducer();  // its hook may keep tensors
   parts.states = training_.states;
@@ -125,12 +129,13 @@ void TrainingRun::begin_or_resume() {
                                restored->from_memory ? ", from memory" : ""));
     scalars_.resume_after(state_.step);
     take_seed(given);
-  } else if (options_.checkpoints.resume || group_->launch_environment().restart_count > 0) {
+  } else if (options_.checkpoints.resume ||
+             engine(*group_).launch_environment().restart_count > 0) {
     progress_.note("  no checkpoint yet; from the beginning");
   }
 }
 
-void TrainingRun::take_state(const TrainingState& restored) {
+void TrainingRunCore::take_state(const TrainingState& restored) {
   const std::string data = std::exchange(state_, restored).data;
   check(state_.data.empty() || state_.data == data,
         "the run in {} trains on {}, this program was given {}; continue it with the same data set",
@@ -145,14 +150,14 @@ void TrainingRun::take_state(const TrainingState& restored) {
 
 // The order of the samples depends on the seed: with another seed the current epoch would repeat
 // some samples and leave out others.
-void TrainingRun::take_seed(std::uint64_t given) {
+void TrainingRunCore::take_seed(std::uint64_t given) {
   if (state_.seed == given) return;
   check(!options_.seed, "--seed {}: the run in {} has the seed {}; leave --seed out to continue it",
         given, options_.checkpoints.folder, state_.seed);
   loader_ = training_.make_loader(state_.seed);
 }
 
-int TrainingRun::write_profile(const std::filesystem::path& file) {
+int TrainingRunCore::write_profile(const std::filesystem::path& file) {
   check(!is_divided() && core_of(training_.optimizer).shard_group() == nullptr,
         "PACELINE_PROFILE: a profile is measured of a whole model on every rank; start the program "
         "without --mesh and --shard");
@@ -167,7 +172,7 @@ int TrainingRun::write_profile(const std::filesystem::path& file) {
   return 0;
 }
 
-int TrainingRun::train() {
+int TrainingRunCore::train() {
   if (const auto file = wanted_profile()) return write_profile(*file);
   const auto begin = std::chrono::steady_clock::now();
   first_step_ = state_.step;
@@ -198,13 +203,16 @@ int TrainingRun::train() {
 
 // Aborts the group if this rank cannot take the step; otherwise the other ranks would wait for this
 // rank before they learned the reason.
-void TrainingRun::take_step() try { step_.take(); } catch (const DamagedState& error) {
+void TrainingRunCore::take_step() try {
+  step_.take();
+  if (training_.after_step) training_.after_step();
+} catch (const DamagedState& error) {
   const DamagedState said(said_by(group_->self(), "optimizer's step", error).what());
   group_->abort(said.what());
   throw said;
 }
 
-int TrainingRun::stop() {
+int TrainingRunCore::stop() {
   const std::string& folder = options_.checkpoints.folder;
   const std::string reason = checkpoints_.stop_reason();
   progress_.note(
@@ -223,7 +231,7 @@ int TrainingRun::stop() {
 
 // Returns the bytes of the copy from which this rank writes a checkpoint. The ranks that have the
 // same part of the model write equal shares of that part's state.
-double TrainingRun::checkpoint_bytes() const {
+double TrainingRunCore::checkpoint_bytes() const {
   if (!checkpoints_.are_made()) return 0;
   const optim::Optimizer& optimizer = training_.optimizer;
   const int parts = core_of(optimizer).shard_group() != nullptr
@@ -234,7 +242,7 @@ double TrainingRun::checkpoint_bytes() const {
   return bytes / replicas().world_size();
 }
 
-void TrainingRun::after_step(const StepReport& report) {
+void TrainingRunCore::after_step(const StepReport& report) {
   if (state_.step == first_step_ + 1) memory_.plan(training_.optimizer, checkpoint_bytes());
   samples_ += report.samples;
   progress_.after_step(report);
@@ -247,7 +255,7 @@ void TrainingRun::after_step(const StepReport& report) {
   checkpoints_.after_step(state_);
 }
 
-Next TrainingRun::after_epoch() {
+Next TrainingRunCore::after_epoch() {
   evaluate();
   step_.end_epoch(result_.loss);
   progress_.note(fmt::format("epoch {}: {}", state_.epoch, result_.summary));
@@ -272,7 +280,7 @@ Next TrainingRun::after_epoch() {
   return Next::kStop;
 }
 
-void TrainingRun::evaluate() {
+void TrainingRunCore::evaluate() {
   const auto timed = times_.measure(Phase::kEvaluation);
   // Held for the whole test, because ranks may test different numbers of batches.
   const auto whole = training_.optimizer.whole_parameters();
@@ -283,7 +291,7 @@ void TrainingRun::evaluate() {
   evaluated_step_ = state_.step;
 }
 
-void TrainingRun::print_table() {
+void TrainingRunCore::print_table() {
   const auto memory = memory_.report(*group_);  // first, because make_report() uses memory
   const RunReport report = make_report(*group_, times_, seconds_, state_.step - first_step_,
                                        all_reduce_value(replicas(), samples_), training_.unit);
@@ -318,14 +326,14 @@ void TrainingRun::print_table() {
   progress_.note("\n" + table + fmt::format("  {:<24}{}", "next", next_command()));
 }
 
-void TrainingRun::write_weights_to(const std::string& file) {
+void TrainingRunCore::write_weights_to(const std::string& file) {
   const auto whole = training_.optimizer.whole_parameters();
   const auto averaged = step_.averaged_weights();
   const StateDict weights = training_.weights ? training_.weights() : weights_of(training_.module);
   on_rank(0, *group_, [&] { write_weights(file, weights); });
 }
 
-void TrainingRun::write_final_weights() {
+void TrainingRunCore::write_final_weights() {
   if (options_.weights.empty()) return;
   write_weights_to(options_.weights);
   progress_.note(fmt::format("the weights are in {}", options_.weights));
@@ -333,7 +341,7 @@ void TrainingRun::write_final_weights() {
 
 // Returns the options of a run that continues where this one ended: they make the run longer and
 // keep its schedule.
-std::string TrainingRun::options_of_longer_run() const {
+std::string TrainingRunCore::options_of_longer_run() const {
   const StepOptions& step = options_.step;
   const std::int64_t steps = step_.schedule_steps();
   const bool ends_with_schedule = step.schedule == "one-cycle";
@@ -353,7 +361,7 @@ std::string TrainingRun::options_of_longer_run() const {
 // command of this run. Both work exactly as printed. The condition that ended this run would end
 // the next one before its first step, so the options change it. A schedule without remaining steps
 // requires a new run.
-std::string TrainingRun::next_command() const {
+std::string TrainingRunCore::next_command() const {
   const bool can_continue =
       options_.step.schedule != "one-cycle" || state_.step < step_.schedule_steps();
   const std::string longer = options_of_longer_run();
@@ -367,5 +375,19 @@ std::string TrainingRun::next_command() const {
   return fmt::format(
       "the same with --checkpoint-dir run, then with --checkpoint-dir run --resume{}", longer);
 }
+
+// ---- the public class
+
+TrainingRun::TrainingRun(std::shared_ptr<ProcessGroup> group, const Training& training,
+                         const TrainingRunOptions& options)
+    : core_(new TrainingRunCore(std::move(group), training, options)) {}
+
+TrainingRun::~TrainingRun() = default;
+
+int TrainingRun::train() { return core_->train(); }
+
+const TrainingState& TrainingRun::state() const { return core_->state(); }
+
+const TestResult& TrainingRun::result() const { return core_->result(); }
 
 }  // namespace paceline::train

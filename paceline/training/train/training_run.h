@@ -8,7 +8,7 @@
 //   optim::Adam optimizer(model->parameters());
 //   train::TrainingRun run(process.group(),
 //       {.module = model.module(), .optimizer = optimizer,
-//        .gradients = train::backward_passes(loss, model.reducer()),
+//        .gradients = train::backward_passes(loss, model),
 //        .make_loader = ..., .test = ...},
 //       {.epochs = 90, .checkpoints = {.folder = "run"}, .metrics = "metrics.jsonl"});
 //   return run.train();
@@ -25,24 +25,31 @@
 // Ownership: this object refers to the parts of `Training`, which must outlive it. Thread safety:
 // none.
 
-#include <filesystem>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "paceline/engine/telemetry/metrics_log.h"
-#include "paceline/planning/forecast/job_profile.h"
+#include <torch/nn/module.h>
+
+#include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/training/data/data_loader.h"
+#include "paceline/training/models/layers.h"
+#include "paceline/training/optim/optimizer.h"
 #include "paceline/training/train/checkpoints/attached_state.h"
-#include "paceline/training/train/checkpoints/checkpointer.h"
-#include "paceline/training/train/checkpoints/weights_file.h"
+#include "paceline/training/train/checkpoints/checkpoint_options.h"
 #include "paceline/training/train/epoch_report.h"
 #include "paceline/training/train/evaluate.h"
 #include "paceline/training/train/loop.h"
-#include "paceline/training/train/run_report.h"
-#include "paceline/training/train/training_step.h"
+#include "paceline/training/train/sample_unit.h"
+#include "paceline/training/train/step_options.h"
+#include "paceline/training/train/training_state.h"
+
+namespace paceline::planning {
+struct JobProfile;
+}
 
 namespace paceline::train {
 
@@ -51,12 +58,15 @@ struct Training {
   torch::nn::Module& module;  // the module that checkpoints save
   optim::Optimizer& optimizer;
   std::shared_ptr<StepGradients> gradients;  // shared with the user
-  std::string data;  // describes the data set; a run continues only with the same text
+  std::string data = {};  // describes the data set; a run continues only with the same text
   // Makes a loader of this rank's batches. Called again when a run with another seed is continued.
   std::function<std::unique_ptr<data::DataLoader>(std::uint64_t seed)> make_loader;
   // Collective: evaluates. The module is in eval() mode during the call, with averaged weights if
   // there are any.
   std::function<TestResult()> test;
+  // Called after each step of the optimizer, on every rank; for LowCommunication::step(). Null:
+  // none.
+  std::function<void()> after_step = nullptr;
   // Collective: called after each epoch, once it has been evaluated and before its checkpoint. The
   // run ends regularly if it returns Next::kStop on rank 0. Null: the run continues. A run that was
   // begun with this function can only continue with it, and the other way round.
@@ -81,16 +91,18 @@ struct TrainingRunOptions {
   std::int64_t epochs = 1;
   std::int64_t max_steps = 0;  // steps of the whole run; 0: no limit
   // Nullopt: 0, or the seed of the run that is continued.
-  std::optional<std::uint64_t> seed;
+  std::optional<std::uint64_t> seed = {};
   // For a continued run without a schedule. Nullopt: the saved rate.
-  std::optional<double> learning_rate;
-  StepOptions step;
-  CheckpointOptions checkpoints;
-  std::string metrics;      // JSON lines are appended to this file
-  std::string tensorboard;  // folder for TensorBoard
-  std::string weights;      // file for the final weights, as safetensors
-  std::string command;      // the program's command line, quoted; suggestions begin with it
+  std::optional<double> learning_rate = {};
+  StepOptions step = {};
+  CheckpointOptions checkpoints = {};
+  std::string metrics = {};      // JSON lines are appended to this file
+  std::string tensorboard = {};  // folder for TensorBoard
+  std::string weights = {};      // file for the final weights, as safetensors
+  std::string command = {};      // the program's command line, quoted; suggestions begin with it
 };
+
+class TrainingRunCore;
 
 class TrainingRun {
  public:
@@ -101,6 +113,9 @@ class TrainingRun {
   // averaged weights if the ranks of a host share one copy of the weights.
   TrainingRun(std::shared_ptr<ProcessGroup> group, const Training& training,
               const TrainingRunOptions& options);
+  ~TrainingRun();
+  TrainingRun(const TrainingRun&) = delete;
+  TrainingRun& operator=(const TrainingRun&) = delete;
 
   // Collective. If the environment asks for a profile, writes it and returns 0; Error(kInvalid) for
   // a model that is divided among ranks. Otherwise trains to the end, evaluates and prints the
@@ -108,50 +123,12 @@ class TrainingRun {
   // kStoppedAsAgreed, or 1 when the newest state could not be written.
   int train();
 
-  const TrainingState& state() const { return state_; }
+  const TrainingState& state() const;
   // The result of the last evaluation.
-  const TestResult& result() const { return result_; }
+  const TestResult& result() const;
 
  private:
-  bool is_first() const { return group_->rank() == 0; }
-  ProcessGroup& replicas() const { return training_.replicas ? *training_.replicas : *group_; }
-  bool is_divided() const { return replicas().world_size() < group_->world_size(); }
-  std::int64_t num_steps() const;
-  int write_profile(const std::filesystem::path& file);
-  void open_files();
-  void begin_or_resume();
-  void take_state(const TrainingState& restored);
-  void take_seed(std::uint64_t given);
-  double checkpoint_bytes() const;
-  void take_step();
-  void after_step(const StepReport& report);
-  Next after_epoch();
-  void evaluate();
-  int stop();
-  void print_table();
-  void write_weights_to(const std::string& file);
-  void write_final_weights();
-  std::string options_of_longer_run() const;
-  std::string next_command() const;
-
-  const TrainingRunOptions options_;
-  const std::shared_ptr<ProcessGroup> group_;  // shared with the user
-  const Training training_;
-  TrainingState state_;
-  std::unique_ptr<data::DataLoader> loader_;
-  TrainingStep step_;
-  PhaseTimes times_;
-  RunCheckpoints checkpoints_;
-  RunMemory memory_;
-  ProgressBar progress_;
-  MetricsLog metrics_;
-  TensorBoardLog scalars_;
-  TestResult result_;
-  BestValues best_;
-  std::int64_t evaluated_step_ = -1;
-  std::int64_t first_step_ = 0;
-  std::int64_t samples_ = 0;  // samples of this rank
-  double seconds_ = 0;        // time of training
+  const std::unique_ptr<TrainingRunCore> core_;
 };
 
 }  // namespace paceline::train

@@ -19,67 +19,11 @@
 #include "paceline/training/optim/lr_scheduler.h"
 #include "paceline/training/optim/optimizer.h"
 #include "paceline/training/parallel/communication_hook.h"
+#include "paceline/training/train/run_parts.h"
+#include "paceline/training/train/step_options.h"
 #include "paceline/training/train/training_state.h"
 
 namespace paceline::train {
-
-struct OptimizerChoice {
-  std::string name = "adam";  // or adamw, sgd, lamb, lars
-  double lr = 1e-3;
-  double momentum = 0.9;                    // for sgd and lars
-  std::optional<double> weight_decay = {};  // nullopt: 0.01 for adamw, 0 for the others
-};
-// Makes an optimizer by name. Error(kInvalid) for an unknown name; errors of the optimizers.
-std::unique_ptr<optim::Optimizer> make_optimizer(const OptimizerChoice& choice,
-                                                 const std::vector<at::Tensor>& parameters);
-
-struct HookChoice {
-  std::string name = "none";  // or bf16, fp16, powersgd, topk
-  std::int64_t powersgd_rank = 4;
-  std::int64_t powersgd_start = 100;  // steps before the hook begins to compress
-  double topk_density = 0.01;
-};
-// Makes a hook by name; null: gradients are sent uncompressed. Error(kInvalid) for an unknown name.
-std::shared_ptr<CommunicationHook> make_hook(const HookChoice& choice);
-
-struct Precision {
-  at::ScalarType parameters = at::kFloat;
-  std::optional<at::ScalarType> autocast;  // for matrix products and convolutions
-  bool scales_loss = false;                // float16 gradients need a GradScaler
-};
-// `name`: float32, bf16 (parameters too), autocast-bf16 or autocast-fp16. Error(kInvalid) for an
-// unknown name.
-Precision precision_of(const std::string& name);
-
-// The groups of optim::ModelParts.
-struct ModelGroups {
-  std::shared_ptr<ProcessGroup> model;   // all ranks that together have one model
-  std::shared_ptr<ProcessGroup> layers;  // the ranks that divide its layers
-};
-
-// Returns, for an optimizer, the parts of the model that this rank has, as the layers describe them
-// (training/models/layers.h):
-//
-//   const train::ModelGroups groups{.model = mesh.sub_mesh({"pp", "tp"}).world(),
-//                                   .layers = mesh.group("tp")};
-//   optimizer.set_model_parts(train::model_parts(*stage, groups, tied_copies));
-//
-// `tied`: parameters of `module` that are also on a rank of another stage, where norms count them.
-optim::ModelParts model_parts(torch::nn::Module& module, const ModelGroups& groups,
-                              const std::vector<at::Tensor>& tied = {});
-
-struct StepOptions {
-  std::string schedule = "constant";  // or step, cosine, one-cycle, plateau
-  std::int64_t warmup_steps = 0;      // for cosine (0: none) and one-cycle (0: 30%)
-  std::int64_t schedule_steps = 0;    // steps of the whole schedule; 0: those of the run
-  // For step: the number of steps after which the rate becomes a tenth; 0: a third of the
-  // schedule's steps.
-  std::int64_t rate_every = 0;
-  double clip_norm = 0;  // 0: gradients are not clipped by norm
-  double clip_value = 0;
-  bool scales_loss = false;  // for float16 gradients (GradScaler)
-  double ema = 0;            // decay of the average of the weights; 0: no average
-};
 
 // Takes a step with given gradients: clips them, takes the optimizer's step, advances the learning
 // rate along its schedule and updates the average of the weights. Ownership: this object refers to

@@ -12,17 +12,10 @@ from paceline.torch.work import latest
 class PacelineBackend(Operations, Backend):
     def __init__(self, group, store, timeout, options=None):
         Backend.__init__(self, group.rank, group.size)
-        self._start(group, store, timeout)
-        if options is None or type(options) is not Backend.Options:
-            options = Backend.Options("paceline", timeout=timeout)
-        if len(options.global_ranks_in_group) == 0:
-            options.global_ranks_in_group = group.world_ranks
-        self._options = options
+        self._start(group, store, timeout, options if type(options) is Backend.Options else None)
+        if len(self._options.global_ranks_in_group) == 0:
+            self._options.global_ranks_in_group = group.world_ranks
         _return_own_works()
-
-    @property
-    def options(self):
-        return self._options
 
     @property
     def supports_splitting(self):

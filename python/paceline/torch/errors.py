@@ -13,11 +13,15 @@ def as_dist_error(error):
     return made
 
 
-def refuse(operation, text):
+class DistBackendValueError(DistBackendError, ValueError):
+    """A DistBackendError where programs expect a ValueError, because torch's own backends raise one."""
+
+
+def refuse(operation, text, kind=DistBackendError):
     """Raises the DistBackendError of a call that cannot be made, before any rank waits for it."""
-    error = DistBackendError(f"paceline: {operation}: {text}")
+    error = kind(f"paceline: {operation}: {text}")
     error.code, error.operation, error.group, error.ranks, error.deadline = "invalid", operation, "", [], None
     raise error
 
 
-__all__ = ["Error", "as_dist_error", "refuse"]
+__all__ = ["DistBackendValueError", "Error", "as_dist_error", "refuse"]

@@ -26,6 +26,8 @@ def monitored_barrier(group, timeout_ms, wait_all_ranks):
                 break
     names = ", ".join(str(rank) for rank in missing)
     group._store.set(f"{prefix}outcome", names or "all")
+    if missing and timeout_ms == 0:
+        refuse("monitored_barrier", f"Rank 0 timed out in monitoredBarrier after 0 ms, before rank {names} came")
     if missing:
         refuse("monitored_barrier", f"{'Ranks' if len(missing) > 1 else 'Rank'} {names} failed to pass monitoredBarrier in {timeout_ms} ms")
 

@@ -7,14 +7,16 @@ Thread safety: every method may be called from any thread. As everywhere in torc
 the same order.
 """
 
+from datetime import timedelta
 import os
 
 import torch
+from torch._C._distributed_c10d import Backend
 from torch.distributed import ReduceOp
 
 from paceline import _core
 from paceline.torch import futures, profiling
-from paceline.torch.errors import Error, as_dist_error, refuse
+from paceline.torch.errors import DistBackendValueError, Error, as_dist_error, refuse
 from paceline.torch.monitored_barrier import monitored_barrier
 from paceline.torch.sparse import all_reduce_sparse
 from paceline.torch.tensors import (
@@ -46,8 +48,11 @@ def _option(options, name, default):
 class Operations:
     """`group`: the engine's group. `store`: the group's store, for monitored_barrier()."""
 
-    def _start(self, group, store, timeout):
+    backend_name = "paceline"  # "gloo" in Gloo's place, because programs look for that name
+
+    def _start(self, group, store, timeout, options=None):
         self._group = group
+        self._options = options or Backend.Options("paceline", timeout=timeout)
         self._store = store
         self._timeout_ms = milliseconds(timeout)
         self._sequence = 0
@@ -65,9 +70,9 @@ class Operations:
         timeout = milliseconds(_option(options, "timeout", None)) or self._timeout_ms
         self._sequence += 1
         arguments = (_OPS[op], dtype, *source, *target, reduce_op, root, timeout)
-        event = profiling.event(op, shown if shown is not None else result)
+        event = profiling.event(self.backend_name, op, shown if shown is not None else result)
         try:
-            if event is not None or _option(options, "asyncOp", True):
+            if profiling.is_on() or _option(options, "asyncOp", True):
                 operation = self._group.start(keep, *arguments, **lists)
                 return self._made(PacelineWork((operation,), result, after, event))
             self._group.run(*arguments, **lists)
@@ -154,10 +159,10 @@ class Operations:
         if not tensors:
             refuse("all_reduce_coalesced", "requires non-empty tensor list")
         for index, tensor in enumerate(tensors):
-            if tensor.dtype != tensors[0].dtype:
-                refuse("all_reduce_coalesced", "tensors must all have the same type")
             if tensor.layout != tensors[0].layout:
                 refuse("all_reduce_coalesced", f"invalid tensor layout at index {index}: {tensor.layout}")
+            if tensor.dtype != tensors[0].dtype:
+                refuse("all_reduce_coalesced", "tensors must all have the same type")
         require_dense("all_reduce_coalesced", tensors)
         reduce_op = _option(opts, "reduceOp", ReduceOp.SUM)
         dtype = reduced_type("all_reduce_coalesced", tensors[0])
@@ -224,7 +229,7 @@ class Operations:
         dtype, count = elements(source)
         if len(output_tensors) == 1 and adjoining(first):
             return self._call("all_gather", dtype, (source.data_ptr(), count), (first[0].data_ptr(), count * self._world), opts,
-                              (source, first), result)
+                              (source, first), result, shown=inputs)
         whole = torch.empty(source.numel() * self._world, dtype=source.dtype)
 
         def after():
@@ -232,7 +237,7 @@ class Operations:
                 spread(whole, outputs)
 
         return self._call("all_gather", dtype, (source.data_ptr(), count), (whole.data_ptr(), count * self._world), opts,
-                          (source, whole), result, after)
+                          (source, whole), result, after, shown=inputs)
 
     def all_gather_single(self, output, input, opts=None):  # noqa: A002: torch's name
         require_dense("all_gather_into_tensor", (output, input))
@@ -263,10 +268,9 @@ class Operations:
                     refuse("all_gather_coalesced", f"invalid size of output tensor at index {index}: {list(output.shape)}")
                 if given.dtype != output.dtype:
                     refuse("all_gather_coalesced", f"invalid tensor type at index {index}: {output.dtype}, not {given.dtype}")
-        return self._together(
-            [self.allgather([[outputs[i] for outputs in output_lists]], [given], opts) for i, given in enumerate(inputs)],
-            [list(outputs) for outputs in output_lists],
-        )
+        with profiling.one_event(self.backend_name, "all_gather", inputs) as event:
+            works = [self.allgather([[outputs[i] for outputs in output_lists]], [given], opts) for i, given in enumerate(inputs)]
+        return self._together(works, [list(outputs) for outputs in output_lists], event)
 
     def all_gather_single_coalesced(self, outputs, inputs, opts=None):
         return self._together([self.all_gather_single(output, given, opts) for output, given in zip(outputs, inputs)], list(outputs))
@@ -381,11 +385,11 @@ class Operations:
         require_dense("all_to_all_single", (output, input))
         if output.dtype != input.dtype:
             refuse("all_to_all_single", f"the output is {output.dtype}, the input {input.dtype}")
-        source = input.contiguous()
-        memory, copy = self._written(output)
-        given = self._counts("all_to_all_single", "input", source, input_split_sizes)
-        taken = self._counts("all_to_all_single", "output", memory, output_split_sizes)
-        return self._all_to_all(source, memory, given, taken, opts, [output], copy)
+        if not (input.is_contiguous() and output.is_contiguous()):
+            refuse("all_to_all_single", "Tensors must be contiguous: give it tensor.contiguous()", DistBackendValueError)
+        given = self._counts("all_to_all_single", "input", input, input_split_sizes)
+        taken = self._counts("all_to_all_single", "output", output, output_split_sizes)
+        return self._all_to_all(input, output, given, taken, opts, [output], None)
 
     alltoall_base = all_to_all_single
 
@@ -446,7 +450,7 @@ class Operations:
 
     def _message(self, name, start, memory, peer, tag, result, after):
         dtype, count = elements(memory)
-        event = profiling.event(name, result)
+        event = profiling.event(self.backend_name, name, result)
         try:
             operation = start(memory.data_ptr(), count, dtype, peer, tag % _TAGS, self._timeout_ms, memory)
         except Error as error:
@@ -459,12 +463,13 @@ class Operations:
         return self._call("barrier", 0, (0, 0), (0, 0), opts, None, [])
 
     def monitored_barrier(self, opts=None, wait_all_ranks=False):
-        timeout = milliseconds(_option(opts, "timeout", opts)) or self._timeout_ms
-        monitored_barrier(self, timeout, wait_all_ranks)
+        timeout = _option(opts, "timeout", opts)
+        is_none_left = timeout is not None and timeout == timedelta(0)
+        monitored_barrier(self, 0 if is_none_left else milliseconds(timeout) or self._timeout_ms, wait_all_ranks)
 
     # ---- blocks of calls
 
-    def _together(self, works, result):
+    def _together(self, works, result, event=None):
         """One Work that ends when all have ended."""
         operations = [operation for work in works for operation in work._operations]
         afters = [work._run_after for work in works if work._after is not None]
@@ -473,7 +478,7 @@ class Operations:
             for run in afters:
                 run()
 
-        return PacelineWork(operations, result, after if afters else None)
+        return PacelineWork(operations, result, after if afters else None, event)
 
     def start_coalescing(self, *_device):
         self._coalesced = []
@@ -488,7 +493,7 @@ class Operations:
     # ---- the group
 
     def getBackendName(self):
-        return "paceline"
+        return self.backend_name
 
     name = getBackendName
 
@@ -498,8 +503,13 @@ class Operations:
     def _get_sequence_number_for_group(self):
         return self._sequence
 
+    @property
+    def options(self):
+        return self._options
+
     def set_timeout(self, timeout):
         self._timeout_ms = milliseconds(timeout)
+        self._options._timeout = timeout
 
     _set_default_timeout = set_timeout
 
@@ -518,6 +528,10 @@ class Operations:
         self._group.close()
 
     close = shutdown
+
+    @staticmethod
+    def create_device(interface="", hostname="", lazy_init=None):
+        """Gloo's choice of a network interface, which programs written for Gloo may call. Does nothing: the engine chooses itself."""
 
     def _wait_for_pending_works(self):
         """Nothing is to be done: a Work that nobody waits for ends by itself."""

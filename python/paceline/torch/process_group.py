@@ -2,6 +2,7 @@
 
 import collections
 
+import torch
 from torch.distributed import ProcessGroup
 
 from paceline.torch.operations import Operations
@@ -22,7 +23,14 @@ class PacelineProcessGroup(Operations, ProcessGroup):
         self._group_desc = "undefined"
         self._start(group, store, timeout)
 
-    # torch's own methods ask the backends of a ProcessGroup for its name, and this one has none.
+    # torch's own methods ask the backends of a ProcessGroup for these, and this group has none: it is its own backend.
+
+    @property
+    def _device_types(self):
+        return [torch.device("cpu")]
+
+    def _get_backend(self, _device):
+        return self
 
     def getGroupName(self):
         return self._group_name

@@ -1,12 +1,12 @@
 """Operations as events of torch's profiler, from their start to their end: "paceline:all_reduce", with the shapes of the tensors."""
 
+import contextlib
 import threading
 
 import torch
-import torch.distributed as dist
 
-_is_on = torch._C._autograd._profiler_enabled
-_Event = getattr(torch._C._profiler, "_RecordFunctionFast", None)
+is_on = torch._C._autograd._profiler_enabled
+_local = threading.local()  # has_event: whether this thread is making calls that count as one event
 
 # Where torch's name of an event differs from the engine's name of the operation.
 _NAMES = {
@@ -16,25 +16,34 @@ _NAMES = {
 }
 
 
-def event(operation, tensors):
+def event(backend, operation, tensors):
     """The event of an operation that begins now; None if no profiler runs."""
-    return Event(operation, tensors) if _is_on() and _Event is not None else None
+    return Event(backend, operation, tensors) if is_on() and not getattr(_local, "has_event", False) else None
+
+
+@contextlib.contextmanager
+def one_event(backend, operation, tensors):
+    """The calls made in the block have one event together, or None if no profiler runs."""
+    one = event(backend, operation, tensors)
+    _local.has_event = one is not None
+    try:
+        yield one
+    finally:
+        _local.has_event = False
 
 
 class Event:
-    def __init__(self, operation, tensors):
-        # In Gloo's place the events have Gloo's name, which programs look for.
-        backend = dist.get_backend() if dist.is_initialized() else "paceline"
-        name = f"{'gloo' if backend == 'gloo' else 'paceline'}:{_NAMES.get(operation, operation)}"
-        self._event = _Event(name, [tensor for tensor in tensors if isinstance(tensor, torch.Tensor)])
-        self._event.__enter__()
-        self._has_ended = threading.Event()
+    def __init__(self, backend, operation, tensors):
+        name = f"{backend}:{_NAMES.get(operation, operation)}"
+        shown = (tensor for tensor in tensors if isinstance(tensor, torch.Tensor))
+        self._record = torch._C._autograd._record_function_with_args_enter(name, *shown)
+        self._recorded = None
 
-    def end(self):
-        """Called once, by the thread that notices that the operation has ended."""
-        self._event.__exit__(None, None, None)
-        self._has_ended.set()
+    def end_with(self, future):
+        """Ends the event when `future` completes. A profiler belongs to a thread, and this is torch's only way from Python by which another
+        thread ends the event for it."""
+        self._recorded = torch.ops.profiler._call_end_callbacks_on_jit_fut._RecordFunction(self._record, future)
 
     def wait(self):
         """Returns when the event has been recorded, soon after the end of the operation."""
-        self._has_ended.wait(timeout=10)
+        self._recorded.wait()

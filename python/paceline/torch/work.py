@@ -43,7 +43,7 @@ class PacelineWork(Work):
         self._unfinished = 0  # operations that the future waits for
         self._event = event  # of the profiler; None if none runs
         if event is not None:
-            self.get_future()  # its thread ends the event
+            self.get_future()  # the event ends with it
         _latest.work = self
 
     def is_completed(self):
@@ -96,6 +96,8 @@ class PacelineWork(Work):
             if self._future is not None:
                 return self._future
             self._future = torch.futures.Future()
+            if self._event is not None:
+                self._event.end_with(self._future)
             self._unfinished = len(self._operations)
         if not self._operations:
             self._future.set_result(self._result)
@@ -110,8 +112,6 @@ class PacelineWork(Work):
             self._unfinished -= 1
             if self._unfinished > 0:
                 return
-        if self._event is not None:
-            self._event.end()
         error = self.exception()
         if error is None:
             try:

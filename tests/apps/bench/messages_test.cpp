@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/system/socket.h"
 
 #include "tests/harness/says.h"

@@ -67,8 +67,8 @@ TEST(Allocation, a_blocking_collective_at_work_allocates_nothing) {
         return counted("all_reduce", [&] { group.all_reduce(small); }) +
                counted("broadcast", [&] { group.broadcast(small, 0); }) +
                counted("reduce", [&] { group.reduce(small, 0); }) +
-               counted("all_gather", [&] { group.all_gather(small, std::span(all)); }) +
-               counted("reduce_scatter", [&] { group.reduce_scatter(std::span(all), small); }) +
+               counted("all_gather", [&] { group.all_gather(std::span(all), small); }) +
+               counted("reduce_scatter", [&] { group.reduce_scatter(small, std::span(all)); }) +
                counted("barrier", [&] { group.barrier(); });
       },
       {.transport = TransportKind::kShm});

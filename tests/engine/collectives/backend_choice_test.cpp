@@ -162,10 +162,9 @@ TEST(BackendAgreement, memory_of_a_device_without_a_backend_is_refused_and_harms
     EXPECT_THROW(
         group.send(ConstBuffer(data.data(), 10, Dtype::kFloat32, Device::kCuda), 1 - group.rank()),
         Error);
-    EXPECT_THROW(
-        group.all_reduce(ConstBuffer(std::span(data)),
-                         Buffer(data.data(), 10, Dtype::kFloat32, Device::kCuda), ReduceOp::kSum),
-        Error);
+    EXPECT_THROW(group.all_reduce(Buffer(data.data(), 10, Dtype::kFloat32, Device::kCuda),
+                                  ConstBuffer(std::span(data)), ReduceOp::kSum),
+                 Error);
     EXPECT_EQ(all_reduce_value(group, 1), 2);
   });
 }

@@ -165,8 +165,9 @@ TEST(Calibration, of_rank_0_counts_for_all) {
                },
                {.adjust = [](int rank, GroupOptions& options) {
                  options.link.host = std::to_string(rank);
-                 options.planning.costs = CostModel();
-                 if (rank == 0) options.planning.costs->origin = "the moon";
+                 CostModel costs;
+                 if (rank == 0) costs.origin = "the moon";
+                 options.planning.costs = std::make_shared<const CostModel>(costs);
                }});
 }
 

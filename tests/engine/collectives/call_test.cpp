@@ -7,6 +7,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "paceline/engine/collectives/group/engine_group.h"
+
 #include "tests/harness/expect_error.h"
 #include "tests/harness/says.h"
 #include "tests/harness/thread_ranks.h"
@@ -25,7 +27,7 @@ std::string refusal_of(ProcessGroup& group, const Call& call) {
   std::string said;
   for (const bool asynchronous : {false, true}) {
     try {
-      asynchronous ? group.start(call)->wait() : group.run(call);
+      asynchronous ? engine(group).start(call)->wait() : engine(group).run(call);
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kInvalid) << error.what();
       EXPECT_TRUE(said.empty() || said == error.what()) << said << " and " << error.what();
@@ -41,10 +43,10 @@ TEST(Call, is_carried_out_by_run_and_by_start_alike) {
     std::vector<float> all(2);
     const Call gather{
         .op = Op::kAllGather, .input = std::span(mine), .output = Buffer(std::span(all))};
-    group.run(gather);
+    engine(group).run(gather);
     EXPECT_THAT(all, ElementsAre(1, 2));
     mine[0] *= 10;
-    group.start(gather)->wait();
+    engine(group).start(gather)->wait();
     EXPECT_THAT(all, ElementsAre(10, 20));
   });
 }
@@ -73,10 +75,10 @@ TEST(Call, divides_only_a_mean_and_by_a_number_that_can_be) {
       EXPECT_THAT(refusal_of(group, mean), Says("call.divisor_out_of_range", divisor));
     }
     const std::array<Buffer, 1> lists = {all};
-    group.run({.op = Op::kAllReduce,
-               .reduce_op = ReduceOp::kMean,
-               .divisor = 7,
-               .lists = BufferLists{{}, lists}});
+    engine(group).run({.op = Op::kAllReduce,
+                       .reduce_op = ReduceOp::kMean,
+                       .divisor = 7,
+                       .lists = BufferLists{{}, lists}});
     EXPECT_THAT(data, ElementsAre(2, 4));
   });
 }
@@ -85,11 +87,11 @@ TEST(Call, whose_divisor_is_another_elsewhere_is_refused_with_both) {
   const auto results = harness::run_ranks(2, [](ProcessGroup& group) {
     std::vector<float> data(100);
     const Buffer all(std::span<float>(data.data(), data.size()));
-    group.run({.op = Op::kAllReduce,
-               .input = all,
-               .output = all,
-               .reduce_op = ReduceOp::kMean,
-               .divisor = group.rank() == 0 ? 4U : 8U});
+    engine(group).run({.op = Op::kAllReduce,
+                       .input = all,
+                       .output = all,
+                       .reduce_op = ReduceOp::kMean,
+                       .divisor = group.rank() == 0 ? 4U : 8U});
   });
   for (const auto& [error] : results) {
     ASSERT_TRUE(error);

@@ -61,7 +61,7 @@ TEST_P(CoalescedTest, all_reduce_sums_every_buffer) {
     group.all_reduce_coalesced(views_of<Buffer>(list));
     ASSERT_EQ(list, total());
     List later = list_of(group.rank());
-    group.all_reduce_coalesced_async(views_of<Buffer>(later))->wait();
+    group.all_reduce_coalesced(views_of<Buffer>(later), ReduceOp::kSum, {.async_op = true})->wait();
     ASSERT_EQ(later, list);
   });
 }
@@ -73,7 +73,7 @@ TEST_P(CoalescedTest, broadcast_gives_everybody_the_roots_buffers) {
     group.broadcast_coalesced(views_of<Buffer>(list), root);
     ASSERT_EQ(list, list_of(root));
     List later = list_of(group.rank());
-    group.broadcast_coalesced_async(views_of<Buffer>(later), 0)->wait();
+    group.broadcast_coalesced(views_of<Buffer>(later), 0, {.async_op = true})->wait();
     ASSERT_EQ(later, list_of(0));
   });
 }
@@ -94,9 +94,9 @@ TEST_P(CoalescedTest, all_gather_gathers_each_buffer_by_itself) {
       const auto inputs = views_of<ConstBuffer>(mine);
       const auto outputs = views_of<Buffer>(all);
       if (later) {
-        group.all_gather_coalesced_async(inputs, outputs)->wait();
+        group.all_gather_coalesced(outputs, inputs, {.async_op = true})->wait();
       } else {
-        group.all_gather_coalesced(inputs, outputs);
+        group.all_gather_coalesced(outputs, inputs);
       }
       ASSERT_EQ(all, wanted);
     }
@@ -115,9 +115,9 @@ TEST_P(CoalescedTest, reduce_scatter_gives_each_rank_its_block_of_every_sum) {
       const auto inputs = views_of<ConstBuffer>(input);
       const auto outputs = views_of<Buffer>(part);
       if (later) {
-        group.reduce_scatter_coalesced_async(inputs, outputs)->wait();
+        group.reduce_scatter_coalesced(outputs, inputs, ReduceOp::kSum, {.async_op = true})->wait();
       } else {
-        group.reduce_scatter_coalesced(inputs, outputs);
+        group.reduce_scatter_coalesced(outputs, inputs);
       }
       for (std::size_t b = 0; b < kCounts.size(); ++b) {
         const auto begin = sum[b].begin() + static_cast<std::ptrdiff_t>(self * kCounts[b]);
@@ -182,12 +182,12 @@ const std::vector<std::function<void(ProcessGroup&, const Lengths&)>> kCoalesced
     [](ProcessGroup& group, const Lengths& lengths) {
       List inputs = list_with(lengths);
       List outputs = list_with(lengths, static_cast<std::size_t>(group.world_size()));
-      group.all_gather_coalesced(views_of<ConstBuffer>(inputs), views_of<Buffer>(outputs));
+      group.all_gather_coalesced(views_of<Buffer>(outputs), views_of<ConstBuffer>(inputs));
     },
     [](ProcessGroup& group, const Lengths& lengths) {
       List inputs = list_with(lengths, static_cast<std::size_t>(group.world_size()));
       List outputs = list_with(lengths);
-      group.reduce_scatter_coalesced(views_of<ConstBuffer>(inputs), views_of<Buffer>(outputs));
+      group.reduce_scatter_coalesced(views_of<Buffer>(outputs), views_of<ConstBuffer>(inputs));
     },
 };
 
@@ -237,7 +237,7 @@ TEST(CoalescedArguments, are_checked_before_anything_is_sent) {
     EXPECT_THROW(group.all_reduce_coalesced(mixed), Error);
     const std::vector<ConstBuffer> inputs = {std::span(floats)};
     const std::vector<Buffer> outputs = {std::span(floats), std::span(floats)};
-    EXPECT_THROW(group.all_gather_coalesced(inputs, outputs), Error);
+    EXPECT_THROW(group.all_gather_coalesced(outputs, inputs), Error);
     EXPECT_THROW(group.broadcast_coalesced(outputs, 2), Error);
     EXPECT_THROW(group.all_reduce_coalesced(outputs, ReduceOp::kBitAnd), Error);
     group.barrier();
@@ -261,19 +261,19 @@ TEST(CoalescedArguments, that_overlap_are_refused_but_for_a_ranks_own_block) {
     });
     const std::vector<ConstBuffer> inputs = {std::span(apart), std::span(apart)};
     refused("all_gather on 2 buffers: output 1 and output 0", [&] {
-      group.all_gather_coalesced(inputs, std::vector{part(0, 8), part(7, 8)});
+      group.all_gather_coalesced(std::vector{part(0, 8), part(7, 8)}, inputs);
     });
     const std::vector<ConstBuffer> of_another = {std::span(apart), part(0, 2)};
     refused("all_gather on 2 buffers: input 1 and output 0", [&] {
-      group.all_gather_coalesced(of_another, std::vector{part(0, 8), part(8, 4)});
+      group.all_gather_coalesced(std::vector{part(0, 8), part(8, 4)}, of_another);
     });
     // Inputs may be identical, outputs may be adjacent, and an empty buffer may be anywhere.
-    group.all_gather_coalesced(inputs, std::vector{part(0, 8), part(8, 8)});
+    group.all_gather_coalesced(std::vector{part(0, 8), part(8, 8)}, inputs);
     group.all_reduce_coalesced(std::vector{part(4, 4), part(5, 0), part(0, 4), part(8, 8)});
     EXPECT_EQ(data, std::vector<float>(16, 2));
     const auto own = static_cast<std::size_t>(group.rank()) * 4;
-    group.all_gather_coalesced(std::vector<ConstBuffer>{part(own, 4), part(8 + own / 2, 2)},
-                               std::vector{part(0, 8), part(8, 4)});
+    group.all_gather_coalesced(std::vector{part(0, 8), part(8, 4)},
+                               std::vector<ConstBuffer>{part(own, 4), part(8 + own / 2, 2)});
   });
 }
 

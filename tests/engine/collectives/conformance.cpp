@@ -7,6 +7,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "paceline/engine/collectives/group/engine_group.h"
+
 #include "tests/engine/collectives/sample_values.h"
 #include "tests/harness/says.h"
 
@@ -67,7 +69,7 @@ void all_reduce_sums_in_place_and_out_of_place(ProcessGroup& group) {
   for (const auto count : kCounts) {
     auto data = values<float>(group.rank(), count);
     std::vector<float> other(count);
-    group.all_reduce(ConstBuffer(std::span(data)), std::span(other), ReduceOp::kSum);
+    group.all_reduce(std::span(other), ConstBuffer(std::span(data)), ReduceOp::kSum);
     ASSERT_EQ(data, values<float>(group.rank(), count)) << "the input changed";
     group.all_reduce(std::span(data));
     ASSERT_EQ(data, total<float>(group.world_size(), count)) << count;
@@ -115,9 +117,9 @@ void visits_work_on_everybodys_buffers(ProcessGroup& group) {
         }
       };
       if (count % 2 == 0) {
-        group.visit_async(data, sum_up)->wait();
+        engine(group).start_visit(data, sum_up)->wait();
       } else {
-        group.visit(data, sum_up);
+        engine(group).visit(data, sum_up);
       }
       ASSERT_EQ(next, block.begin + block.count);
       auto wanted = total<float>(group.world_size(), count);
@@ -155,7 +157,7 @@ void symmetric_memory_is_known_to_groups_made_of_the_group(ProcessGroup& group) 
     // Reduces from one allocation into the other.
     const auto mine = values<float>(group.rank(), kCount);
     std::copy(mine.begin(), mine.end(), data.begin());
-    part->all_reduce(ConstBuffer(data), own.as<float>(), ReduceOp::kSum);
+    part->all_reduce(own.as<float>(), ConstBuffer(data), ReduceOp::kSum);
     ASSERT_EQ(std::vector<float>(data.begin(), data.end()), mine);
     ASSERT_EQ(std::vector<float>(own.as<float>().begin(), own.as<float>().end()), wanted);
   }
@@ -192,12 +194,12 @@ void means_divide_by_what_the_call_says(ProcessGroup& group) {
               .reduce_op = ReduceOp::kMean,
               .divisor = kDivisor,
               .root = group.world_size() - 1};
-    group.run(call);
+    engine(group).run(call);
     ASSERT_EQ(result, wanted) << count;
 
     std::fill(result.begin(), result.end(), 0.0f);
     call.op = Op::kReduce;
-    group.start(call)->wait();
+    engine(group).start(call)->wait();
     ASSERT_EQ(result, group.rank() == call.root ? wanted : std::vector<float>(count)) << count;
 
     const std::size_t block = count / ranks_of(group);
@@ -205,7 +207,7 @@ void means_divide_by_what_the_call_says(ProcessGroup& group) {
     call.op = Op::kReduceScatter;
     call.input = std::span(mine).first(block * ranks_of(group));
     call.output = std::span(part);
-    group.run(call);
+    engine(group).run(call);
     const auto first = wanted.begin() + static_cast<std::ptrdiff_t>(block) * group.rank();
     ASSERT_EQ(part, std::vector<float>(first, first + static_cast<std::ptrdiff_t>(block))) << count;
   }
@@ -231,8 +233,8 @@ void every_type_and_reduction(ProcessGroup& group) {
     }
     if (group.supports(Op::kReduceScatter, dtype, op)) {
       std::vector<std::byte> part(kOddCount * size_of(dtype));
-      group.reduce_scatter(ConstBuffer(mine.data(), count, dtype),
-                           Buffer(part.data(), kOddCount, dtype), op);
+      group.reduce_scatter(Buffer(part.data(), kOddCount, dtype),
+                           ConstBuffer(mine.data(), count, dtype), op);
       ASSERT_EQ(part, part_of(wanted, self, ranks_of(group)))
           << "reduce_scatter " << label(reduction);
     }
@@ -272,7 +274,7 @@ void what_is_not_supported_names_a_backend_that_can(ProcessGroup& group) {
   if (!group.supports(Op::kGather, Dtype::kInt64)) {
     std::vector<std::int64_t> all(ranks_of(group));
     try {
-      group.gather(std::span(data).first(1), std::span(all), 0);
+      group.gather(std::span(all), std::span(data).first(1), 0);
       ADD_FAILURE() << "gather is not supported";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
@@ -307,7 +309,7 @@ void gathers_and_scatters(ProcessGroup& group) {
     }
     const auto mine = values<std::int64_t>(group.rank(), count);
     std::vector<std::int64_t> all(count * ranks_of(group));
-    group.all_gather(std::span(mine), std::span(all));
+    group.all_gather(std::span(all), std::span(mine));
     ASSERT_EQ(all, everything) << count;
 
     if (!group.supports(Op::kGather, Dtype::kInt64)) continue;
@@ -315,12 +317,12 @@ void gathers_and_scatters(ProcessGroup& group) {
       std::fill(all.begin(), all.end(), 0);
       std::vector<std::int64_t> one(count);
       if (group.rank() == root) {
-        group.gather(std::span(mine), std::span(all), root);
+        group.gather(std::span(all), std::span(mine), root);
         ASSERT_EQ(all, everything) << count;
-        group.scatter(std::span(all), std::span(one), root);
+        group.scatter(std::span(one), std::span(all), root);
       } else {
-        group.gather(std::span(mine), {}, root);
-        group.scatter({}, std::span(one), root);
+        group.gather({}, std::span(mine), root);
+        group.scatter(std::span(one), {}, root);
       }
       ASSERT_EQ(one, mine) << count;
     }
@@ -334,7 +336,7 @@ void all_gather_in_place_and_in_symmetric_memory(ProcessGroup& group) {
   const auto mine = all.subspan(count * static_cast<std::size_t>(group.rank()), count);
   const auto wanted = values<float>(group.rank(), count);
   std::copy(wanted.begin(), wanted.end(), mine.begin());
-  group.all_gather(mine, all);
+  group.all_gather(all, mine);
   for (int rank = 0; rank < group.world_size(); ++rank) {
     const auto part = all.subspan(count * static_cast<std::size_t>(rank), count);
     ASSERT_EQ(std::vector<float>(part.begin(), part.end()), values<float>(rank, count));
@@ -351,7 +353,7 @@ void use_own_blocks(ProcessGroup& group, std::span<float> memory, std::size_t co
   const auto is_own = [&](std::size_t i) { return i / count == self; };
 
   std::copy(input.begin(), input.end(), all.begin());
-  group.reduce_scatter(all, own);
+  group.reduce_scatter(own, all);
   ASSERT_EQ(std::vector<float>(own.begin(), own.end()),
             total<float>(group.world_size(), count, self * count));
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -363,12 +365,12 @@ void use_own_blocks(ProcessGroup& group, std::span<float> memory, std::size_t co
     const bool is_root = group.rank() == root;
     const auto given = values<float>(root, all.size());
     if (is_root) std::copy(given.begin(), given.end(), all.begin());
-    group.scatter(is_root ? ConstBuffer(all) : ConstBuffer(), own, root);
+    group.scatter(own, is_root ? ConstBuffer(all) : ConstBuffer(), root);
     for (std::size_t i = 0; i < all.size(); ++i) {
       if (!is_root && !is_own(i)) continue;
       ASSERT_EQ(all[i], given[i]) << "element " << i;
     }
-    group.gather(own, is_root ? Buffer(all) : Buffer(), root);
+    group.gather(is_root ? Buffer(all) : Buffer(), own, root);
     if (!is_root) continue;
     ASSERT_EQ(std::vector<float>(all.begin(), all.end()), given);
   }
@@ -389,11 +391,11 @@ void reduce_scatter_and_all_to_all(ProcessGroup& group) {
   for (const std::size_t count : kBlockCounts) {
     const auto input = values<float>(group.rank(), count * ranks_of(group));
     std::vector<float> part(count);
-    group.reduce_scatter(std::span(input), std::span(part));
+    group.reduce_scatter(std::span(part), std::span(input));
     ASSERT_EQ(part, total<float>(group.world_size(), count, self * count)) << count;
 
     std::vector<float> exchanged(count * ranks_of(group));
-    group.all_to_all(std::span(input), std::span(exchanged));
+    group.all_to_all(std::span(exchanged), std::span(input));
     for (int rank = 0; rank < group.world_size(); ++rank) {
       const auto begin =
           exchanged.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(rank) * count);
@@ -421,13 +423,13 @@ void every_type_is_moved(ProcessGroup& group) {
     }
     std::vector<std::byte> all(everything.size());
     if (group.supports(Op::kAllGather, dtype)) {
-      group.all_gather(ConstBuffer(mine.data(), kOddCount, dtype),
-                       Buffer(all.data(), count, dtype));
+      group.all_gather(Buffer(all.data(), count, dtype),
+                       ConstBuffer(mine.data(), kOddCount, dtype));
       ASSERT_EQ(all, everything);
     }
     if (group.supports(Op::kAllToAll, dtype)) {
-      group.all_to_all(ConstBuffer(everything.data(), count, dtype),
-                       Buffer(all.data(), count, dtype));
+      group.all_to_all(Buffer(all.data(), count, dtype),
+                       ConstBuffer(everything.data(), count, dtype));
       ASSERT_EQ(part_of(all, 0, ranks_of(group)), mine);
     }
   }
@@ -440,8 +442,8 @@ void messages_go_round(ProcessGroup& group) {
   for (const auto count : kBlockCounts) {
     const auto mine = values<double>(group.rank(), count);
     std::vector<double> theirs(count);
-    const auto received = group.recv_async(std::span(theirs), previous, 7);
-    const auto sent = group.send_async(std::span(mine), next, 7);
+    const auto received = group.irecv(std::span(theirs), previous, 7);
+    const auto sent = group.isend(std::span(mine), next, 7);
     ASSERT_EQ(all_reduce_value(group, 1), group.world_size());
     received->wait();
     sent->wait();
@@ -456,7 +458,8 @@ void asynchronous_operations_run_in_order_beside_blocking_ones(ProcessGroup& gro
   std::vector<WorkPtr> works;
   for (std::size_t i = 0; i < 20; ++i)
     buffers.push_back(values<float>(group.rank(), 100 * (i + 1)));
-  for (auto& buffer : buffers) works.push_back(group.all_reduce_async(std::span(buffer)));
+  for (auto& buffer : buffers)
+    works.push_back(group.all_reduce(std::span(buffer), ReduceOp::kSum, {.async_op = true}));
   auto last = values<float>(group.rank(), 77);
   group.all_reduce(std::span(last));
   for (const auto& work : works) EXPECT_TRUE(work->is_completed());
@@ -468,7 +471,7 @@ void asynchronous_operations_run_in_order_beside_blocking_ones(ProcessGroup& gro
 
 void barriers_hold_everybody(ProcessGroup& group) {
   for (int i = 0; i < 100; ++i) group.barrier();
-  group.barrier_async()->wait();
+  group.barrier({.async_op = true})->wait();
   group.monitored_barrier(20s);
 }
 
@@ -487,7 +490,7 @@ void sub_groups_and_splits(ProcessGroup& group) {
   ASSERT_TRUE(half->is_member());
   std::vector<std::int32_t> ranks(static_cast<std::size_t>(half->world_size()));
   const std::int32_t mine = group.rank();
-  half->all_gather(std::span(&mine, 1), std::span(ranks));
+  half->all_gather(std::span(ranks), std::span(&mine, 1));
   EXPECT_TRUE(std::is_sorted(ranks.rbegin(), ranks.rend()));
   EXPECT_EQ(group.split(group.rank() == 0 ? -1 : 0, 0)->is_member(), group.rank() != 0);
 }
@@ -498,10 +501,10 @@ void two_groups_may_be_used_in_different_orders(ProcessGroup& group) {
   auto a = values<float>(group.rank(), 50'000);
   auto b = a;
   const bool odd = group.rank() % 2 == 1;
-  const auto first =
-      odd ? two->all_reduce_async(std::span(b)) : one->all_reduce_async(std::span(a));
-  const auto second =
-      odd ? one->all_reduce_async(std::span(a)) : two->all_reduce_async(std::span(b));
+  const auto first = odd ? two->all_reduce(std::span(b), ReduceOp::kSum, {.async_op = true})
+                         : one->all_reduce(std::span(a), ReduceOp::kSum, {.async_op = true});
+  const auto second = odd ? one->all_reduce(std::span(a), ReduceOp::kSum, {.async_op = true})
+                          : two->all_reduce(std::span(b), ReduceOp::kSum, {.async_op = true});
   first->wait();
   second->wait();
   ASSERT_EQ(a, total<float>(group.world_size(), 50'000));

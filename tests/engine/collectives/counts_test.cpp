@@ -66,13 +66,13 @@ TEST_P(CountsTest, all_gather_v_puts_the_blocks_in_a_row) {
       }
       const auto mine = values(group.rank(), counts[self]);
       std::vector<float> all(sum(counts));
-      group.all_gather_v(std::span(mine), std::span(all), counts);
+      group.all_gather_v(std::span(all), std::span(mine), counts);
       ASSERT_EQ(all, wanted) << scale;
       // In place, and asynchronously.
       std::vector<float> again(sum(counts));
       const auto own = std::span(again).subspan(before, counts[self]);
       std::copy(mine.begin(), mine.end(), own.begin());
-      group.all_gather_v_async(own, std::span(again), Counts(counts))->wait();
+      group.all_gather_v(std::span(again), own, Counts(counts), {.async_op = true})->wait();
       ASSERT_EQ(again, wanted) << scale;
     }
   });
@@ -90,10 +90,13 @@ TEST_P(CountsTest, reduce_scatter_v_gives_each_rank_its_block_of_the_sum) {
         for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] += value_at(rank, before + i);
       }
       std::vector<float> part(wanted.size());
-      group.reduce_scatter_v(std::span(input), std::span(part), counts);
+      group.reduce_scatter_v(std::span(part), std::span(input), counts);
       ASSERT_EQ(part, wanted) << scale;
       std::fill(part.begin(), part.end(), -1.0f);
-      group.reduce_scatter_v_async(std::span(input), std::span(part), Counts(counts))->wait();
+      group
+          .reduce_scatter_v(std::span(part), std::span(input), Counts(counts), ReduceOp::kSum,
+                            {.async_op = true})
+          ->wait();
       ASSERT_EQ(part, wanted) << scale;
     }
   });
@@ -118,12 +121,12 @@ TEST_P(CountsTest, all_to_all_v_gives_each_pair_its_count) {
       }
       const auto input = values(rank, sum(send_counts));
       std::vector<float> output(wanted.size());
-      group.all_to_all_v(std::span(input), send_counts, std::span(output), receive_counts);
+      group.all_to_all_v(std::span(output), std::span(input), receive_counts, send_counts);
       ASSERT_EQ(output, wanted) << scale;
       std::fill(output.begin(), output.end(), -1.0f);
       group
-          .all_to_all_v_async(std::span(input), Counts(send_counts), std::span(output),
-                              Counts(receive_counts))
+          .all_to_all_v(std::span(output), std::span(input), Counts(receive_counts),
+                        Counts(send_counts), {.async_op = true})
           ->wait();
       ASSERT_EQ(output, wanted) << scale;
     }
@@ -155,7 +158,7 @@ TEST(CountsBits, reduce_scatter_v_adds_up_in_the_order_of_all_reduce) {
           }
           const auto self = static_cast<std::size_t>(group.rank());
           std::vector<float> part(counts[self]);
-          group.reduce_scatter_v(std::span(data), std::span(part), counts);
+          group.reduce_scatter_v(std::span(part), std::span(data), counts);
           group.all_reduce(std::span(data));
           const auto before = std::accumulate(counts.begin(), counts.begin() + group.rank(), 0);
           EXPECT_EQ(part, std::vector<float>(
@@ -201,13 +204,13 @@ TEST_P(CountsMismatch, other_counts_of_the_same_sum_are_noticed) {
     const Counts counts = counts_of(group);
     const auto mine = values(0, counts[static_cast<std::size_t>(group.rank())]);
     std::vector<float> all(sum(counts));
-    group.all_gather_v(std::span(mine), std::span(all), counts);
+    group.all_gather_v(std::span(all), std::span(mine), counts);
   });
   expect_error_everywhere([](ProcessGroup& group) {
     const Counts counts = counts_of(group);
     const auto all = values(0, sum(counts));
     std::vector<float> mine(counts[static_cast<std::size_t>(group.rank())]);
-    group.reduce_scatter_v(std::span(all), std::span(mine), counts);
+    group.reduce_scatter_v(std::span(mine), std::span(all), counts);
   });
 }
 
@@ -217,9 +220,9 @@ TEST_P(CountsMismatch, counts_against_a_plain_call_are_noticed) {
     const auto mine = values(0, 20);
     std::vector<float> all(sum(counts));
     if (group.rank() == 0) {
-      group.all_gather(std::span(mine), std::span(all));
+      group.all_gather(std::span(all), std::span(mine));
     } else {
-      group.all_gather_v(std::span(mine), std::span(all), counts);
+      group.all_gather_v(std::span(all), std::span(mine), counts);
     }
   });
 }
@@ -232,7 +235,7 @@ TEST_P(CountsMismatch, an_unexpected_count_of_one_pair_is_named_on_every_rank) {
     if (group.rank() == 0) wanted.back() = 5;
     const auto input = values(0, sum(given));
     std::vector<float> output(sum(wanted));
-    group.all_to_all_v(std::span(input), given, std::span(output), wanted);
+    group.all_to_all_v(std::span(output), std::span(input), wanted, given);
   });
   for (const auto& result : results) {
     ASSERT_TRUE(result.error);
@@ -252,9 +255,9 @@ TEST(CountsArguments, are_checked_before_anything_is_sent) {
     EXPECT_THROW(group.all_gather_v(view, view, Counts{10, 10}), Error);
     EXPECT_THROW(group.reduce_scatter_v(view, view, Counts{10, 10}), Error);
     EXPECT_THROW(group.reduce_scatter_v(view, view, Counts{5, 5}, ReduceOp::kBitOr), Error);
-    EXPECT_THROW(group.all_to_all_v(view, Counts{5, 5}, view, Counts{5, 5}), Error);
-    EXPECT_THROW(group.all_to_all_v(view, Counts{5, 6}, view, Counts{5, 5}), Error);
-    EXPECT_THROW(group.all_to_all_v(view, Counts{10}, view, Counts{10}), Error);
+    EXPECT_THROW(group.all_to_all_v(view, view, Counts{5, 5}, Counts{5, 5}), Error);
+    EXPECT_THROW(group.all_to_all_v(view, view, Counts{5, 5}, Counts{5, 6}), Error);
+    EXPECT_THROW(group.all_to_all_v(view, view, Counts{10}, Counts{10}), Error);
     group.barrier();
   });
 }

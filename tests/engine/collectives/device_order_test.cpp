@@ -1,6 +1,8 @@
 // Collectives on device memory. The device is a thread of this program and its memory is ordinary
 // memory. Tested: which side waits for which event, and what happens when the device fails.
 
+#include "paceline/engine/collectives/device_order.h"
+
 #include <atomic>
 #include <future>
 #include <thread>
@@ -9,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "paceline/engine/collectives/backends/blocking_calls.h"
+#include "paceline/engine/collectives/group/engine_group.h"
 #include "paceline/engine/collectives/work.h"
 #include "paceline/engine/core/check.h"
 
@@ -123,6 +126,30 @@ class Gate {
   std::atomic<int> arrived_ = 0;
 };
 
+Call sum_of(Buffer buffer) { return {.op = Op::kAllReduce, .input = buffer, .output = buffer}; }
+
+WorkPtr start_sum(ProcessGroup& group, Buffer buffer, const CallOptions& options) {
+  return engine(group).start(sum_of(buffer), options);
+}
+
+void sum(ProcessGroup& group, Buffer buffer, const CallOptions& options) {
+  engine(group).run(sum_of(buffer), options);
+}
+
+TEST(DeviceWork, names_the_sender_of_a_message_as_soon_as_a_wait_has_returned) {
+  const auto order = std::make_shared<NotingOrder>();
+  Work work([] { return std::string("recv"); }, order);
+  std::promise<void> now;
+  now.set_value();
+  const auto delivered = std::make_shared<Event>(now.get_future().share());
+  work.queue(delivered, false, 3);
+  work.wait();
+  EXPECT_FALSE(work.is_completed());
+  EXPECT_EQ(work.source_rank(), 3);
+  work.complete(nullptr, 3);
+  EXPECT_EQ(work.source_rank(), 3);
+}
+
 TEST_F(DeviceOrderTest,
        a_wait_ends_when_the_device_has_the_call_and_the_stream_continues_behind_it) {
   device_may_finish = false;
@@ -132,8 +159,8 @@ TEST_F(DeviceOrderTest,
     std::vector<float> data(1000, 3.0f);
     auto held = std::make_shared<int>(1);
     const std::weak_ptr<int> watched = held;
-    const auto work = group.all_reduce_async(on_device(data), ReduceOp::kSum,
-                                             {.keep_alive = std::move(held), .order = order});
+    const auto work =
+        start_sum(group, on_device(data), {.keep_alive = std::move(held), .order = order});
     work->wait();
     EXPECT_EQ(order->num_waits, 1);
     ASSERT_TRUE(order->waited_for.valid());
@@ -157,7 +184,7 @@ TEST_F(DeviceOrderTest, a_blocking_call_is_an_asynchronous_one_that_was_waited_f
   run([&](ProcessGroup& group) {
     const auto order = std::make_shared<NotingOrder>();
     std::vector<float> data(1000, 3.0f);
-    group.all_reduce(on_device(data), ReduceOp::kSum, {.order = order});
+    sum(group, on_device(data), {.order = order});
     EXPECT_EQ(order->num_waits, 1);
     gate.pass();
     device_may_finish = true;
@@ -173,7 +200,7 @@ TEST_F(DeviceOrderTest, with_blocking_wait_a_wait_ends_with_the_result) {
       [&](ProcessGroup& group) {
         const auto order = std::make_shared<NotingOrder>();
         std::vector<float> data(1000, 3.0f);
-        const auto work = group.all_reduce_async(on_device(data), ReduceOp::kSum, {.order = order});
+        const auto work = start_sum(group, on_device(data), {.order = order});
         EXPECT_THROW(work->wait(100ms), Error);
         gate.pass();
         device_may_finish = true;
@@ -190,7 +217,7 @@ TEST_F(DeviceOrderTest, without_an_order_a_call_ends_with_the_result) {
     std::vector<float> data(1000, 3.0f);
     group.all_reduce(on_device(data));
     expect_everywhere(data, 6.0f);
-    group.all_reduce_async(on_device(data))->wait();
+    group.all_reduce(on_device(data), ReduceOp::kSum, {.async_op = true})->wait();
     expect_everywhere(data, 12.0f);
   });
 }
@@ -200,8 +227,7 @@ TEST_F(DeviceOrderTest, several_calls_keep_their_order) {
     const auto order = std::make_shared<NotingOrder>();
     std::vector<float> data(1000, 1.0f);
     WorkPtr last;
-    for (int i = 0; i < 10; ++i)
-      last = group.all_reduce_async(on_device(data), ReduceOp::kSum, {.order = order});
+    for (int i = 0; i < 10; ++i) last = start_sum(group, on_device(data), {.order = order});
     last->wait();
     if (order->waited_for.valid()) order->waited_for.wait();
     expect_everywhere(data, 1024.0f);
@@ -211,20 +237,19 @@ TEST_F(DeviceOrderTest, several_calls_keep_their_order) {
 
 TEST_F(DeviceOrderTest, a_device_that_never_finishes_is_told_by_the_next_call) {
   device_may_finish = false;
-  const auto results =
-      harness::run_ranks(2,
-                         [](ProcessGroup& group) {
-                           std::vector<float> data(10, 1.0f);
-                           const auto work = group.all_reduce_async(
-                               on_device(data), ReduceOp::kSum,
-                               {.timeout = 1s, .order = std::make_shared<NotingOrder>()});
-                           work->wait();
-                           EXPECT_FALSE(work->is_completed());
-                           while (!work->is_completed()) std::this_thread::yield();
-                           EXPECT_THROW(work->wait(), Error) << "the second end has an error";
-                           group.barrier();
-                         },
-                         {.backend = kChoice});
+  const auto results = harness::run_ranks(
+      2,
+      [](ProcessGroup& group) {
+        std::vector<float> data(10, 1.0f);
+        const auto work = start_sum(group, on_device(data),
+                                    {.timeout = 1s, .order = std::make_shared<NotingOrder>()});
+        work->wait();
+        EXPECT_FALSE(work->is_completed());
+        while (!work->is_completed()) std::this_thread::yield();
+        EXPECT_THROW(work->wait(), Error) << "the second end has an error";
+        group.barrier();
+      },
+      {.backend = kChoice});
   for (const auto& result : results) {
     ASSERT_TRUE(result.error);
     EXPECT_THAT(result.error->what(), HasSubstr("all_reduce of group world timed out"));
@@ -236,8 +261,7 @@ TEST_F(DeviceOrderTest, a_failure_before_the_device_has_the_call_is_the_waits_er
   for (const auto& result : harness::run_ranks(2,
                                                [](ProcessGroup& group) {
                                                  std::vector<float> data(10, 1.0f);
-                                                 group.all_reduce(
-                                                     on_device(data), ReduceOp::kSum,
+                                                 sum(group, on_device(data),
                                                      {.order = std::make_shared<NotingOrder>()});
                                                },
                                                {.backend = kChoice})) {
@@ -257,7 +281,7 @@ TEST_F(DeviceOrderTest, a_group_that_goes_lets_the_device_finish_what_was_waited
   });
   run([&](ProcessGroup& group) {
     auto& mine = data[static_cast<std::size_t>(group.rank())];
-    group.all_reduce(on_device(mine), ReduceOp::kSum, {.order = std::make_shared<NotingOrder>()});
+    sum(group, on_device(mine), {.order = std::make_shared<NotingOrder>()});
     ++waited;
   });
   for (const auto& result : data) expect_everywhere(result, 6.0f);
@@ -291,7 +315,7 @@ TEST_F(DeviceOrderTest, operations_without_a_form_for_devices_are_refused) {
       }
     };
     expect_refused([&] { group.all_reduce_coalesced(std::vector{buffer}); });
-    expect_refused([&] { group.all_gather_v(buffer, on_device(all), counts); });
+    expect_refused([&] { group.all_gather_v(on_device(all), buffer, counts); });
     expect_refused([&] { group.broadcast(buffer, 0); });
     expect_refused([&] { group.send(buffer, 1 - group.rank()); });
     EXPECT_EQ(all_reduce_value(group, 1), 2);

@@ -34,7 +34,7 @@ void use_everything(ProcessGroup& group) {
   for (const std::size_t count : {0, 1, 500'000}) {
     const std::vector<double> mine(count, group.rank());
     std::vector<double> theirs(count);
-    const auto sent = group.send_async(std::span(mine), next);
+    const auto sent = group.isend(std::span(mine), next);
     group.recv(std::span(theirs), last);
     sent->wait();
     ASSERT_EQ(theirs, std::vector<double>(count, last));

@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/engine/collectives/group/engine_group.h"
 #include "paceline/engine/core/system/socket.h"
 
 #include "tests/engine/collectives/exit_ways_library.h"
@@ -59,7 +59,7 @@ void use(const Group& group) {
   group->barrier();
   // The thread for asynchronous operations runs, and a group exists that was made from another
   // group.
-  group->all_reduce_async(std::span(values))->wait();
+  group->all_reduce(std::span(values), ReduceOp::kSum, {.async_op = true})->wait();
   group->split(0, group->rank())->barrier();
 }
 
@@ -107,8 +107,8 @@ const std::vector<Way>& ways() {
        [](Group group) {
          in_global = std::move(group);
          static std::vector<float> values(64);
-         in_global->visit_async(std::span(values), [](const Visit&) {});
-         in_global->barrier_async()->on_complete([](const Error*) { std::exit(0); });
+         engine(*in_global).start_visit(std::span(values), [](const Visit&) {});
+         in_global->barrier({.async_op = true})->on_complete([](const Error*) { std::exit(0); });
          for (;;) ::pause();
        }},
       {"quick_exit",

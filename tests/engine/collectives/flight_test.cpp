@@ -8,6 +8,8 @@
 #include <gtest/gtest.h>
 
 #include "paceline/engine/collectives/flight/explain.h"
+#include "paceline/engine/collectives/flight/group_flight.h"
+#include "paceline/engine/rendezvous/launch_environment.h"
 
 #include "tests/harness/fresh_directory.h"
 #include "tests/harness/says.h"
@@ -52,10 +54,10 @@ TEST_P(FlightTest, every_kind_of_call_is_recorded_with_what_it_was) {
       [](ProcessGroup& group) {
         std::vector<std::int32_t> data(30, 1);
         group.all_reduce(std::span(data), ReduceOp::kMax);
-        group.broadcast_async(std::span(data), 1)->wait();
+        group.broadcast(std::span(data), 1, {.async_op = true})->wait();
         const auto symmetric = group.allocate_symmetric(4096);
         const int other = 1 - group.rank();
-        const auto sent = group.send_async(std::span(data), other, 5);
+        const auto sent = group.isend(std::span(data), other, 5);
         std::vector<std::int32_t> got(30);
         group.recv(std::span(got), kAnySource, 5);
         sent->wait();
@@ -149,7 +151,7 @@ TEST_P(FlightTest, a_wait_that_ends_early_names_the_operation_and_the_missing_ra
           group.all_reduce(std::span(data));
           return;
         }
-        const auto work = group.all_reduce_async(std::span(data));
+        const auto work = group.all_reduce(std::span(data), ReduceOp::kSum, {.async_op = true});
         try {
           work->wait(200ms);
           ADD_FAILURE() << "rank 1 was not waited for";
@@ -173,7 +175,7 @@ TEST_P(FlightTest, a_mismatch_is_explained_with_both_sides) {
       3,
       [](ProcessGroup& group) {
         std::vector<float> data(group.rank() == 1 ? 7 : 8);
-        group.all_reduce_async(std::span(data))->wait();
+        group.all_reduce(std::span(data), ReduceOp::kSum, {.async_op = true})->wait();
       },
       options());
   EXPECT_EQ(explain(flights()).sentence,

@@ -58,15 +58,15 @@ TEST_F(GroupTimeout, of_nothing_or_less_is_refused_by_every_call) {
   int value = 1;
   const auto data = std::span(&value, 1);
   for (const auto none : {0ms, -5ms}) {
-    const CallOptions options{.timeout = none};
+    const CollectiveOptions options{.timeout = none};
     const auto ms = fmt::format("{} ms", none.count());
     const std::vector<std::function<void()>> calls = {
         [&] { group->all_reduce(data, ReduceOp::kSum, options); },
-        [&] { group->all_reduce_async(data, ReduceOp::kSum, options); },
+        [&] { group->all_reduce(data, ReduceOp::kSum, {.timeout = none, .async_op = true}); },
         [&] { group->barrier(options); }, [&] { group->monitored_barrier(none); },
         [&] { group->allocate_symmetric(64, options); }};
     for (std::size_t i = 0; i < calls.size(); ++i) {
-      expect_error(ErrorCode::kInvalid, {"rank 0: CallOptions::timeout is " + ms}, calls[i]);
+      expect_error(ErrorCode::kInvalid, {"rank 0: CollectiveOptions::timeout is " + ms}, calls[i]);
     }
     expect_error(ErrorCode::kInvalid, {"rank 0: ", "GroupOptions::timeout is " + ms},
                  [&] { group->new_group({0}, GroupOptions{.timeout = none}); });

@@ -83,7 +83,7 @@ void expect_sums(ProcessGroup& group, std::size_t count, Dtype dtype, ReduceOp o
   const Numbers wide = numbers_of(group.rank(), whole, dtype);
   const Numbers wide_sum = expected_sum(world, whole, dtype, op);
   Numbers part(count);
-  group.reduce_scatter(ConstBuffer(wide.data(), whole, dtype), Buffer(part.data(), count, dtype),
+  group.reduce_scatter(Buffer(part.data(), count, dtype), ConstBuffer(wide.data(), whole, dtype),
                        op);
   const auto first = wide_sum.begin() + static_cast<std::ptrdiff_t>(count) * group.rank();
   ASSERT_EQ(part, Numbers(first, first + static_cast<std::ptrdiff_t>(count)))

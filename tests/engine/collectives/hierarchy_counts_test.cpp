@@ -178,16 +178,16 @@ std::vector<std::size_t> results_of(ProcessGroup& group, const Counts& counts) {
   std::vector<std::size_t> hashes;
   const auto mine = random_values(group.rank(), counts[self]);
   std::vector<float> all(total_of(counts));
-  group.all_gather_v(std::span(mine), std::span(all), counts);
+  group.all_gather_v(std::span(all), std::span(mine), counts);
   hashes.push_back(hash_of(all));
   std::fill(all.begin(), all.end(), -1.0f);
   const auto own = std::span(all).subspan(before, mine.size());
   std::copy(mine.begin(), mine.end(), own.begin());
-  group.all_gather_v(own, std::span(all), counts);
+  group.all_gather_v(std::span(all), own, counts);
   hashes.push_back(hash_of(all));
   all = random_values(group.rank() + 100, all.size());
   std::vector<float> part(mine.size());
-  group.reduce_scatter_v(std::span(all), std::span(part), counts, ReduceOp::kMean);
+  group.reduce_scatter_v(std::span(part), std::span(all), counts, ReduceOp::kMean);
   hashes.push_back(hash_of(part));
   std::vector<std::uint16_t> brains(all.size()), brain_part(part.size());
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -195,8 +195,8 @@ std::vector<std::size_t> results_of(ProcessGroup& group, const Counts& counts) {
     std::memcpy(&bits, &all[i], sizeof bits);
     brains[i] = static_cast<std::uint16_t>(bits >> 16);
   }
-  group.reduce_scatter_v(ConstBuffer(brains.data(), brains.size(), Dtype::kBfloat16),
-                         Buffer(brain_part.data(), brain_part.size(), Dtype::kBfloat16), counts);
+  group.reduce_scatter_v(Buffer(brain_part.data(), brain_part.size(), Dtype::kBfloat16),
+                         ConstBuffer(brains.data(), brains.size(), Dtype::kBfloat16), counts);
   hashes.push_back(hash_of(brain_part));
   return hashes;
 }

@@ -46,7 +46,7 @@ std::vector<float> all_results(ProcessGroup& group, std::size_t count) {
   keep(data);
   std::vector<float> other(count);
   data = random_values(group.rank(), count);
-  group.all_reduce(ConstBuffer(std::span(data)), std::span(other), ReduceOp::kMean);
+  group.all_reduce(std::span(other), ConstBuffer(std::span(data)), ReduceOp::kMean);
   keep(other);
   for (const int root : {0, group.world_size() - 1}) {
     data = random_values(group.rank(), count);
@@ -58,13 +58,13 @@ std::vector<float> all_results(ProcessGroup& group, std::size_t count) {
   }
   data = random_values(group.rank(), count);
   std::vector<float> all(count * world);
-  group.all_gather(std::span(data), std::span(all));
+  group.all_gather(std::span(all), std::span(data));
   keep(all);
   const auto wide = random_values(group.rank(), count * world);
   std::vector<float> part(count);
-  group.reduce_scatter(std::span(wide), std::span(part));
+  group.reduce_scatter(std::span(part), std::span(wide));
   keep(part);
-  group.all_to_all(std::span(wide), std::span(all));
+  group.all_to_all(std::span(all), std::span(wide));
   keep(all);
   // 16-bit sums of the same random bits.
   std::vector<std::uint16_t> brains(count);
@@ -160,7 +160,7 @@ TEST_P(HostsPieces, of_large_calls_do_not_disturb_each_other) {
             ASSERT_EQ(data[i], 4 * all[i]);
           }
           std::vector<std::int32_t> part(count / 4);
-          group.reduce_scatter(std::span(all).first(4 * part.size()), std::span(part));
+          group.reduce_scatter(std::span(part), std::span(all).first(4 * part.size()));
           for (std::size_t i = 0; i < part.size(); ++i) {
             ASSERT_EQ(part[i], 4 * all[static_cast<std::size_t>(group.rank()) * part.size() + i]);
           }
@@ -198,7 +198,7 @@ TEST(Hosts, a_ring_sums_only_when_it_is_asked_for) {
         group.all_reduce(std::span(data));
         EXPECT_EQ(data, std::vector<std::int64_t>(1000, 10));
         std::vector<std::int64_t> part(200);
-        group.reduce_scatter(std::span(data), std::span(part));
+        group.reduce_scatter(std::span(part), std::span(data));
         EXPECT_EQ(part, std::vector<std::int64_t>(200, 50));
       },
       options_for({"", {0, 1, 2, 3, 4}, Algorithm::kRing}));
@@ -241,7 +241,7 @@ TEST_P(HostsMismatch, is_an_error_on_every_rank_at_once) {
       [](ProcessGroup& group) {
         std::vector<float> data(10);
         std::vector<float> all(10 * static_cast<std::size_t>(group.world_size()));
-        group.all_gather(std::span(data), std::span(all));
+        group.all_gather(std::span(all), std::span(data));
       },
   };
   for (std::size_t common = 0; common < calls.size(); ++common) {

@@ -54,14 +54,14 @@ TEST(Overlap, other_than_in_place_is_refused_before_anything_is_sent) {
         EXPECT_THAT(error.what(), Says("call.buffers_overlap", what));
       }
     };
-    refused("reduce_scatter", [&] { group.reduce_scatter(all.first(20), other_block); });
-    refused("all_gather", [&] { group.all_gather(other_block, all.first(20)); });
+    refused("reduce_scatter", [&] { group.reduce_scatter(other_block, all.first(20)); });
+    refused("all_gather", [&] { group.all_gather(all.first(20), other_block); });
     refused("all_reduce",
-            [&] { group.all_reduce(all.first(20), all.subspan(1, 20), ReduceOp::kSum); });
+            [&] { group.all_reduce(all.subspan(1, 20), all.first(20), ReduceOp::kSum); });
     refused("all_to_all", [&] { group.all_to_all(all.first(20), all.first(20)); });
     const std::vector<std::size_t> counts = {4, 6};
     refused("all_gather_v",
-            [&] { group.all_gather_v(all.subspan(1, counts[self]), all.first(10), counts); });
+            [&] { group.all_gather_v(all.first(10), all.subspan(1, counts[self]), counts); });
     group.all_reduce(all);  // the group still works
     EXPECT_EQ(data, std::vector<float>(40, 2.0f));
   });

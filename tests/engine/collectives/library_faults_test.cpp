@@ -184,23 +184,24 @@ TEST_P(LibraryFault, a_stopped_rank_is_a_timeout) {
 }
 
 TEST_P(LibraryFault, abort_also_ends_this_ranks_operations) {
-  run_process_ranks(2,
-                    [&](ProcessGroup& group) {
-                      auto& data = lasting_data();
-                      const auto begin = std::chrono::steady_clock::now();
-                      std::vector<WorkPtr> works;
-                      for (int i = 0; i < 200; ++i)
-                        works.push_back(group.all_reduce_async(std::span(data)));
-                      const auto go_on = [&] {
-                        works.front()->wait();
-                        if (group.rank() == 0) group.abort("enough");
-                        works.back()->wait();
-                      };
-                      EXPECT_THROW(go_on(), Error);
-                      EXPECT_LT(std::chrono::steady_clock::now() - begin, 15s);
-                      return std::string();
-                    },
-                    {.backend = GetParam()});
+  run_process_ranks(
+      2,
+      [&](ProcessGroup& group) {
+        auto& data = lasting_data();
+        const auto begin = std::chrono::steady_clock::now();
+        std::vector<WorkPtr> works;
+        for (int i = 0; i < 200; ++i)
+          works.push_back(group.all_reduce(std::span(data), ReduceOp::kSum, {.async_op = true}));
+        const auto go_on = [&] {
+          works.front()->wait();
+          if (group.rank() == 0) group.abort("enough");
+          works.back()->wait();
+        };
+        EXPECT_THROW(go_on(), Error);
+        EXPECT_LT(std::chrono::steady_clock::now() - begin, 15s);
+        return std::string();
+      },
+      {.backend = GetParam()});
 }
 
 // At any moment of a long call, even while a message into the library's own memory is half read.

@@ -7,6 +7,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "paceline/engine/collectives/selection/cost_model.h"
+
 #include "tests/engine/collectives/host_layouts.h"
 #include "tests/engine/collectives/mismatches.h"
 
@@ -30,7 +32,8 @@ MismatchRun on_hosts(const std::vector<int>& host_of, std::optional<Algorithm> a
   run.options.adjust = [=](int rank, GroupOptions& group) {
     group.link.host = "h" + std::to_string(host_of[static_cast<std::size_t>(rank)]);
     group.planning.algorithm = algorithm;
-    group.planning.costs = CostModel();  // fixed costs instead of this machine's calibration
+    group.planning.costs =
+        std::make_shared<const CostModel>();  // fixed costs instead of this machine's calibration
   };
   return run;
 }

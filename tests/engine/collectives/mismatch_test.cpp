@@ -252,7 +252,7 @@ TEST_P(MatchTest, async_against_blocking_is_not_a_mismatch) {
                    if ((group.rank() + i) % 2 == 0) {
                      group.all_reduce(std::span(data));
                    } else {
-                     group.all_reduce_async(std::span(data))->wait();
+                     group.all_reduce(std::span(data), ReduceOp::kSum, {.async_op = true})->wait();
                    }
                    ASSERT_EQ(data[4999], static_cast<float>(group.world_size()));
                  }
@@ -431,7 +431,8 @@ TEST(Ending, a_group_whose_work_is_complete_may_be_destroyed_at_once) {
   for (int i = 0; i < 100; ++i) {
     harness::run_ranks_ok(4,
                           [](ProcessGroup& group) {
-                            for (int call = 0; call < 10; ++call) group.barrier_async()->wait();
+                            for (int call = 0; call < 10; ++call)
+                              group.barrier({.async_op = true})->wait();
                           },
                           {.transport = TransportKind::kTcp});
   }
@@ -443,8 +444,8 @@ TEST(Ending, a_group_with_an_unawaited_call_may_be_destroyed_at_any_moment) {
   testing::internal::CaptureStderr();  // each causes a warning
   for (int i = 0; i < 2000; ++i) {
     harness::run_ranks_ok(1, [&](ProcessGroup& group) {
-      const auto work = group.all_reduce_async(std::span(first));
-      group.all_reduce_async(std::span(second));
+      const auto work = group.all_reduce(std::span(first), ReduceOp::kSum, {.async_op = true});
+      group.all_reduce(std::span(second), ReduceOp::kSum, {.async_op = true});
       work->wait();
     });
   }
@@ -461,8 +462,8 @@ TEST(Ending, with_calls_under_way_names_them_in_one_warning_of_the_rank) {
       EXPECT_THROW(group.recv(std::span<float>(), 0), Error);
       return;
     }
-    group.all_reduce_async(std::span(data));
-    group.broadcast_async(std::span(data), 0);
+    group.all_reduce(std::span(data), ReduceOp::kSum, {.async_op = true});
+    group.broadcast(std::span(data), 0, {.async_op = true});
   });
   const auto text = testing::internal::GetCapturedStderr();
   EXPECT_THAT(text, Says("group.destroyed_under_way", "rank 0", "world", "2 operations",
@@ -476,7 +477,8 @@ TEST(Ending, after_a_failure_prints_no_warning) {
   run_ranks(2, [&](ProcessGroup& group) {
     group.barrier();
     if (group.rank() == 0) {
-      for (int i = 0; i < 100; ++i) group.all_reduce_async(std::span(data));
+      for (int i = 0; i < 100; ++i)
+        group.all_reduce(std::span(data), ReduceOp::kSum, {.async_op = true});
     }
     group.abort("the test says so");
   });
@@ -529,12 +531,12 @@ TEST(Arguments, beyond_any_memory_are_refused_on_every_rank) {
           const int other = 1 - group.rank();
           refused("all_reduce of float32 x 4611686018427387905", [&] { group.all_reduce(wraps); });
           refused("broadcast", [&] { group.broadcast(wraps, 0); });
-          refused("all_gather", [&] { group.all_gather(half, none); });
-          refused("reduce_scatter", [&] { group.reduce_scatter(none, half); });
+          refused("all_gather", [&] { group.all_gather(none, half); });
+          refused("reduce_scatter", [&] { group.reduce_scatter(half, none); });
           refused("all_gather_v of uint8 x 2^64 and more",
-                  [&] { group.all_gather_v(half, none, halves); });
-          refused("reduce_scatter_v", [&] { group.reduce_scatter_v(none, half, halves); });
-          refused("all_to_all_v", [&] { group.all_to_all_v(none, halves, none, halves); });
+                  [&] { group.all_gather_v(none, half, halves); });
+          refused("reduce_scatter_v", [&] { group.reduce_scatter_v(half, none, halves); });
+          refused("all_to_all_v", [&] { group.all_to_all_v(none, none, halves, halves); });
           refused("send", [&] { group.send(wraps, other); });
           refused("recv", [&] { group.recv(wraps, other); });
           refused("all_reduce", [&] {

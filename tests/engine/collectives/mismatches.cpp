@@ -8,6 +8,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "paceline/engine/collectives/group/engine_group.h"
+
 #include "tests/harness/says.h"
 
 namespace paceline {
@@ -88,15 +90,15 @@ constexpr Mismatch kMismatches[] = {
     {"order_of_async",
      [](By c) {
        std::vector<float> data(c.least + 1000);
-       const auto first = c.group.broadcast_async(std::span(data), 0);
-       const auto second = c.group.all_reduce_async(std::span(data));
+       const auto first = c.group.broadcast(std::span(data), 0, {.async_op = true});
+       const auto second = c.group.all_reduce(std::span(data), ReduceOp::kSum, {.async_op = true});
        first->wait();
        second->wait();
      },
      [](By c) {
        std::vector<float> data(c.least + 1000);
-       const auto first = c.group.all_reduce_async(std::span(data));
-       const auto second = c.group.broadcast_async(std::span(data), 0);
+       const auto first = c.group.all_reduce(std::span(data), ReduceOp::kSum, {.async_op = true});
+       const auto second = c.group.broadcast(std::span(data), 0, {.async_op = true});
        first->wait();
        second->wait();
      }},
@@ -161,11 +163,11 @@ void Caller::all_reduce_symmetric(std::size_t count, ReduceOp op) const {
 
 void Caller::divided_mean(Op op, std::uint32_t divisor) const {
   auto data = floats(1000);
-  group.run({.op = op,
-             .input = std::span(data),
-             .output = std::span(data),
-             .reduce_op = ReduceOp::kMean,
-             .divisor = divisor});
+  engine(group).run({.op = op,
+                     .input = std::span(data),
+                     .output = std::span(data),
+                     .reduce_op = ReduceOp::kMean,
+                     .divisor = divisor});
 }
 
 void Caller::all_reduce_integers(std::size_t count) const { sum_of<std::int32_t>(least + count); }
@@ -176,7 +178,7 @@ void Caller::all_reduce_as_doubles(std::size_t count) const { sum_of<double>((le
 
 void Caller::all_reduce_async(std::size_t count) const {
   auto data = floats(count);
-  group.all_reduce_async(std::span(data))->wait();
+  group.all_reduce(std::span(data), ReduceOp::kSum, {.async_op = true})->wait();
 }
 
 void Caller::broadcast(int root, std::size_t count) const {
@@ -186,7 +188,7 @@ void Caller::broadcast(int root, std::size_t count) const {
 
 void Caller::broadcast_async(int root) const {
   auto data = floats(1000);
-  group.broadcast_async(std::span(data), root)->wait();
+  group.broadcast(std::span(data), root, {.async_op = true})->wait();
 }
 
 void Caller::reduce(int root, ReduceOp op) const {
@@ -197,32 +199,32 @@ void Caller::reduce(int root, ReduceOp op) const {
 void Caller::all_gather(std::size_t count) const {
   const auto mine = floats(count);
   auto all = blocks(count);
-  group.all_gather(std::span(mine), std::span(all));
+  group.all_gather(std::span(all), std::span(mine));
 }
 
 void Caller::gather(int root, std::size_t count) const {
   const auto mine = floats(count);
   auto all = blocks(count);
-  group.gather(std::span(mine), group.rank() == root ? Buffer(std::span(all)) : Buffer(), root);
+  group.gather(group.rank() == root ? Buffer(std::span(all)) : Buffer(), std::span(mine), root);
 }
 
 void Caller::scatter(int root, std::size_t count) const {
   const auto all = blocks(count);
   auto mine = floats(count);
-  group.scatter(group.rank() == root ? ConstBuffer(std::span(all)) : ConstBuffer(), std::span(mine),
+  group.scatter(std::span(mine), group.rank() == root ? ConstBuffer(std::span(all)) : ConstBuffer(),
                 root);
 }
 
 void Caller::reduce_scatter(std::size_t count, ReduceOp op) const {
   const auto all = blocks(count);
   auto mine = floats(count);
-  group.reduce_scatter(std::span(all), std::span(mine), op);
+  group.reduce_scatter(std::span(mine), std::span(all), op);
 }
 
 void Caller::all_to_all(std::size_t count) const {
   const auto input = blocks(count);
   auto output = blocks(count);
-  group.all_to_all(std::span(input), std::span(output));
+  group.all_to_all(std::span(output), std::span(input));
 }
 
 std::vector<std::size_t> Caller::counts(std::size_t moved) const {
@@ -236,14 +238,14 @@ void Caller::all_gather_v(std::size_t moved) const {
   const auto each = counts(moved);
   const std::vector<float> mine(each[static_cast<std::size_t>(group.rank())]);
   auto all = blocks(20);
-  group.all_gather_v(std::span(mine), std::span(all), each);
+  group.all_gather_v(std::span(all), std::span(mine), each);
 }
 
 void Caller::reduce_scatter_v(std::size_t moved, ReduceOp op) const {
   const auto each = counts(moved);
   const auto all = blocks(20);
   std::vector<float> mine(each[static_cast<std::size_t>(group.rank())]);
-  group.reduce_scatter_v(std::span(all), std::span(mine), each, op);
+  group.reduce_scatter_v(std::span(mine), std::span(all), each, op);
 }
 
 std::span<const Mismatch> mismatches() { return kMismatches; }

@@ -34,7 +34,7 @@ std::size_t count_descriptors() {
 void frozen(ProcessGroup& group) {
   std::vector<std::int64_t> pids(static_cast<std::size_t>(group.world_size()));
   const std::int64_t mine = ::getpid();
-  group.all_gather(std::span(&mine, 1), std::span(pids));
+  group.all_gather(std::span(pids), std::span(&mine, 1));
   const int last = group.world_size() - 1;
   std::vector<float> data(100'000, 1.0f);
   const auto begin = Clock::now();

@@ -1,6 +1,8 @@
 // Groups that another library forms with its own store (init_part_of_world), and the check that a
 // thread makes while it waits (WaitCheck).
 
+#include "paceline/engine/collectives/group/part_of_world.h"
+
 #include <array>
 #include <chrono>
 #include <functional>
@@ -59,7 +61,7 @@ TEST(PartOfWorld, its_members_are_numbered_in_the_order_of_the_list) {
     EXPECT_EQ(group.world_ranks(), (std::vector<int>{3, 1}));
     std::array<int, 2> all{};
     const std::array<int, 1> mine = {group.rank()};
-    group.all_gather(std::span(mine), std::span(all));
+    group.all_gather(std::span(all), std::span(mine));
     EXPECT_EQ(all, (std::array<int, 2>{0, 1}));
   });
   EXPECT_THAT(errors, testing::Each(""));
@@ -119,7 +121,7 @@ TEST(WaitCheck, it_is_made_in_a_wait_for_a_message_and_for_a_work) {
   const auto errors = errors_of_members({0, 1}, [](ProcessGroup& group) {
     if (group.rank() == 1) return std::this_thread::sleep_for(1s);
     std::array<float, 3> values{};
-    const auto work = group.recv_async(std::span(values), 1);
+    const auto work = group.irecv(std::span(values), 1);
     const WaitCheck check([] { throw Error(ErrorCode::kAborted, "rank 0: the user said stop"); });
     work->wait();
   });

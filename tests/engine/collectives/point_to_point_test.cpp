@@ -37,8 +37,8 @@ TEST_P(PointToPointTest, large_messages_in_both_directions_at_once) {
     const int other = 1 - group.rank();
     std::vector<std::int64_t> mine(1'000'000), theirs(mine.size());
     std::iota(mine.begin(), mine.end(), group.rank());
-    const auto sent = group.send_async(std::span(mine), other);
-    const auto received = group.recv_async(std::span(theirs), other);
+    const auto sent = group.isend(std::span(mine), other);
+    const auto received = group.irecv(std::span(theirs), other);
     sent->wait();
     received->wait();
     EXPECT_EQ(theirs.front(), other);
@@ -89,8 +89,8 @@ TEST_P(PointToPointTest, runs_beside_collectives) {
     for (int i = 0; i < 50; ++i) {
       int from_previous = -1;
       const int mine = group.rank() * 1000 + i;
-      const auto received = group.recv_async(std::span(&from_previous, 1), previous);
-      const auto sent = group.send_async(std::span(&mine, 1), next);
+      const auto received = group.irecv(std::span(&from_previous, 1), previous);
+      const auto sent = group.isend(std::span(&mine, 1), next);
       EXPECT_EQ(all_reduce_value(group, 1), 3);
       received->wait();
       sent->wait();
@@ -110,8 +110,7 @@ TEST_P(PointToPointTest, objects_that_a_message_kept_alive_are_free_once_the_gro
     }
     auto kept = std::make_shared<std::array<int, 3>>();
     const std::weak_ptr<std::array<int, 3>> seen = kept;
-    const auto never =
-        group.recv_async(std::span(*kept), 1, 1, {.timeout = {}, .keep_alive = kept});
+    const auto never = group.irecv(std::span(*kept), 1, 1, {.timeout = {}, .keep_alive = kept});
     kept.reset();
     group.recv(std::span(values), 1, 6);  // the message before it has also arrived and is waiting
     EXPECT_THROW(group.recv(std::span(values).first(2), 1, 5), Error);
@@ -145,8 +144,7 @@ TEST_P(PointToPointTest, messages_of_all_sizes_keep_their_order) {
         const auto number = static_cast<float>(data.size());
         data.emplace_back(size, group.rank() == 0 ? number : -1);
         const std::span<float> buffer(data.back());
-        under_way.push_back(group.rank() == 0 ? group.send_async(buffer, 1)
-                                              : group.recv_async(buffer, 0));
+        under_way.push_back(group.rank() == 0 ? group.isend(buffer, 1) : group.irecv(buffer, 0));
       }
     }
     for (const WorkPtr& work : under_way) work->wait();
@@ -167,8 +165,8 @@ TEST_P(PointToPointTest, threads_that_wait_move_each_others_messages) {
         for (int round = 0; round < 50; ++round) {
           const int number = 100 * static_cast<int>(tag) + round;
           mine.assign(mine.size(), number);
-          const auto sent = group.send_async(std::span(mine), other, tag);
-          const auto received = group.recv_async(std::span(theirs), other, tag);
+          const auto sent = group.isend(std::span(mine), other, tag);
+          const auto received = group.irecv(std::span(theirs), other, tag);
           received->wait();
           sent->wait();
           EXPECT_EQ(theirs.front(), number);
@@ -184,7 +182,7 @@ TEST_P(PointToPointTest, a_wait_with_a_limit_ends_there_and_the_message_comes_la
     std::vector<int> values(200'000, group.rank());
     int go_on = 0;
     if (group.rank() == 0) {
-      const auto received = group.recv_async(std::span(values), 1);
+      const auto received = group.irecv(std::span(values), 1);
       expect_error(ErrorCode::kTimeout, {"recv of int32 x 200000", "continues"},
                    [&] { received->wait(50ms); });
       group.send(std::span(&go_on, 1), 1);
@@ -292,7 +290,7 @@ TEST_P(PointToPointTest, a_wait_ends_with_the_group) {
       return;
     }
     std::vector<int> values(200'000);
-    const auto received = group.recv_async(std::span(values), 1);
+    const auto received = group.irecv(std::span(values), 1);
     std::atomic<pid_t> waiter = 0;
     std::jthread waiting([&] {
       waiter = gettid();

@@ -91,7 +91,7 @@ const std::vector<Row>& rows() {
        [](ProcessGroup& pair) {
          if (pair.rank() != 0) return;
          std::vector<float> data(10);
-         pair.recv_async(std::span(data), 1, 5)->wait();
+         pair.irecv(std::span(data), 1, 5)->wait();
        },
        "of group world.0 has left the group; see the output of rank 3"},
       {"collective_timeout",
@@ -112,7 +112,7 @@ const std::vector<Row>& rows() {
          if (pair.rank() == 0)
            pair.all_reduce(std::span<float>(), ReduceOp::kSum, {.timeout = 0ms});
        },
-       "CallOptions::timeout", 0, false},
+       "CollectiveOptions::timeout", 0, false},
       {"abort",
        [](ProcessGroup& pair) {
          if (pair.rank() == 1) pair.abort("the loss is NaN");

@@ -92,7 +92,7 @@ void call_with_counts(ProcessGroup& group, unsigned op, int call, std::size_t co
   if (op == 0) {
     const auto in = input(counts[self]);
     const auto out = output(total);
-    group.all_gather_v(ConstBuffer(in), out, counts);
+    group.all_gather_v(out, ConstBuffer(in), counts);
     for (std::size_t from = 0; from < ranks; ++from) {
       const auto block = out.subspan(sum_of(counts, from), counts[from]);
       EXPECT_VALUES(block, value_of(static_cast<int>(from), call, i));
@@ -100,7 +100,7 @@ void call_with_counts(ProcessGroup& group, unsigned op, int call, std::size_t co
   } else if (op == 1) {
     const auto in = input(total);
     const auto out = output(counts[self]);
-    group.reduce_scatter_v(ConstBuffer(in), out, counts);
+    group.reduce_scatter_v(out, ConstBuffer(in), counts);
     EXPECT_VALUES(out, sum_at(world, call, sum_of(counts, self) + i));
   } else {
     const auto given_by = [&](std::size_t from) {
@@ -109,7 +109,7 @@ void call_with_counts(ProcessGroup& group, unsigned op, int call, std::size_t co
     const auto gets = parts(ranks, [&](std::size_t from) { return part_of(count, from, self); });
     const auto in = input(sum_of(given_by(self), ranks));
     const auto out = output(sum_of(gets, ranks));
-    group.all_to_all_v(ConstBuffer(in), given_by(self), out, gets);
+    group.all_to_all_v(out, ConstBuffer(in), gets, given_by(self));
     for (std::size_t from = 0; from < ranks; ++from) {
       const auto block = out.subspan(sum_of(gets, from), gets[from]);
       const std::size_t first = sum_of(given_by(from), self);
@@ -143,7 +143,7 @@ void call_at_random(ProcessGroup& group, Buffers& buffers, std::mt19937& random,
     case 0: {
       const auto in = input(count);
       const auto out = in_place ? in : output(count);
-      group.all_reduce(ConstBuffer(in), out, ReduceOp::kSum);
+      group.all_reduce(out, ConstBuffer(in), ReduceOp::kSum);
       EXPECT_VALUES(out, sum_at(world, call, i));
       break;
     }
@@ -163,35 +163,35 @@ void call_at_random(ProcessGroup& group, Buffers& buffers, std::mt19937& random,
     case 3: {
       const auto in = input(count);
       const auto out = output(ranks * count);
-      group.all_gather(ConstBuffer(in), out);
+      group.all_gather(out, ConstBuffer(in));
       EXPECT_VALUES(out, value_of(static_cast<int>(i / count), call, i % count));
       break;
     }
     case 4: {
       const auto in = input(ranks * count);
       const auto out = output(count);
-      group.reduce_scatter(ConstBuffer(in), out);
+      group.reduce_scatter(out, ConstBuffer(in));
       EXPECT_VALUES(out, sum_at(world, call, self * count + i));
       break;
     }
     case 5: {
       const auto in = input(ranks * count);
       const auto out = output(ranks * count);
-      group.all_to_all(ConstBuffer(in), out);
+      group.all_to_all(out, ConstBuffer(in));
       EXPECT_VALUES(out, value_of(static_cast<int>(i / count), call, self * count + i % count));
       break;
     }
     case 6: {
       const auto in = input(count);
       const auto out = rank == root ? output(ranks * count) : std::span<float>();
-      group.gather(ConstBuffer(in), out, root);
+      group.gather(out, ConstBuffer(in), root);
       EXPECT_VALUES(out, value_of(static_cast<int>(i / count), call, i % count));
       break;
     }
     case 7: {
       const auto in = rank == root ? input(ranks * count) : std::span<float>();
       const auto out = output(count);
-      group.scatter(ConstBuffer(in), out, root);
+      group.scatter(out, ConstBuffer(in), root);
       EXPECT_VALUES(out, value_of(root, call, self * count + i));
       break;
     }
@@ -236,16 +236,16 @@ TEST(SharedPaths, move_what_is_larger_than_the_caches) {
     const std::string trace;
 
     fill(input, group.rank(), 1);
-    group.all_to_all(input, output);
+    group.all_to_all(output, input);
     EXPECT_VALUES(output, value_of(static_cast<int>(i / kCount), 1, self * kCount + i % kCount));
-    group.all_gather(input.first(kCount), output);
+    group.all_gather(output, input.first(kCount));
     EXPECT_VALUES(output, value_of(static_cast<int>(i / kCount), 1, i % kCount));
     const std::vector<std::size_t> counts = {kCount + 5, kCount - 9};
     const std::size_t first = self * counts[0];
-    group.all_gather_v(input.first(counts[self]), output.first(2 * kCount - 4), counts);
+    group.all_gather_v(output.first(2 * kCount - 4), input.first(counts[self]), counts);
     EXPECT_VALUES(output.first(2 * kCount - 4),
                   value_of(i < counts[0] ? 0 : 1, 1, i < counts[0] ? i : i - counts[0]));
-    group.reduce_scatter_v(input.first(2 * kCount - 4), output.first(counts[self]), counts);
+    group.reduce_scatter_v(output.first(counts[self]), input.first(2 * kCount - 4), counts);
     EXPECT_VALUES(output.first(counts[self]), sum_at(2, 1, first + i));
     fill(output, group.rank(), 2);
     group.broadcast(output, 1);

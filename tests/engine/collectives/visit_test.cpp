@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "paceline/engine/collectives/call.h"
+#include "paceline/engine/collectives/group/engine_group.h"
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/says.h"
@@ -55,7 +56,8 @@ TEST_P(VisitTest, whose_body_throws_no_exception_of_the_standards_ends_everywher
         if (group.rank() == 1) throw 42;
       };
       try {
-        is_asynchronous ? group.visit_async(data, body)->wait() : group.visit(data, body);
+        is_asynchronous ? engine(group).start_visit(data, body)->wait()
+                        : engine(group).visit(data, body);
       } catch (int thrown) {
         EXPECT_EQ(thrown, 42);
         EXPECT_EQ(group.rank(), 1);
@@ -78,7 +80,7 @@ TEST_P(VisitTest, whose_body_throws_ends_everywhere) {
     const auto symmetric = group.allocate_symmetric(1000 * sizeof(float));
     const auto data = GetParam() ? symmetric.as<float>() : std::span(ordinary);
     try {
-      group.visit(data, [&](const Visit&) {
+      engine(group).visit(data, [&](const Visit&) {
         if (group.rank() == 1) throw std::out_of_range("no such expert");
       });
     } catch (const std::out_of_range& error) {
@@ -100,8 +102,8 @@ TEST_P(VisitTest, of_other_buffers_elsewhere_is_refused_with_both) {
     const std::size_t count = group.rank() == 0 ? 1000 : 1001;
     std::vector<float> ordinary(count);
     const auto symmetric = group.allocate_symmetric(8192);
-    group.visit(GetParam() ? symmetric.as<float>().first(count) : std::span(ordinary),
-                [](const Visit&) { FAIL() << "the ranks do not mean the same"; });
+    engine(group).visit(GetParam() ? symmetric.as<float>().first(count) : std::span(ordinary),
+                        [](const Visit&) { FAIL() << "the ranks do not mean the same"; });
   });
   for (const auto& [error] : results) {
     ASSERT_TRUE(error);
@@ -120,9 +122,9 @@ TEST_P(VisitTest, cannot_use_its_group_in_the_body) {
       const auto body = [&](const Visit&) {
         expect_error(ErrorCode::kInvalid, {"in the body of a visit in group world"},
                      [&] { group.barrier(); });
-        later = group.barrier_async();  // runs after the visit
+        later = group.barrier({.async_op = true});  // runs after the visit
       };
-      is_async ? group.visit_async(data, body)->wait() : group.visit(data, body);
+      is_async ? engine(group).start_visit(data, body)->wait() : engine(group).visit(data, body);
       later->wait();
     }
   });
@@ -132,11 +134,12 @@ TEST(Visit, refuses_what_it_cannot_see) {
   run_ranks_ok(2, [](ProcessGroup& group) {
     const auto body = [](const Visit&) {};
     expect_error(ErrorCode::kInvalid, {"visit: a buffer is null"},
-                 [&] { group.visit(Buffer(nullptr, 4, Dtype::kFloat32), body); });
+                 [&] { engine(group).visit(Buffer(nullptr, 4, Dtype::kFloat32), body); });
     std::array<float, 4> data{};
     Buffer buffer(std::span<float>(data.data(), data.size()));
     buffer.device = Device::kCuda;
-    expect_error(ErrorCode::kUnsupported, {"visit", "CUDA"}, [&] { group.visit(buffer, body); });
+    expect_error(ErrorCode::kUnsupported, {"visit", "CUDA"},
+                 [&] { engine(group).visit(buffer, body); });
     group.barrier();
   });
 }

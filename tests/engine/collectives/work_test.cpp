@@ -49,11 +49,11 @@ TEST(OnComplete, starts_the_next_operation) {
     std::vector<float> first(100'000, 1), second(100'000, 2);
     std::atomic<bool> is_started = false;
     WorkPtr next;
-    const auto work = group.all_reduce_async(std::span(first));
+    const auto work = group.all_reduce(std::span(first), ReduceOp::kSum, {.async_op = true});
     work->on_complete([&](const Error* error) {
       EXPECT_EQ(error, nullptr);
       EXPECT_EQ(first.back(), 3);
-      next = group.all_reduce_async(std::span(second));
+      next = group.all_reduce(std::span(second), ReduceOp::kSum, {.async_op = true});
       is_started = true;
       is_started.notify_one();
     });
@@ -69,7 +69,7 @@ TEST(OnComplete, hears_of_a_rank_that_left) {
     if (group.rank() == 1) return;
     std::vector<float> data(1000);
     std::string heard;
-    const auto work = group.all_reduce_async(std::span(data));
+    const auto work = group.all_reduce(std::span(data), ReduceOp::kSum, {.async_op = true});
     std::atomic<bool> is_over = false;
     work->on_complete([&](const Error* error) {
       heard = error ? error->what() : "nothing";

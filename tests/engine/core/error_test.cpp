@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include "paceline/engine/core/error_text.h"
+
 namespace paceline {
 namespace {
 

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 
 namespace paceline {
 namespace {

@@ -134,8 +134,6 @@ class World {
     for (const auto& entry : all) {
       const auto found = present.find(entry.name);
       const bool lives = found != present.end() && found->second == entry.incarnation;
-      // A single worker does not see the loss of an earlier owner of its own name.
-      if (workers_.size() == 1 && !lives) continue;
       EXPECT_EQ(entry.state == WorkerState::kPresent, lives) << entry.name;
       for (const auto& worker : workers_) {
         const auto seen = worker->seen.find(entry.name);

@@ -76,7 +76,7 @@ TEST(Options, ThatNoTableCanHave) {
   refused("admit_after must be at least 1", {.width = 1, .admit_after = 0});
   refused("initial_range must be finite", {.width = 1, .initial_range = -1});
   refused("the optimizer needs a momentum in [0, 1)",
-          {.width = 1, .optimizer = Sgd{.momentum = 1}});
+          {.width = 1, .optimizer = SGD{.momentum = 1}});
   refused("the optimizer needs betas in [0, 1)", {.width = 1, .optimizer = Adam{.beta1 = 1}});
   refused("the learning rate must be finite",
           {.width = 1, .optimizer = Adagrad{.lr = std::nan("")}});

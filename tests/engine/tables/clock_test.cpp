@@ -131,5 +131,21 @@ TEST(Clock, AWorkerThatComesLaterStartsWithinTheBound) {
   EXPECT_LE(first->stats().largest_staleness, 2U);
 }
 
+// Found by seed 6339 of the schedules: the others are at clock 0, but the table's time is not.
+TEST(Clock, AWorkerDoesNotStartFurtherAheadThanTheBound) {
+  const Memories memories(options_of(Consistency::bounded(1)));
+  std::unique_ptr<SharedRows> all[3];
+  const auto join = [&](int w) {
+    all[w].reset();
+    all[w] = open(memories.mapped(), "w" + std::to_string(w));
+  };
+  for (int w = 0; w < 3; ++w) join(w);
+  for (const int w : {0, 1, 2, 0, 1, 2, 0}) all[w]->tick();
+  for (const int w : {0, 1, 2, 0, 1}) join(w);  // each starts one clock behind the fastest
+  EXPECT_EQ(all[0]->stats().clock, 0U);
+  EXPECT_EQ(all[1]->stats().clock, 0U);
+  EXPECT_EQ(all[2]->stats().clock, 0U);
+}
+
 }  // namespace
 }  // namespace paceline::tables::clock_tests

@@ -34,7 +34,7 @@ class Cut : public testing::TestWithParam<int> {
   static RowOptimizer optimizer() {
     switch (GetParam()) {
       case 0:
-        return Sgd{.lr = 0.5, .momentum = 0.5};
+        return SGD{.lr = 0.5, .momentum = 0.5};
       case 1:
         return Adam{};
       case 2:

@@ -123,7 +123,7 @@ class Optimizers : public testing::Test {
   }
 };
 
-TEST_F(Optimizers, Sgd) {
+TEST_F(Optimizers, SGD) {
   std::vector<double> w(3), u(3);
   for (int step = 0; step < kSteps; ++step) {
     for (std::size_t i = 0; i < 3; ++i) {
@@ -131,7 +131,7 @@ TEST_F(Optimizers, Sgd) {
       w[i] -= 0.01 * u[i];
     }
   }
-  expect_near(after_steps(Sgd{.lr = 0.01, .momentum = 0.9, .weight_decay = 0.1}), w);
+  expect_near(after_steps(SGD{.lr = 0.01, .momentum = 0.9, .weight_decay = 0.1}), w);
 }
 
 TEST_F(Optimizers, Adam) {

@@ -38,25 +38,29 @@ std::vector<Id> all_ids() {
   return ids;
 }
 
-// One process: the gradients of a clock are added in the order of workers and pushes, as the
-// workers' stages have them.
+// The different ids of a push, each with the sum of its gradients.
+void append_sums(const Push& push, Push& to) {
+  RowBatch batch;
+  batch.assign(push.ids);
+  std::vector<float> sum;
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    const float* gradient = batch.gradient(i, push.gradients, kWidth, sum);
+    to.ids.push_back(batch.id(i));
+    to.gradients.insert(to.gradients.end(), gradient, gradient + kWidth);
+  }
+}
+
+// One process: the gradients of a clock are added for each worker, then over the workers. The tree
+// of three workers is their order.
 std::vector<float> reference(const RowOptimizer& optimizer) {
   const Memories memories(options_of(optimizer, Consistency::asynchronous()));
   const auto rows = open(memories.first(), "one");
   for (int clock = 0; clock < kClocks; ++clock) {
     Push all;
     for (int worker = 0; worker < kWorkers; ++worker) {
-      for (int part = 0; part < 2; ++part) {
-        const Push push = push_of(worker, clock, part);
-        RowBatch batch;
-        batch.assign(push.ids);
-        std::vector<float> sum;
-        for (std::size_t i = 0; i < batch.size(); ++i) {
-          const float* gradient = batch.gradient(i, push.gradients, kWidth, sum);
-          all.ids.push_back(batch.id(i));
-          all.gradients.insert(all.gradients.end(), gradient, gradient + kWidth);
-        }
-      }
+      Push own;
+      for (int part = 0; part < 2; ++part) append_sums(push_of(worker, clock, part), own);
+      append_sums(own, all);
     }
     rows->push(all.ids, all.gradients);
     rows->tick();
@@ -69,7 +73,7 @@ class Synchronous : public testing::TestWithParam<int> {
   static RowOptimizer optimizer() {
     switch (GetParam()) {
       case 0:
-        return Sgd{.lr = 0.1};
+        return SGD{.lr = 0.1};
       case 1:
         return Adam{.lr = 0.1};
       case 2:
@@ -111,7 +115,7 @@ TEST_P(Synchronous, WorkersHaveTheBitsOfOneProcess) {
 INSTANTIATE_TEST_SUITE_P(Optimizers, Synchronous, testing::Range(0, 4));
 
 TEST(SynchronousStage, HoldsOnlySoManyRows) {
-  RowOptions options = options_of(Sgd{}, Consistency::synchronous());
+  RowOptions options = options_of(SGD{}, Consistency::synchronous());
   options.capacity = 4;
   const Memories memories(options);
   const auto rows = open(memories.first(), "a");

@@ -29,7 +29,7 @@ using testing::HasSubstr;
 
 // A table of `width` floats whose rows begin at 0, and to whose rows a push adds its gradients.
 inline RowOptions adding_rows(std::uint32_t width) {
-  return {.width = width, .optimizer = Sgd{.lr = -1}, .capacity = 10'000, .initial_range = 0};
+  return {.width = width, .optimizer = SGD{.lr = -1}, .capacity = 10'000, .initial_range = 0};
 }
 
 // The memories of one table by epoch, shared with forked children.

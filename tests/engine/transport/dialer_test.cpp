@@ -15,6 +15,7 @@
 
 #include "paceline/engine/core/awake_clock.h"
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/system/socket.h"
 #include "paceline/engine/transport/formation/acceptor.h"
 

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/transport/exchange.h"
 
 #include "tests/harness/raw_mesh.h"

@@ -16,6 +16,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 
 #include "tests/engine/transport/numbered_bytes.h"
 #include "tests/harness/asleep.h"

@@ -11,6 +11,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "paceline/files/checkpoint/manifest.h"
+
 #include "tests/files/checkpoint/error_of.h"
 #include "tests/files/checkpoint/solo_team.h"
 #include "tests/files/checkpoint/test_directory.h"

@@ -1,3 +1,5 @@
+#include "paceline/files/checkpoint/run_mark.h"
+
 #include <filesystem>
 #include <fstream>
 

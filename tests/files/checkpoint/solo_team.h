@@ -14,6 +14,7 @@
 
 #include <gtest/gtest.h>
 
+#include "paceline/engine/collectives/group/engine_group.h"
 #include "paceline/engine/store/memory_store.h"
 #include "paceline/files/checkpoint/checkpoint_team.h"
 
@@ -96,7 +97,7 @@ class SoloTeam {
   static std::shared_ptr<ProcessGroup> group_of_one() {
     LaunchEnvironment who;
     who.world_size = who.local_world_size = 1;
-    return std::make_shared<ProcessGroup>(
+    return std::make_shared<EngineGroup>(
         Rendezvous{who, std::make_shared<MemoryStore>(), Secret::generate()}, "world",
         std::vector<int>{0}, GroupOptions{});
   }

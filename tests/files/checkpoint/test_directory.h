@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 
 namespace paceline::testing {
 

@@ -3,7 +3,9 @@
 // current stream has finished, computes at once, and queues the writing of the result in the
 // current stream. So a task of another stream may still see the memory as it was before.
 
+#include <algorithm>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -280,6 +282,35 @@ void compute_lists_on_host(const c10::OperatorHandle& op, torch::jit::Stack* sta
   torch::jit::push(*stack, results);
 }
 
+bool is_running_statistic(const c10::Argument& argument) {
+  return argument.name() == "running_mean" || argument.name() == "running_var";
+}
+
+// A batch normalisation, which writes its running statistics although its schema does not say so:
+// LibTorch's fallback would write them to copies only.
+void normalise_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const auto& arguments = op.schema().arguments();
+  const std::size_t count = arguments.size();
+  c10::Device device(c10::kCPU);
+  std::vector<std::pair<at::Tensor, at::Tensor>> written;  // on the device, and the copy
+  for (std::size_t i = 0; i < count; ++i) {
+    c10::IValue& argument = torch::jit::peek(*stack, i, count);
+    if (!argument.isTensor() || !argument.toTensor().defined()) continue;
+    const at::Tensor given = argument.toTensor();
+    if (given.is_cuda()) device = given.device();
+    const at::Tensor copy = given.cpu();
+    if (is_running_statistic(arguments[i])) written.emplace_back(given, copy);
+    argument = copy;
+  }
+  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+  for (auto& [on_device, copy] : written) on_device.copy_(copy);
+  const std::size_t num_results = op.schema().returns().size();
+  for (std::size_t i = 0; i < num_results; ++i) {
+    c10::IValue& result = torch::jit::peek(*stack, i, num_results);
+    if (result.isTensor() && result.toTensor().defined()) result = result.toTensor().to(device);
+  }
+}
+
 void compute_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   if (num_fallbacks == 0) count_kernel();
   if (waits_for_device(op)) count_synchronisation();
@@ -288,6 +319,8 @@ void compute_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     ~Within() { --num_fallbacks; }
   } within;
   if (op.schema().name().rfind("aten::_foreach_", 0) == 0) return compute_lists_on_host(op, stack);
+  if (std::ranges::any_of(op.schema().arguments(), is_running_statistic))
+    return normalise_on_host(op, stack);
   at::native::cpu_fallback(op, stack);
 }
 

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 
 #include "tests/launcher/coordination/coordinated_job.h"
 

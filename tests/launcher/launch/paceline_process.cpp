@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/system/socket.h"
 #include "paceline/launcher/output/rank_output.h"
 #include "paceline/launcher/process/process.h"

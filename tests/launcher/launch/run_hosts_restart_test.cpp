@@ -193,18 +193,22 @@ TEST_F(RunHostsRestart, nothing_begins_without_the_first_host) {
 
 TEST_F(RunHostsRestart, a_signal_ends_the_job_on_every_host_and_starts_nothing) {
   for (const int signal : {SIGINT, SIGTERM}) {
-    const auto job =
-        start({"--nnodes", "1:2", "--max-restarts", "5"}, "echo ready $$; exec sleep 60");
+    const auto job = start({"--nnodes", "1:2", "--max-restarts", "5"},
+                           "echo ready $WORLD_SIZE $$; exec sleep 60");
     std::vector<std::string> pids;
     for (int host = 0; host < 2; ++host) {
-      const auto line = fmt::format("[{}:{}] ready ", NetworkHosts::name(host), host);
+      const auto line = fmt::format("[{}:{}] ready 2 ", NetworkHosts::name(host), host);
       pids.push_back(job->wait_for_lines(line, 1).front());
     }
     const auto ranks = open_pidfds(pids);
     job->send(signal);
     const Outcome outcome = job->wait();
     EXPECT_EQ(outcome.exit_code, 128 + signal) << outcome.err;
-    EXPECT_EQ(count(outcome.out, "ready"), 2U);
+    EXPECT_EQ(count(outcome.out, "ready 2"), 2U);
+    // The first host may have begun alone, if the second one was late; it must not do so at the
+    // end.
+    const auto alone = outcome.out.rfind("ready 1");
+    EXPECT_TRUE(alone == std::string::npos || alone < outcome.out.find("ready 2")) << outcome.out;
     EXPECT_TRUE(all_gone(ranks, 5s));
   }
 }

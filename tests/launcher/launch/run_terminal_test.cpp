@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/system/socket.h"
 
 #include "tests/harness/says.h"

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "paceline/planning/schedules/pipeline_schedule.h"
+#include "paceline/planning/schedules/schedule_makers.h"
 #include "paceline/planning/schedules/simulate.h"
 
 #include "tests/harness/expect_error.h"

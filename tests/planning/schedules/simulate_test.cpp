@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "paceline/planning/schedules/named_schedules.h"
+#include "paceline/planning/schedules/schedule_makers.h"
 
 #include "tests/harness/expect_error.h"
 

@@ -8,6 +8,7 @@
 #include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/training/autograd/parallel_branches.h"
 #include "paceline/training/tensor/random.h"
+#include "paceline/training/tensor/random_state.h"
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/thread_ranks.h"

@@ -4,6 +4,7 @@
 
 #include "paceline/training/autograd/differentiable_collectives.h"
 #include "paceline/training/tensor/collectives.h"
+#include "paceline/training/tensor/shaped_messages.h"
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/thread_ranks.h"

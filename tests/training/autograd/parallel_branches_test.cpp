@@ -7,6 +7,7 @@
 #include <torch/torch.h>
 
 #include "paceline/training/tensor/random.h"
+#include "paceline/training/tensor/random_state.h"
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/thread_ranks.h"

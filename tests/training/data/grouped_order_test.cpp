@@ -1,3 +1,5 @@
+#include "paceline/training/data/grouped_order.h"
+
 #include <map>
 #include <set>
 

@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include "paceline/training/tensor/collectives.h"
+#include "paceline/training/tensor/tensor_call.h"
 #include "paceline/training/tensor/tensor_view.h"
 
 #include "tests/harness/expect_error.h"
@@ -65,7 +66,7 @@ TEST(DeviceCollectives, are_ordered_with_the_work_of_the_callers_stream) {
     for (int round = 0; round < 20; ++round) {
       const at::Tensor sum = torch::full({2000}, static_cast<float>(round), device);
       sum.mul_(2).add_(1);  // still under way when the call is made
-      const WorkPtr work = all_reduce_async(group, sum);
+      const WorkPtr work = all_reduce(group, sum, ReduceOp::kSum, {.async_op = true});
       const at::Tensor other = torch::ones({2000}, device).mul_(3);
       work->wait();
       const at::Tensor result = sum * 1 + other;
@@ -82,7 +83,7 @@ TEST(DeviceCollectives, let_the_host_go_on) {
     simulated::reset_counts();
     group.barrier();
     for (int i = 0; i < 5; ++i) {
-      const WorkPtr work = all_reduce_async(group, values);
+      const WorkPtr work = all_reduce(group, values, ReduceOp::kSum, {.async_op = true});
       work->wait();
     }
     group.barrier();
@@ -97,14 +98,13 @@ TEST(DeviceMessages, arrive_as_on_the_cpu) {
       const at::Tensor mine = torch::full({500}, 1.0F, device).mul_(group.rank() + round);
       const at::Tensor theirs = torch::full({500}, -1.0F, device);
       if (round % 2 == 0) {
-        const auto receive = recv_async(group, theirs, peer);
+        const auto receive = irecv(group, theirs, peer);
         send(group, mine, peer);
         receive->wait();
         EXPECT_EQ(receive->source_rank(), peer);
       } else {
         for (const auto& work :
-             batch_isend_irecv(group, {{.op = Op::kSend, .input = mine, .peer = peer},
-                                       {.op = Op::kReceive, .output = theirs, .peer = peer}}))
+             batch_isend_irecv(group, {{Op::kSend, mine, peer}, {Op::kReceive, theirs, peer}}))
           work->wait();
       }
       const at::Tensor doubled = theirs * 2;

@@ -1,8 +1,11 @@
 // DistributedDataParallel and the fused optimizers on simulated CUDA devices, beside the CPU.
 
+#include <mutex>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <c10/core/StreamGuard.h>
 #include <torch/torch.h>
 
@@ -10,6 +13,7 @@
 #include "paceline/training/parallel/communication_hook.h"
 #include "paceline/training/parallel/distributed_data_parallel.h"
 #include "paceline/training/parallel/join.h"
+#include "paceline/training/parallel/reducer/reducer.h"
 #include "paceline/training/parallel/sync_batch_norm.h"
 
 #include "tests/harness/expect_error.h"
@@ -47,6 +51,20 @@ void plain_step(DistributedDataParallel<NetImpl>& model, const at::Tensor& input
   model.forward(input).square().mean().backward();
 }
 
+// The ranks are threads that share LibTorch's generator, so one of them at a time makes its module.
+Net net_of(const std::shared_ptr<ProcessGroup>& sync) {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  torch::manual_seed(3);
+  return Net(sync);
+}
+
+// The input of a step, from a generator of its own.
+at::Tensor input_of(const ProcessGroup& group, int step) {
+  const auto seed = static_cast<std::uint64_t>(100 * step + group.rank());
+  return torch::randn({6, 8}, at::detail::createCPUGenerator(seed));
+}
+
 struct Trained {
   std::vector<at::Tensor> values;  // parameters and buffers, on the CPU
 };
@@ -54,16 +72,14 @@ struct Trained {
 // Trains for a few steps on `device`.
 Trained train(ProcessGroup& group, c10::Device device, const Step& step, bool with_sync = false,
               const DistributedDataParallelOptions& options = {}, int num_steps = 4) {
-  torch::manual_seed(3);
-  Net net(with_sync ? shared(group) : nullptr);
+  Net net = net_of(with_sync ? shared(group) : nullptr);
   net->to(device);
   DistributedDataParallel model(net.ptr(), shared(group), options);
   // Not Adam, which makes large steps of the noise in the gradient of a bias before a
   // normalisation.
   optim::SGD optimizer(model.parameters(), {.lr = 0.05, .momentum = 0.9});
   for (int i = 0; i < num_steps; ++i) {
-    torch::manual_seed(100 * i + group.rank());
-    const at::Tensor input = torch::randn({6, 8}).to(device);
+    const at::Tensor input = input_of(group, i).to(device);
     model.zero_grad();
     step(model, input, i);
     optimizer.step();

@@ -4,6 +4,7 @@
 
 #include <torch/torch.h>
 
+#include "paceline/training/models/divided_layer.h"
 #include "paceline/training/models/gpt.h"
 #include "paceline/training/models/layers.h"
 

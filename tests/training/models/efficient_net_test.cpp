@@ -76,7 +76,7 @@ TEST(EfficientNet, stochastic_depth_is_of_training) {
       EXPECT_EQ(input.sizes(), torch::IntArrayRef({2, 1, 1, 1}));
       EXPECT_LT(p, 0.5);
     }
-    return plain_dropout(input, p, is_training);
+    return Layers::plain_dropout(input, p, is_training);
   };
   EfficientNet model(EfficientNetOptions{.classes = 10, .stochastic_depth = 0.5}, layers);
   const at::Tensor images = torch::rand({2, 3, 32, 32});

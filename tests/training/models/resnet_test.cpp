@@ -122,7 +122,7 @@ TEST(Layers, every_norm_and_linear_layer_of_a_model_comes_from_them) {
   const Layers layers{.linear =
                           [&](const torch::nn::LinearOptions& options) {
                             ++num_linears;
-                            return plain_linear(options);
+                            return Layers::plain_linear(options);
                           },
                       .norm =
                           [&](std::int64_t channels) {

@@ -8,10 +8,10 @@
 #include <torch/torch.h>
 
 #include "paceline/engine/core/error.h"
+#include "paceline/training/models/apply_linear.h"
 #include "paceline/training/models/bert.h"
 #include "paceline/training/models/gpt.h"
 #include "paceline/training/models/hugging_face.h"
-#include "paceline/training/models/linear.h"
 
 #include "tests/harness/expect_error.h"
 #include "tests/training/models/small_transformers.h"
@@ -256,7 +256,7 @@ TEST_F(TransformerTest, dropout_is_that_of_the_layers_and_of_training) {
   layers.dropout = [&](const at::Tensor& input, double p, bool is_training) {
     ++calls;
     EXPECT_EQ(p, 0.25);
-    return plain_dropout(input, p, is_training);
+    return Layers::plain_dropout(input, p, is_training);
   };
   GptOptions options = small_gpt();
   options.dropout = 0.25;

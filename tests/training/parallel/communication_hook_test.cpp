@@ -175,42 +175,13 @@ TEST(TopKHook, of_all_elements_is_the_mean) {
   });
 }
 
-// Ranks 0 and 1 are on one host, ranks 2 and 3 on the other.
-TEST(PostLocalSGD, averages_within_hosts_and_parameters_across_them_at_times) {
-  run_ranks_ok(4, [](ProcessGroup& group) {
-    DistributedDataParallel model(std::make_shared<Weights>(), borrowed(group));
-    const auto pair = group.split(group.rank() / 2, group.rank());
-    model.register_comm_hook(std::make_shared<PostLocalSGDHook>(pair, 2));
-    PeriodicAverager averager(borrowed(group), model->parameters(),
-                              {.period = 3, .warmup_steps = 2});
-    for (int step = 0; step < 8; ++step) {
-      const auto of_rank = [&](int rank) { return given_by(rank, step).matrix; };
-      const auto got = step_with(model, given_by(group.rank(), step));
-      const int first = group.rank() / 2 * 2;
-      const auto wanted =
-          step < 2 ? mean_of(4, of_rank) : (of_rank(first) + of_rank(first + 1)) / 2;
-      EXPECT_TRUE(at::allclose(got.matrix, wanted, 1e-4, 1e-5)) << step;
-      {
-        const at::NoGradGuard no_grad;
-        for (auto& parameter : model->parameters()) parameter.sub_(parameter.grad());
-      }
-      averager.average();
-      at::Tensor other = model.module().matrix.detach().clone();
-      broadcast(group, other, 0);
-      const bool is_same = step <= 2 || step == 5;
-      if (group.rank() >= 2) {
-        EXPECT_EQ(at::allclose(other, model.module().matrix, 1e-4, 1e-5), is_same) << step;
-      }
-    }
-  });
-}
-
 struct Throwing : CommunicationHook {
   explicit Throwing(bool throws) : throws(throws) {}
   std::string name() const override { return "throwing"; }
   WorkPtr start_round(ProcessGroup& group, const GradientBucket& bucket, int round) override {
     if (round == 1 && throws) throw std::runtime_error("no more paper");
-    return round == 0 ? all_reduce_async(group, bucket.flat, ReduceOp::kMean) : nullptr;
+    return round == 0 ? all_reduce(group, bucket.flat, ReduceOp::kMean, {.async_op = true})
+                      : nullptr;
   }
   const bool throws;
 };
@@ -252,7 +223,8 @@ struct Spy : CommunicationHook {
     }
   }
   WorkPtr start_round(ProcessGroup& group, const GradientBucket& bucket, int round) override {
-    return round == 0 ? all_reduce_async(group, bucket.flat, ReduceOp::kMean) : nullptr;
+    return round == 0 ? all_reduce(group, bucket.flat, ReduceOp::kMean, {.async_op = true})
+                      : nullptr;
   }
   std::vector<std::int64_t> sizes;
 };

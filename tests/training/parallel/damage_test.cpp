@@ -17,8 +17,13 @@
 #include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/activation_checkpoint.h"
 #include "paceline/training/parallel/communication_hook.h"
+#include "paceline/training/parallel/data_parallel_state.h"
 #include "paceline/training/parallel/fully_shard.h"
+#include "paceline/training/parallel/hook_state.h"
+#include "paceline/training/parallel/low_communication.h"
+#include "paceline/training/parallel/reducer/reducer.h"
 #include "paceline/training/tensor/collectives.h"
+#include "paceline/training/train/named_choices.h"
 
 #include "tests/harness/borrowed_group.h"
 #include "tests/harness/says.h"
@@ -94,7 +99,8 @@ struct Trainee {
     DistributedDataParallelOptions options;
     options.check_replicas_every = check_replicas_every;
     if (stage == 0) return options;
-    return sharded_options(*optimizer, {.stage = stage, .data_parallel = options});
+    return paceline::detail::sharded_options(*optimizer,
+                                             {.stage = stage, .data_parallel = options});
   }
   void step() {
     optimizer->zero_grad();
@@ -259,9 +265,10 @@ const std::vector<Writer>& writers() {
       {"a broadcast", true, [=](auto& t, auto& group) { broadcast(group, weight(t).detach(), 1); }},
       {"an average", true,
        [=](auto& t, auto& group) { all_reduce(group, weight(t).detach(), ReduceOp::kMean); }},
-      {"PeriodicAverager", true,
+      {"an outer step", true,
        [](auto& t, auto& group) {
-         PeriodicAverager(borrowed(group), t.net->parameters(), {}).average();
+         LowCommunication(borrowed(group), borrowed(group), t.net->parameters(), {.period = 1})
+             .step();
        }},
       {"averaged weights swapped in and out", true,
        [](auto& t, auto&) {

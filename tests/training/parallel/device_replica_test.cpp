@@ -4,7 +4,9 @@
 
 #include <torch/torch.h>
 
+#include "paceline/engine/collectives/backends/backend_list.h"
 #include "paceline/training/parallel/distributed_data_parallel.h"
+#include "paceline/training/parallel/replica_guard.h"
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/thread_ranks.h"

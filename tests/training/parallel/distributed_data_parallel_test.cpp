@@ -8,6 +8,7 @@
 
 #include <torch/torch.h>
 
+#include "paceline/training/parallel/reducer/reducer.h"
 #include "paceline/training/tensor/collectives.h"
 
 #include "tests/harness/says.h"

@@ -20,6 +20,7 @@
 #include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/communication_hook.h"
 #include "paceline/training/parallel/join.h"
+#include "paceline/training/parallel/reducer/reducer.h"
 
 #include "tests/harness/borrowed_group.h"
 #include "tests/harness/expect_error.h"
@@ -103,15 +104,16 @@ struct Trainee {
       : net(std::move(tower)),
         optimizer(make(net->parameters())),
         model(net, borrowed(group),
-              sharded_options(*optimizer, {.stage = std::min(stage, 3),
-                                           .unit_bytes = kSmallUnits,
-                                           .shard_across_hosts = stage == kDividedHosts,
-                                           .data_parallel = std::move(options)})) {}
+              paceline::detail::sharded_options(*optimizer,
+                                                {.stage = std::min(stage, 3),
+                                                 .unit_bytes = kSmallUnits,
+                                                 .shard_across_hosts = stage == kDividedHosts,
+                                                 .data_parallel = std::move(options)})) {}
   Trainee(ProcessGroup& group, std::shared_ptr<Tower> tower,
           const std::function<FullyShardOptions(Tower&)>& options)
       : net(std::move(tower)),
         optimizer(make_adam(net->parameters())),
-        model(net, borrowed(group), sharded_options(*optimizer, options(*net))) {}
+        model(net, borrowed(group), paceline::detail::sharded_options(*optimizer, options(*net))) {}
   double clip(double norm) const { return optim::clip_grad_norm(*optimizer, norm); }
 
   std::shared_ptr<Tower> net;
@@ -519,7 +521,8 @@ TEST(FullyShard, whole_parameters_may_be_held_several_times_and_long) {
         auto net = wide_layers();
         auto adam = std::make_unique<optim::Adam>(net->parameters(), optim::AdamOptions{});
         auto model = std::make_unique<DistributedDataParallel<torch::nn::SequentialImpl>>(
-            net, borrowed(group), sharded_options(*adam, {.shard_across_hosts = true}));
+            net, borrowed(group),
+            paceline::detail::sharded_options(*adam, {.shard_across_hosts = true}));
         // The operation fetches the values from rank 0's host if necessary.
         const at::Tensor first = net->parameters()[0].detach().clone();
         auto outer = adam->whole_parameters();

@@ -1,6 +1,8 @@
 // The state of a communication hook can be restored: in another replica, as after a restart, and
 // after buckets have been planned again.
 
+#include "paceline/training/parallel/hook_state.h"
+
 #include <functional>
 
 #include <gmock/gmock.h>
@@ -10,7 +12,9 @@
 
 #include "paceline/training/parallel/communication_hook.h"
 #include "paceline/training/parallel/distributed_data_parallel.h"
+#include "paceline/training/parallel/reducer/reducer.h"
 #include "paceline/training/tensor/collectives.h"
+#include "paceline/training/train/named_choices.h"
 
 #include "tests/harness/borrowed_group.h"
 #include "tests/harness/says.h"
@@ -179,35 +183,6 @@ TEST(HookState, of_another_hook_is_an_error_that_shows_both) {
     EXPECT_THAT(result.error->what(),
                 Says("saved_state.differs", "name", "top_k (0.05)", "top_k (0.5)"));
   }
-}
-
-TEST(HookState, counts_the_steps_of_post_local_sgd) {
-  run_ranks_ok(4, [](ProcessGroup& group) {
-    const std::shared_ptr<ProcessGroup> pair = group.split(group.rank() / 2, group.rank());
-    const MakeHook make = [&] { return std::make_shared<PostLocalSGDHook>(pair, 3); };
-    HookedReplica straight(group, make);
-    for (int step = 0; step < 2; ++step) straight.pass(step);
-    HookedReplica resumed(group, make);
-    resumed.model.reducer().set_hook_state(straight.copy_of_state());
-    for (int step = 2; step < 5; ++step)
-      EXPECT_TRUE(at::equal(resumed.pass(step), straight.pass(step))) << step;
-
-    const PeriodicAveragerOptions options{.period = 3, .warmup_steps = 2};
-    at::Tensor own = at::full({1}, static_cast<float>(group.rank()));
-    PeriodicAverager averager(borrowed(group), {own}, options);
-    for (int step = 0; step < 4; ++step) {
-      averager.average();
-      EXPECT_EQ(averager.averaged(), step == 2) << step;
-    }
-    PeriodicAverager other(borrowed(group), {own}, options);
-    other.set_state(averager.state());
-    for (int step = 4; step < 9; ++step) {
-      other.average();
-      EXPECT_EQ(other.averaged(), step == 5 || step == 8) << step;
-    }
-    PeriodicAverager longer(borrowed(group), {own}, {.period = 4, .warmup_steps = 2});
-    EXPECT_THROW(longer.set_state(averager.state()), Error);
-  });
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include <torch/torch.h>
 
+#include "paceline/engine/collectives/algorithms/schedule.h"
 #include "paceline/training/optim/clip_gradients.h"
 #include "paceline/training/optim/exponential_moving_average.h"
 #include "paceline/training/optim/lr_scheduler.h"

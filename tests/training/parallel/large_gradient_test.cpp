@@ -10,6 +10,7 @@
 #include <torch/torch.h>
 
 #include "paceline/training/parallel/distributed_data_parallel.h"
+#include "paceline/training/parallel/reducer/reducer.h"
 #include "paceline/training/tensor/tensor_memory.h"
 
 #include "tests/harness/process_ranks.h"

@@ -8,10 +8,12 @@
 
 #include <torch/torch.h>
 
+#include "paceline/training/models/linear.h"
 #include "paceline/training/models/resnet.h"
 #include "paceline/training/optim/clip_gradients.h"
 #include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/activation_checkpoint.h"
+#include "paceline/training/parallel/communication_hook.h"
 #include "paceline/training/parallel/distributed_data_parallel.h"
 #include "paceline/training/tensor/random.h"
 

@@ -16,6 +16,7 @@
 
 #include <torch/torch.h>
 
+#include "paceline/engine/core/deadline.h"
 #include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/distributed_data_parallel.h"
 

@@ -4,6 +4,7 @@
 
 #include "paceline/training/parallel/reducer/gradient_buckets.h"
 #include "paceline/training/tensor/collectives.h"
+#include "paceline/training/tensor/tensor_call.h"
 
 #include "tests/harness/random_seed.h"
 #include "tests/harness/thread_ranks.h"

@@ -8,6 +8,7 @@
 #include <torch/torch.h>
 
 #include "paceline/training/parallel/distributed_data_parallel.h"
+#include "paceline/training/parallel/reducer/gradient_buckets.h"
 
 #include "tests/harness/borrowed_group.h"
 #include "tests/harness/random_seed.h"

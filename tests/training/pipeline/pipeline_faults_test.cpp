@@ -11,6 +11,7 @@
 #include <torch/torch.h>
 
 #include "paceline/planning/schedules/named_schedules.h"
+#include "paceline/planning/schedules/schedule_makers.h"
 #include "paceline/training/pipeline/pipeline.h"
 
 #include "tests/harness/expect_error.h"

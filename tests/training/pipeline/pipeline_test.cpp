@@ -10,6 +10,7 @@
 
 #include "paceline/planning/schedules/named_schedules.h"
 #include "paceline/planning/schedules/picture.h"
+#include "paceline/planning/schedules/schedule_makers.h"
 #include "paceline/planning/schedules/search.h"
 
 #include "tests/harness/thread_ranks.h"

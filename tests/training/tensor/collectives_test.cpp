@@ -8,6 +8,7 @@
 #include <ATen/ATen.h>
 
 #include "paceline/engine/collectives/group/object_collectives.h"
+#include "paceline/training/tensor/shaped_messages.h"
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/thread_ranks.h"
@@ -164,12 +165,11 @@ TEST(TensorCollectives, tensors_of_unknown_shape_come_in_the_order_of_sending) {
       std::vector<WorkPtr> sends;
       const auto ask = [&] {
         for (std::size_t i = 0; i < sent.size(); ++i)
-          receives.push_back(recv_with_shape_async(group, i % 2 == 0 ? peer : kAnySource, 9));
+          receives.push_back(irecv_with_shape(group, i % 2 == 0 ? peer : kAnySource, 9));
       };
       if (asked_before) ask();
       group.barrier();
-      for (const auto& tensor : sent)
-        sends.push_back(send_with_shape_async(group, tensor, peer, 9));
+      for (const auto& tensor : sent) sends.push_back(isend_with_shape(group, tensor, peer, 9));
       if (!asked_before) ask();
       for (std::size_t i = 0; i < sent.size(); ++i) {
         const auto [received, source] = receives[i].wait();
@@ -229,16 +229,17 @@ TEST(TensorCollectives, asynchronous_forms_fill_the_tensors_that_they_are_given)
                message = at::empty({2, 5});
     const at::Tensor roots = rank == 1 ? at::empty({6, 5}) : at::Tensor();
     const std::vector<WorkPtr> works = {
-        all_reduce_async(group, summed),
-        broadcast_async(group, copied, 2),
-        reduce_async(group, at_root, 1),
-        all_gather_into_tensor_async(group, gathered, one),
-        gather_async(group, roots, one, 1),
-        scatter_async(group, scattered, rank == 0 ? six : at::Tensor(), 0),
-        reduce_scatter_async(group, reduced, six),
-        all_to_all_single_async(group, exchanged, six),
-        send_async(group, one, (rank + 1) % 3, 7),
-        recv_async(group, message, (rank + 2) % 3, 7)};
+        all_reduce(group, summed, ReduceOp::kSum, {.async_op = true}),
+        broadcast(group, copied, 2, {.async_op = true}),
+        reduce(group, at_root, 1, ReduceOp::kSum, {.async_op = true}),
+        all_gather_into_tensor(group, gathered, one, {.async_op = true}),
+        gather(group, roots, one, 1, {.async_op = true}),
+        scatter(group, scattered, rank == 0 ? six.chunk(3) : std::vector<at::Tensor>(), 0,
+                {.async_op = true}),
+        reduce_scatter(group, reduced, six, ReduceOp::kSum, {.async_op = true}),
+        all_to_all_single(group, exchanged, six, {.async_op = true}),
+        isend(group, one, (rank + 1) % 3, 7),
+        irecv(group, message, (rank + 2) % 3, 7)};
     for (const auto& work : works) work->wait();
     EXPECT_TRUE(at::equal(summed, sum));
     EXPECT_TRUE(at::equal(copied, numbers(2, {6, 5})));
@@ -264,7 +265,7 @@ TEST(TensorCollectives, unequal_numbers_of_rows) {
     const auto mine = numbers(rank, {rows[static_cast<std::size_t>(rank)], 4});
     const auto all = at::cat({numbers(0, {2, 4}), numbers(2, {3, 4})});
     const auto into = at::empty({5, 4});
-    const WorkPtr gathering = all_gather_v_async(group, into, mine, rows);
+    const WorkPtr gathering = all_gather_v(group, into, mine, rows, {.async_op = true});
     EXPECT_TRUE(at::equal(all_gather_v(group, mine, rows), all));
     gathering->wait();
     EXPECT_TRUE(at::equal(into, all));
@@ -273,7 +274,8 @@ TEST(TensorCollectives, unequal_numbers_of_rows) {
     const auto sum = numbers(0, {5, 4}) + numbers(1, {5, 4}) + numbers(2, {5, 4});
     const auto part = sum.split_with_sizes(rows)[static_cast<std::size_t>(rank)];
     const auto reduced = at::empty_like(part);
-    const WorkPtr reducing = reduce_scatter_v_async(group, reduced, whole, rows);
+    const WorkPtr reducing =
+        reduce_scatter_v(group, reduced, whole, rows, ReduceOp::kSum, {.async_op = true});
     EXPECT_TRUE(at::equal(reduce_scatter_v(group, whole, rows), part));
     reducing->wait();
     EXPECT_TRUE(at::equal(reduced, part));
@@ -281,8 +283,9 @@ TEST(TensorCollectives, unequal_numbers_of_rows) {
     // Every rank sends rows[r] rows to rank r.
     const std::int64_t own = rows[static_cast<std::size_t>(rank)];
     const auto exchanged = at::empty({3 * own, 4});
-    const WorkPtr exchanging = all_to_all_v_async(group, exchanged, whole, rows, {own, own, own});
-    const auto again = all_to_all_v(group, whole, rows, {own, own, own});
+    const WorkPtr exchanging =
+        all_to_all_v(group, exchanged, whole, {own, own, own}, rows, {.async_op = true});
+    const auto again = all_to_all_v(group, whole, {own, own, own}, rows);
     exchanging->wait();
     EXPECT_TRUE(at::equal(exchanged, again));
     for (int from = 0; from < 3; ++from) {
@@ -310,8 +313,9 @@ TEST(TensorCollectives, many_tensors_in_one_call) {
     for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += list(1)[i];
     const auto summed = list(rank), later = list(rank), copied = list(rank),
                copied_later = list(rank);
-    const std::vector<WorkPtr> works = {all_reduce_coalesced_async(group, later),
-                                        broadcast_coalesced_async(group, copied_later, 1)};
+    const std::vector<WorkPtr> works = {
+        all_reduce_coalesced(group, later, ReduceOp::kSum, {.async_op = true}),
+        broadcast_coalesced(group, copied_later, 1, {.async_op = true})};
     all_reduce_coalesced(group, summed);
     broadcast_coalesced(group, copied, 0);
     for (const auto& work : works) work->wait();
@@ -335,8 +339,9 @@ TEST(TensorCollectives, many_tensors_in_one_call) {
     expect_equal(parts, expected_parts);
     std::vector<at::Tensor> inputs;
     for (const auto& tensor : list(rank)) inputs.push_back(tensor.contiguous());
-    all_gather_coalesced_async(group, all_later, inputs)->wait();
-    reduce_scatter_coalesced_async(group, parts_later, inputs)->wait();
+    all_gather_coalesced(group, all_later, inputs, {.async_op = true})->wait();
+    reduce_scatter_coalesced(group, parts_later, inputs, ReduceOp::kSum, {.async_op = true})
+        ->wait();
     expect_equal(all_later, expected_all);
     expect_equal(parts_later, expected_parts);
   });
@@ -348,7 +353,7 @@ TEST(TensorCollectives, blocks_need_contiguous_tensors_only_when_asynchronous) {
     EXPECT_TRUE(at::equal(all_gather_into_tensor(group, turned),
                           at::cat({numbers(0, {3, 4}).t(), numbers(1, {3, 4}).t()})));
     try {
-      all_gather_into_tensor_async(group, at::empty({8, 3}), turned);
+      all_gather_into_tensor(group, at::empty({8, 3}), turned, {.async_op = true});
       FAIL();
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kInvalid);

@@ -10,6 +10,7 @@
 #include <ATen/ATen.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
+#include "paceline/engine/collectives/device_order.h"
 #include "paceline/training/device/streams.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/tensor/tensor_view.h"
@@ -129,7 +130,7 @@ TEST_F(DeviceTensorsTest, an_asynchronous_call_belongs_to_the_stream_in_which_it
     std::vector<float> data(10, 3.0f);
     WorkPtr work;
     current_stream = 7;
-    work = all_reduce_async(group, cuda_tensor(data));
+    work = all_reduce(group, cuda_tensor(data), ReduceOp::kSum, {.async_op = true});
     current_stream = 8;
     work->wait();
     EXPECT_EQ(data, std::vector<float>(10, 6.0f));

@@ -10,6 +10,8 @@
 #include <ATen/ATen.h>
 
 #include "paceline/training/tensor/collectives.h"
+#include "paceline/training/tensor/shaped_messages.h"
+#include "paceline/training/tensor/tensor_call.h"
 
 #include "tests/harness/thread_ranks.h"
 
@@ -100,7 +102,7 @@ const std::vector<NamedCall>& tensor_calls() {
        }},
       {"all_reduce_async", kDense, kBoth,
        [](G g, T x) {
-         wait_for(all_reduce_async(g, x));
+         wait_for(all_reduce(g, x, ReduceOp::kSum, {.async_op = true}));
          return Tensors{x};
        }},
       {"all_reduce_into_another", kMemoryOrder, kNone,
@@ -116,7 +118,7 @@ const std::vector<NamedCall>& tensor_calls() {
        }},
       {"broadcast_async", kDense, kBoth,
        [](G g, T x) {
-         wait_for(broadcast_async(g, x, 0));
+         wait_for(broadcast(g, x, 0, {.async_op = true}));
          return Tensors{x};
        }},
       {"reduce", kMemoryOrder, kBoth,
@@ -126,7 +128,7 @@ const std::vector<NamedCall>& tensor_calls() {
        }},
       {"reduce_async", kDense, kBoth,
        [](G g, T x) {
-         wait_for(reduce_async(g, x, 0));
+         wait_for(reduce(g, x, 0, ReduceOp::kSum, {.async_op = true}));
          return g.rank() == 0 ? Tensors{x} : Tensors{};
        }},
       {"all_gather", kLogicalOrder, kNone, [](G g, T x) { return all_gather(g, x); }},
@@ -135,7 +137,7 @@ const std::vector<NamedCall>& tensor_calls() {
       {"all_gather_into_tensor_async", kContiguous, kNone,
        [](G g, T x) {
          const at::Tensor all_of = doubled(x);
-         wait_for(all_gather_into_tensor_async(g, all_of, x));
+         wait_for(all_gather_into_tensor(g, all_of, x, {.async_op = true}));
          return Tensors{all_of};
        }},
       {"all_gather_v", kLogicalOrder, kNone,
@@ -146,14 +148,14 @@ const std::vector<NamedCall>& tensor_calls() {
       {"all_gather_v_async", kContiguous, kNone,
        [](G g, T x) {
          const at::Tensor all_of = doubled(x);
-         wait_for(all_gather_v_async(g, all_of, x, {4, 4}));
+         wait_for(all_gather_v(g, all_of, x, {4, 4}, {.async_op = true}));
          return Tensors{all_of};
        }},
       {"gather", kLogicalOrder, kNone, [](G g, T x) { return gather(g, x, 1); }},
       {"gather_async", kContiguous, kNone,
        [](G g, T x) {
          const at::Tensor all_of = g.rank() == 1 ? doubled(x) : at::Tensor();
-         wait_for(gather_async(g, all_of, x, 1));
+         wait_for(gather(g, all_of, x, 1, {.async_op = true}));
          return g.rank() == 1 ? Tensors{all_of} : Tensors{};
        }},
       {"scatter_into_it", kLogicalOrder, kBoth,
@@ -170,10 +172,9 @@ const std::vector<NamedCall>& tensor_calls() {
        }},
       {"scatter_async", kContiguous, kBoth,
        [](G g, T x) {
-         const at::Tensor all_of =
-             g.rank() == 0 ? at::arange(2 * x.numel(), at::kFloat).view(rows_of(x, 2, 1))
-                           : at::Tensor();
-         wait_for(scatter_async(g, x, all_of, 0));
+         const Tensors parts =
+             at::arange(2 * x.numel(), at::kFloat).view(rows_of(x, 2, 1)).chunk(2);
+         wait_for(scatter(g, x, g.rank() == 0 ? parts : Tensors{}, 0, {.async_op = true}));
          return Tensors{x};
        }},
       {"reduce_scatter", kLogicalOrder, kNone,
@@ -181,7 +182,7 @@ const std::vector<NamedCall>& tensor_calls() {
       {"reduce_scatter_async", kContiguous, kNone,
        [](G g, T x) {
          const at::Tensor own = half(x);
-         wait_for(reduce_scatter_async(g, own, x));
+         wait_for(reduce_scatter(g, own, x, ReduceOp::kSum, {.async_op = true}));
          return Tensors{own};
        }},
       {"reduce_scatter_v", kLogicalOrder, kNone,
@@ -189,7 +190,7 @@ const std::vector<NamedCall>& tensor_calls() {
       {"reduce_scatter_v_async", kContiguous, kNone,
        [](G g, T x) {
          const at::Tensor own = half(x);
-         wait_for(reduce_scatter_v_async(g, own, x, even));
+         wait_for(reduce_scatter_v(g, own, x, even, ReduceOp::kSum, {.async_op = true}));
          return Tensors{own};
        }},
       {"all_to_all_single", kLogicalOrder, kNone,
@@ -197,19 +198,20 @@ const std::vector<NamedCall>& tensor_calls() {
       {"all_to_all_single_async", kContiguous, kNone,
        [](G g, T x) {
          const at::Tensor own = at::empty(x.sizes());
-         wait_for(all_to_all_single_async(g, own, x));
+         wait_for(all_to_all_single(g, own, x, {.async_op = true}));
          return Tensors{own};
        }},
       {"all_to_all_v", kLogicalOrder, kNone,
        [](G g, T x) {
          return Tensors{all_to_all_v(
-             g, x, g.rank() == 0 ? kRows : even,
-             g.rank() == 0 ? std::vector<std::int64_t>{3, 2} : std::vector<std::int64_t>{1, 2})};
+             g, x,
+             g.rank() == 0 ? std::vector<std::int64_t>{3, 2} : std::vector<std::int64_t>{1, 2},
+             g.rank() == 0 ? kRows : even)};
        }},
       {"all_to_all_v_async", kContiguous, kNone,
        [](G g, T x) {
          const at::Tensor own = at::empty(x.sizes());
-         wait_for(all_to_all_v_async(g, own, x, even, even));
+         wait_for(all_to_all_v(g, own, x, even, even, {.async_op = true}));
          return Tensors{own};
        }},
       {"all_reduce_coalesced", kMemoryOrder, kBoth,
@@ -220,7 +222,7 @@ const std::vector<NamedCall>& tensor_calls() {
        }},
       {"all_reduce_coalesced_async", kDense, kBoth,
        [](G g, T x) {
-         wait_for(all_reduce_coalesced_async(g, {x}));
+         wait_for(all_reduce_coalesced(g, {x}, ReduceOp::kSum, {.async_op = true}));
          return Tensors{x};
        }},
       {"broadcast_coalesced", kMemoryOrder, kBoth,
@@ -231,7 +233,7 @@ const std::vector<NamedCall>& tensor_calls() {
        }},
       {"broadcast_coalesced_async", kDense, kBoth,
        [](G g, T x) {
-         wait_for(broadcast_coalesced_async(g, {x}, 1));
+         wait_for(broadcast_coalesced(g, {x}, 1, {.async_op = true}));
          return Tensors{x};
        }},
       {"all_gather_coalesced", kLogicalOrder, kNone,
@@ -243,7 +245,7 @@ const std::vector<NamedCall>& tensor_calls() {
       {"all_gather_coalesced_async", kContiguous, kNone,
        [](G g, T x) {
          const at::Tensor all_of = doubled(x);
-         wait_for(all_gather_coalesced_async(g, {all_of}, {x}));
+         wait_for(all_gather_coalesced(g, {all_of}, {x}, {.async_op = true}));
          return Tensors{all_of};
        }},
       {"reduce_scatter_coalesced", kLogicalOrder, kNone,
@@ -255,7 +257,7 @@ const std::vector<NamedCall>& tensor_calls() {
       {"reduce_scatter_coalesced_async", kContiguous, kNone,
        [](G g, T x) {
          const at::Tensor own = half(x);
-         wait_for(reduce_scatter_coalesced_async(g, {own}, {x}));
+         wait_for(reduce_scatter_coalesced(g, {own}, {x}, ReduceOp::kSum, {.async_op = true}));
          return Tensors{own};
        }},
       {"send_and_recv", kMemoryOrder, kRank1,
@@ -266,16 +268,15 @@ const std::vector<NamedCall>& tensor_calls() {
        }},
       {"send_and_recv_async", kDense, kRank0,
        [](G g, T x) {
-         wait_for(g.rank() == 1 ? send_async(g, x, 0) : recv_async(g, x, 1));
+         wait_for(g.rank() == 1 ? isend(g, x, 0) : irecv(g, x, 1));
          g.barrier();
          return Tensors{x};
        }},
       {"batch_isend_irecv", kDense, kBoth,
        [](G g, T x) {
          const at::Tensor sent = x.clone();  // clone() gives it a dense layout
-         for (const auto& work :
-              batch_isend_irecv(g, {{.op = Op::kSend, .input = sent, .peer = 1 - g.rank()},
-                                    {.op = Op::kReceive, .output = x, .peer = 1 - g.rank()}}))
+         for (const auto& work : batch_isend_irecv(
+                  g, {{Op::kSend, sent, 1 - g.rank()}, {Op::kReceive, x, 1 - g.rank()}}))
            work->wait();
          g.barrier();
          return Tensors{x};

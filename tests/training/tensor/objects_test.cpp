@@ -6,7 +6,9 @@
 
 #include <ATen/ATen.h>
 
+#include "paceline/engine/collectives/group/engine_group.h"
 #include "paceline/training/tensor/collectives.h"
+#include "paceline/training/tensor/tensor_bytes.h"
 #include "paceline/training/tensor/tensor_lists.h"
 
 #include "tests/harness/expect_error.h"
@@ -143,13 +145,13 @@ TEST(BatchedMessages, large_ones_cross_in_a_ring_and_between_all_ranks) {
   for (const int world : {2, 3, 4, 8}) {
     run_ranks_ok(world, [world](ProcessGroup& group) {
       const at::Tensor mine = at::full({kCount}, group.rank(), at::kFloat);
-      std::vector<TensorCall> messages;
+      std::vector<P2POp> messages;
       std::vector<at::Tensor> theirs;
       for (int peer = 0; peer < world; ++peer) {
         if (peer == group.rank()) continue;
         theirs.push_back(at::empty({kCount}));
-        messages.push_back({.op = Op::kSend, .input = mine, .peer = peer, .tag = 3});
-        messages.push_back({.op = Op::kReceive, .output = theirs.back(), .peer = peer, .tag = 3});
+        messages.push_back({Op::kSend, mine, peer, 3});
+        messages.push_back({Op::kReceive, theirs.back(), peer, 3});
       }
       const auto works = batch_isend_irecv(group, messages);
       ASSERT_EQ(works.size(), messages.size());
@@ -173,9 +175,9 @@ TEST(BatchedMessages, take_buffers_too_and_messages_of_one_pair_keep_their_order
                           {.op = Op::kSend, .input = out.last(1), .peer = other},
                           {.op = Op::kReceive, .output = in.first(1), .peer = other},
                           {.op = Op::kReceive, .output = in.last(1), .peer = other}};
-    for (const auto& work : group.batch_isend_irecv(calls)) work->wait();
+    for (const auto& work : engine(group).batch_isend_irecv(calls)) work->wait();
     EXPECT_EQ(theirs, (std::vector<int>{10 + other, 20 + other}));
-    EXPECT_TRUE(group.batch_isend_irecv({}).empty());
+    EXPECT_TRUE(engine(group).batch_isend_irecv({}).empty());
   });
 }
 
@@ -183,16 +185,15 @@ TEST(BatchedMessages, a_wrong_message_is_an_error_before_any_has_started) {
   run_ranks_ok(2, [](ProcessGroup& group) {
     const int other = 1 - group.rank();
     const at::Tensor right = at::full({1}, group.rank(), at::kFloat), theirs = at::zeros({1});
-    const TensorCall good{.op = Op::kSend, .input = right + 50, .peer = other};
+    const P2POp good{Op::kSend, right + 50, other};
     expect_error(ErrorCode::kInvalid, {"peer 7"}, [&] {
-      batch_isend_irecv(group, {good, {.op = Op::kReceive, .output = theirs, .peer = 7}});
+      batch_isend_irecv(group, {good, {Op::kReceive, theirs, 7}});
     });
     expect_error(ErrorCode::kInvalid, {"not all_reduce"}, [&] {
-      batch_isend_irecv(group, {good, {.op = Op::kAllReduce, .input = right, .output = right}});
+      batch_isend_irecv(group, {good, {Op::kAllReduce, right, other}});
     });
     for (const auto& work :
-         batch_isend_irecv(group, {{.op = Op::kSend, .input = right, .peer = other},
-                                   {.op = Op::kReceive, .output = theirs, .peer = other}}))
+         batch_isend_irecv(group, {{Op::kSend, right, other}, {Op::kReceive, theirs, other}}))
       work->wait();
     EXPECT_EQ(theirs.item<int>(), other) << "the refused messages were not sent";
   });
@@ -204,10 +205,8 @@ TEST(BatchedMessages, a_peer_that_leaves_ends_what_waits_for_it) {
     const int other = 1 - group.rank();
     const at::Tensor mine = at::ones({100'000}), theirs = at::empty({100'000}),
                      never = at::empty({4});
-    const auto works =
-        batch_isend_irecv(group, {{.op = Op::kSend, .input = mine, .peer = other},
-                                  {.op = Op::kReceive, .output = theirs, .peer = other},
-                                  {.op = Op::kReceive, .output = never, .peer = 2}});
+    const auto works = batch_isend_irecv(
+        group, {{Op::kSend, mine, other}, {Op::kReceive, theirs, other}, {Op::kReceive, never, 2}});
     works[2]->wait();
   });
   EXPECT_TRUE(results[0].error);

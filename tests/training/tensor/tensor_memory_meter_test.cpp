@@ -1,3 +1,5 @@
+#include "paceline/training/tensor/tensor_memory_meter.h"
+
 #include <gtest/gtest.h>
 
 #include <torch/torch.h>

@@ -4,8 +4,10 @@
 
 #include <torch/torch.h>
 
+#include "paceline/training/models/linear.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/tensor/random.h"
+#include "paceline/training/tensor/random_state.h"
 #include "paceline/training/tensor_parallel/parallel_linear.h"
 #include "paceline/training/tensor_parallel/tensor_parallel_layers.h"
 #include "paceline/training/tensor_parallel/vocab_parallel.h"

@@ -15,6 +15,7 @@
 
 #include "paceline/engine/collectives/group/device_mesh.h"
 #include "paceline/planning/schedules/named_schedules.h"
+#include "paceline/planning/schedules/schedule_makers.h"
 #include "paceline/training/data/dataset.h"
 #include "paceline/training/models/transformer_stage.h"
 #include "paceline/training/parallel/fully_shard.h"
@@ -24,6 +25,8 @@
 #include "paceline/training/tensor_parallel/tensor_parallel_layers.h"
 #include "paceline/training/tensor_parallel/vocab_parallel.h"
 #include "paceline/training/train/loop.h"
+#include "paceline/training/train/model_parts.h"
+#include "paceline/training/train/named_choices.h"
 #include "paceline/training/train/pipeline_gradients.h"
 #include "paceline/training/train/training_step.h"
 
@@ -111,7 +114,7 @@ std::vector<double> losses_of_one_process(const MeshCase& job) {
         [&](const data::Batch& batch) {
           return models::next_token_loss(replicas.forward(batch.data), batch.target);
         },
-        replicas.reducer());
+        replicas);
     losses = train(job, *loader, *gradients, *optimizer);
   });
   return losses;
@@ -135,7 +138,8 @@ class MeshTraining {
         *module_, {.model = mesh_.sub_mesh({"pp", "tp"}).world(), .layers = mesh_.group("tp")},
         counts_tied ? std::vector<at::Tensor>{} : tied_weights()));
     PipelineGradientsOptions options{.replicas = mesh_.group("dp"), .tied = &tied_};
-    if (job.shard > 0) options.shard = sharded_options(*optimizer_, {.stage = job.shard}).shard;
+    if (job.shard > 0)
+      options.shard = paceline::detail::sharded_options(*optimizer_, {.stage = job.shard}).shard;
     gradients_.emplace(
         pipeline_,
         [this](const Pipeline::Tensors& outputs, const data::Batch& part) {

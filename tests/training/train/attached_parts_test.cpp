@@ -18,11 +18,13 @@
 
 #include <torch/torch.h>
 
+#include "paceline/training/models/linear.h"
 #include "paceline/training/optim/lr_scheduler.h"
 #include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/train/checkpoints/checkpointer.h"
 #include "paceline/training/train/checkpoints/read_checkpoint.h"
 #include "paceline/training/train/checkpoints/weights_file.h"
+#include "paceline/training/train/run_parts.h"
 
 #include "tests/harness/borrowed_group.h"
 #include "tests/harness/fresh_directory.h"

@@ -8,9 +8,14 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "paceline/files/checkpoint/checkpoint_directory.h"
+#include "paceline/files/checkpoint/manifest.h"
+#include "paceline/files/checkpoint/memory_checkpoint.h"
 #include "paceline/training/optim/exponential_moving_average.h"
 #include "paceline/training/optim/optimizer_core.h"
+#include "paceline/training/parallel/reducer/reducer.h"
 #include "paceline/training/tensor/collectives.h"
+#include "paceline/training/train/run_parts.h"
 
 #include "tests/harness/process_ranks.h"
 #include "tests/harness/says.h"

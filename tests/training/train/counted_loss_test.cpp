@@ -16,6 +16,7 @@
 #include "paceline/training/data/dataset.h"
 #include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/fully_shard.h"
+#include "paceline/training/parallel/reducer/reducer.h"
 #include "paceline/training/pipeline/pipeline.h"
 #include "paceline/training/train/evaluate.h"
 #include "paceline/training/train/loop.h"
@@ -170,15 +171,15 @@ std::vector<Outcome> of_replicas(const LossKind& kind, const Way& way) {
     optim::SGD optimizer(net->parameters(), {.lr = 0.5});
     DistributedDataParallelOptions options{.logical_shards = way.shards};
     if (way.stage > 0)
-      options = sharded_options(optimizer, {.stage = way.stage, .data_parallel = options});
+      options = paceline::detail::sharded_options(optimizer,
+                                                  {.stage = way.stage, .data_parallel = options});
     DistributedDataParallel<TokenNetImpl> model(net, harness::borrowed(group), options);
     auto loader = loader_of(kind, way.ranks, group.rank(), way.micro, way.shards);
     const auto loss = [&](const data::Batch& batch) {
       return kind.summed_or_mean(model.forward(batch.data), batch.target);
     };
-    const auto gradients = kind.count()
-                               ? backward_passes(CountedLoss{loss, kind.count()}, model.reducer())
-                               : backward_passes(loss, model.reducer());
+    const auto gradients = kind.count() ? backward_passes(CountedLoss{loss, kind.count()}, model)
+                                        : backward_passes(loss, model);
     Outcome& outcome = outcomes[static_cast<std::size_t>(group.rank())];
     outcome.losses = losses_of_loop(loader, *gradients, optimizer);
     const auto whole = optimizer.whole_parameters();

@@ -7,6 +7,7 @@
 
 #include <torch/torch.h>
 
+#include "paceline/training/models/linear.h"
 #include "paceline/training/train/training_run.h"
 
 #include "tests/harness/expect_error.h"
@@ -40,7 +41,7 @@ class Profiled : public testing::Test {
                                   return torch::nn::functional::cross_entropy(
                                       run.model.forward(batch.data), batch.target);
                                 },
-                                run.model.reducer()),
+                                run.model),
                             .data = "made up",
                             .make_loader =
                                 [](std::uint64_t seed) {
@@ -111,7 +112,7 @@ TEST(DryRunOfDividedModels, is_refused) {
     TrainingRun training(run.group,
                          {.module = run.model.module(),
                           .optimizer = run.optimizer,
-                          .gradients = backward_passes(nullptr, run.model.reducer()),
+                          .gradients = backward_passes(nullptr, run.model),
                           .make_loader =
                               [&](std::uint64_t seed) {
                                 return std::make_unique<data::DataLoader>(

@@ -10,11 +10,16 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "paceline/engine/collectives/group/device_mesh.h"
 #include "paceline/training/optim/clip_gradients.h"
 #include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/communication_hook.h"
+#include "paceline/training/parallel/low_communication.h"
+#include "paceline/training/parallel/reducer/reducer.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/train/checkpoints/checkpointer.h"
+#include "paceline/training/train/named_choices.h"
+#include "paceline/training/train/run_parts.h"
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/process_ranks.h"
@@ -205,25 +210,25 @@ TEST_F(HookCheckpointTest, of_a_divided_model_it_is_refused_on_every_rank) {
   });
 }
 
-// The checkpoint is saved when the replicas are equal. Plain SGD, because each host has its own
+// The checkpoint is saved when the learners are equal. Plain SGD, because each learner has its own
 // momenta.
-TEST_F(HookCheckpointTest, post_local_sgd_goes_on_at_its_step) {
+TEST_F(HookCheckpointTest, learners_go_on_at_their_step) {
   const auto train = [&](std::int64_t save_at, bool resume, ProcessGroup& group) {
     const std::shared_ptr<ProcessGroup> shared(&group, [](auto*) {});
-    DistributedDataParallelOptions options;
-    options.check_replicas_every = 0;
+    const DeviceMesh mesh(shared, {{"learner", 2}, {"dp", 2}});
     torch::manual_seed(1);
     const auto net = std::make_shared<torch::nn::LinearImpl>(6, 4);
-    DistributedDataParallel model(net, shared, options);
-    const std::shared_ptr<ProcessGroup> pair = group.split(group.rank() / 2, group.rank());
-    model.register_comm_hook(std::make_shared<PostLocalSGDHook>(pair, 2));
-    PeriodicAverager averager(shared, model->parameters(), {.period = 2, .warmup_steps = 2});
+    DistributedDataParallel model(net, mesh.group("dp"));
+    LowCommunication outer(mesh.group("learner"), mesh.group("dp"), model->parameters(),
+                           {.period = 2, .warmup_steps = 2});
     optim::SGD optimizer(model->parameters(), {.lr = 0.1});
     Checkpointer checkpointer(shared, {.folder = path_.string()});
-    checkpointer.attach({.reducer = &model.reducer(), .averager = &averager});
+    checkpointer.attach(
+        {.states = {state_of("outer", outer), state_of("outer.anchor", outer.anchor()),
+                    state_of("outer.momentum", outer.momentum())}});
     TrainingState state;
     if (resume) state = checkpointer.restore(model.module(), optimizer)->state;
-    while (state.step < 10) {
+    while (state.step < 9) {
       const auto value = static_cast<float>(state.step + 3 * group.rank());
       model.forward(at::arange(6, at::kFloat).view({1, 6}) * 0.1F + value)
           .square()
@@ -232,10 +237,10 @@ TEST_F(HookCheckpointTest, post_local_sgd_goes_on_at_its_step) {
       optim::clip_grad_norm(model->parameters(), 1.0);
       optimizer.step();
       optimizer.zero_grad();
-      averager.average();
+      outer.step();
       ++state.step;
       if (state.step != save_at) continue;
-      EXPECT_TRUE(averager.averaged());
+      EXPECT_TRUE(outer.is_synchronised());
       EXPECT_TRUE(checkpointer.save(state, model.module(), optimizer));
       EXPECT_TRUE(checkpointer.finish());
     }
@@ -244,7 +249,7 @@ TEST_F(HookCheckpointTest, post_local_sgd_goes_on_at_its_step) {
       text += fmt::format("{:a} ", parameter.sum().item<double>());
     return text;
   };
-  const auto straight = on_ranks(4, [&](ProcessGroup& group) { return train(7, false, group); });
+  const auto straight = on_ranks(4, [&](ProcessGroup& group) { return train(6, false, group); });
   EXPECT_NE(straight[0], straight[2]);
   const auto resumed = on_ranks(4, [&](ProcessGroup& group) { return train(0, true, group); });
   EXPECT_EQ(resumed, straight);

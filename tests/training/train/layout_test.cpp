@@ -24,6 +24,7 @@
 #include "paceline/training/train/checkpoints/checkpointer.h"
 #include "paceline/training/train/checkpoints/read_checkpoint.h"
 #include "paceline/training/train/checkpoints/weights_file.h"
+#include "paceline/training/train/run_parts.h"
 
 #include "tests/harness/fresh_directory.h"
 #include "tests/harness/load_checkpoint.h"

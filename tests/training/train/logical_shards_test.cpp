@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "paceline/training/train/checkpoints/checkpointer.h"
+#include "paceline/training/train/run_parts.h"
 
 #include "tests/harness/fresh_directory.h"
 #include "tests/harness/process_ranks.h"

@@ -5,11 +5,13 @@
 
 #include <gtest/gtest.h>
 
+#include "paceline/engine/telemetry/phase_names.h"
 #include "paceline/training/data/dataset.h"
 #include "paceline/training/optim/grad_scaler.h"
 #include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/fully_shard.h"
 #include "paceline/training/tensor/collectives.h"
+#include "paceline/training/train/backward_passes.h"
 #include "paceline/training/train/evaluate.h"
 #include "paceline/training/train/run_report.h"
 

@@ -10,9 +10,12 @@
 #include <torch/torch.h>
 
 #include "paceline/training/data/dataset.h"
+#include "paceline/training/models/linear.h"
 #include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/fully_shard.h"
 #include "paceline/training/tensor/tensor_memory.h"
+#include "paceline/training/tensor/tensor_memory_meter.h"
+#include "paceline/training/train/libtorch_facts.h"
 #include "paceline/training/train/run_report.h"
 #include "paceline/training/train/training_process.h"
 #include "paceline/training/train/training_run.h"
@@ -110,7 +113,8 @@ std::string train_with(const MemorySetting& setting) {
     const auto net = square_layers(8);
     optim::Adam adam(net->parameters(), {.lr = 1e-4});
     DistributedDataParallelOptions options;
-    if (setting.stage > 0) options = sharded_options(adam, {.stage = setting.stage});
+    if (setting.stage > 0)
+      options = paceline::detail::sharded_options(adam, {.stage = setting.stage});
     DistributedDataParallel model(net, harness::borrowed(group), options);
     TrainingRun run(
         harness::borrowed(group),
@@ -118,7 +122,7 @@ std::string train_with(const MemorySetting& setting) {
          .optimizer = adam,
          .gradients = backward_passes(
              [&](const data::Batch& batch) { return model.forward(batch.data).square().mean(); },
-             model.reducer()),
+             model),
          .make_loader =
              [&](std::uint64_t seed) {
                const auto samples = std::make_shared<data::SampleDataset>(

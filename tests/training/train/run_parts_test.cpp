@@ -2,6 +2,8 @@
 // a loss scaler, an average of the weights, the rates of several groups. A state that a memory
 // fault has changed is not saved.
 
+#include "paceline/training/train/run_parts.h"
+
 #include <algorithm>
 #include <filesystem>
 #include <fstream>

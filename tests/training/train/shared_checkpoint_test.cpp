@@ -15,6 +15,7 @@
 #include "paceline/engine/core/bytes.h"
 #include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/train/checkpoints/checkpointer.h"
+#include "paceline/training/train/run_parts.h"
 
 #include "tests/harness/fresh_directory.h"
 #include "tests/harness/load_checkpoint.h"

@@ -15,7 +15,12 @@
 
 #include "paceline/engine/core/error.h"
 #include "paceline/training/data/streamed_dataset.h"
+#include "paceline/training/train/best_values.h"
+#include "paceline/training/train/checkpoints/weights_file.h"
 #include "paceline/training/train/evaluate.h"
+#include "paceline/training/train/named_choices.h"
+#include "paceline/training/train/run_report.h"
+#include "paceline/training/train/test_table.h"
 #include "paceline/training/train/training_step.h"
 
 #include "tests/harness/expect_error.h"
@@ -47,7 +52,7 @@ struct Parts {
                   return torch::nn::functional::cross_entropy(run.model.forward(batch.data),
                                                               batch.target);
                 },
-                run.model.reducer()),
+                run.model),
             .data = data,
             .make_loader =
                 [this](std::uint64_t seed) {

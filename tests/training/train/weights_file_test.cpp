@@ -6,6 +6,8 @@
 
 #include <torch/torch.h>
 
+#include "paceline/training/models/linear.h"
+
 #include "tests/harness/expect_error.h"
 #include "tests/harness/fresh_directory.h"
 

@@ -8,6 +8,7 @@
 #include "paceline/engine/collectives/backends/library_list.h"
 #include "paceline/engine/collectives/selection/calibration.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/log.h"
 #include "paceline/engine/store/store.h"
 
@@ -115,7 +116,8 @@ EngineOptions engine_options(const Rendezvous& rendezvous, const BackendOptions&
   engine.symmetric = options.symmetric;
   if (!options.planning.costs && options.rank == 0) {
     try {
-      engine.planning.costs = load_calibration(calibration_path());
+      const auto known = load_calibration(calibration_path());
+      if (known) engine.planning.costs = std::make_shared<const CostModel>(*known);
     } catch (const Error& error) {
       log::warning(std::string(error.what()) + "; choosing algorithms by the defaults");
     }

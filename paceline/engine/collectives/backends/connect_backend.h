@@ -14,6 +14,7 @@
 #include "paceline/engine/collectives/backends/paceline/paceline_backend.h"
 #include "paceline/engine/collectives/selection/planner.h"
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/rendezvous/rendezvous.h"
 #include "paceline/engine/transport/formation/connect.h"
 

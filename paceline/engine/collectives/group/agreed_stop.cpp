@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/log.h"
 
 namespace paceline {
@@ -89,7 +90,8 @@ AgreedStop::~AgreedStop() {
   exists = false;
 }
 
-bool AgreedStop::requested(ProcessGroup& group) {
+bool AgreedStop::requested(GroupRef asked) {
+  ProcessGroup& group = *asked;
   if (!reason_.empty()) return true;
   std::int32_t what = seen_here(group);
   if (group.world_size() > 1) group.all_reduce(std::span(&what, 1), ReduceOp::kMax);

@@ -6,7 +6,7 @@
 //   AgreedStop stop;
 //   for (...) {
 //     ... one step ...
-//     if (stop.requested(*group)) { save(); return kStoppedAsAgreed; }
+//     if (stop.requested(group)) { save(); return kStoppedAsAgreed; }
 //   }
 //
 // A signal reaches the ranks at different moments, or only one of them. So after each step the
@@ -51,7 +51,7 @@ class AgreedStop {
 
   // Collective; call it after each step. Returns true on every rank after the same step, and from
   // then on. Errors: those of an all-reduce.
-  bool requested(ProcessGroup& group);
+  bool requested(GroupRef group);
 
   // The reason for the stop, such as "SIGUSR1" or "the file STOP"; empty until requested() has
   // returned true.

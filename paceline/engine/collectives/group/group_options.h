@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "paceline/engine/collectives/selection/planner.h"
+#include "paceline/engine/collectives/selection/planning_options.h"
 #include "paceline/engine/transport/link_options.h"
 
 namespace paceline {
@@ -21,24 +21,20 @@ inline constexpr std::chrono::milliseconds kDefaultGroupTimeout = std::chrono::m
 struct GroupOptions {
   // How long an operation may take, at least 1 ms. If empty, PACELINE_TIMEOUT applies, or else
   // kDefaultGroupTimeout; a group made from another group inherits its timeout.
-  std::optional<std::chrono::milliseconds> timeout;
-  LinkOptions link;
-  PlanningOptions planning;
+  std::optional<std::chrono::milliseconds> timeout = {};
+  LinkOptions link = {};
+  PlanningOptions planning = {};
   // Records this rank's operations; null for no records. init_process_group() sets it
   // (open_flight_recorder); groups made from this one share it.
-  std::shared_ptr<FlightRecorder> recorder;
+  std::shared_ptr<FlightRecorder> recorder = {};
   // Records this rank's other activities for the program (timeline()); null for no records. Set and
   // shared as `recorder`.
-  std::shared_ptr<Timeline> timeline;
+  std::shared_ptr<Timeline> timeline = {};
   // "gloo", "cpu:paceline,cuda:nccl", ... (backends/backend_list.h); empty: paceline.
-  std::string backend;
+  std::string backend = {};
   // A thread that waits for an operation on device memory waits for its result, not only until the
   // operation has been queued on the device: slower, and errors appear where they happen.
   bool blocking_wait = false;
 };
-
-// Throws Error(kInvalid), which names no rank, for values that no group can have: a timeout of 0, a
-// host's name that is too long.
-void require_possible(const GroupOptions& options);
 
 }  // namespace paceline

@@ -7,6 +7,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/deadline.h"
+#include "paceline/engine/core/error_text.h"
 
 namespace paceline {
 
@@ -17,8 +18,8 @@ class SharedTime {
  public:
   SharedTime(const ProcessGroup& group, const ObjectOptions& options)
       : limit_(options.timeout.value_or(group.timeout())), deadline_(Deadline::after(limit_)) {}
-  CallOptions first() const { return {.timeout = limit_}; }
-  CallOptions rest() const {
+  CollectiveOptions first() const { return {.timeout = limit_}; }
+  CollectiveOptions rest() const {
     using std::chrono::milliseconds;
     const auto left = std::chrono::ceil<milliseconds>(deadline_.remaining());
     return {.timeout = std::clamp(left, milliseconds(1), std::max(limit_, milliseconds(1)))};
@@ -48,8 +49,8 @@ std::vector<std::size_t> agreed_lengths(ProcessGroup& group, const char* what,
                                         const SharedTime& time) {
   const std::array<std::uint64_t, 2> mine = {object.size(), options.max_bytes};
   std::vector<std::uint64_t> all(mine.size() * static_cast<std::size_t>(group.world_size()));
-  group.all_gather(ConstBuffer(mine.data(), sizeof(mine), Dtype::kUint8),
-                   Buffer(all.data(), all.size() * sizeof(all[0]), Dtype::kUint8), time.first());
+  group.all_gather(Buffer(all.data(), all.size() * sizeof(all[0]), Dtype::kUint8),
+                   ConstBuffer(mine.data(), sizeof(mine), Dtype::kUint8), time.first());
   std::uint64_t limit = options.max_bytes;
   for (std::size_t i = 1; i < all.size(); i += 2) limit = std::min(limit, all[i]);
   std::vector<std::size_t> lengths;
@@ -78,7 +79,7 @@ std::vector<std::string> all_gather_object(GroupRef group, const std::string& ob
   const SharedTime time(group, options);
   const auto lengths = agreed_lengths(group, "all_gather_object", object, options, time);
   std::string all(std::accumulate(lengths.begin(), lengths.end(), std::size_t{0}), '\0');
-  group->all_gather_v(bytes_of(object), bytes_of(all), lengths, time.rest());
+  group->all_gather_v(bytes_of(all), bytes_of(object), lengths, time.rest());
   std::vector<std::string> objects;
   std::size_t begin = 0;
   for (const std::size_t length : lengths) {
@@ -96,7 +97,7 @@ std::vector<std::string> gather_objects(GroupRef group, const std::string& objec
   std::string padded = object;
   padded.resize(longest);
   std::string all(group->rank() == root ? longest * lengths.size() : 0, '\0');
-  group->gather(bytes_of(std::as_const(padded)), bytes_of(all), root, time.rest());
+  group->gather(bytes_of(all), bytes_of(std::as_const(padded)), root, time.rest());
   std::vector<std::string> objects;
   if (group->rank() != root) return objects;
   for (std::size_t rank = 0; rank < lengths.size(); ++rank)

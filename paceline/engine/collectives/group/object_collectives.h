@@ -17,7 +17,6 @@
 #include <string>
 #include <vector>
 
-#include "paceline/engine/collectives/group/group_ref.h"
 #include "paceline/engine/collectives/group/process_group.h"
 
 namespace paceline {

@@ -16,9 +16,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/engine/collectives/group/engine_group.h"
+#include "paceline/engine/collectives/group/part_of_world.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/log.h"
 #include "paceline/engine/core/number_text.h"
 #include "paceline/engine/core/system/io.h"
@@ -80,7 +82,7 @@ ClockOffset measure_clock_offset(ProcessGroup& group) {
   }
   const std::array<Nanoseconds, 2> mine = {own.offset.count(), own.error.count()};
   std::vector<Nanoseconds> all(mine.size() * static_cast<std::size_t>(group.world_size()));
-  group.all_gather(std::span(mine), std::span(all));
+  group.all_gather(std::span(all), std::span(mine));
   const auto asker = static_cast<std::size_t>(hosts.neighbours(group.rank()).front());
   return {std::chrono::nanoseconds(all[2 * asker]), std::chrono::nanoseconds(all[2 * asker + 1])};
 }
@@ -139,7 +141,7 @@ void share_cores(ProcessGroup& group, const std::string& launcher) {
   if (!leaves_threads_open(launcher) || group.world_size() == 1) return;
   const CoreSet own = own_cores();
   std::vector<std::uint8_t> all(own.size() * static_cast<std::size_t>(group.world_size()));
-  group.all_gather(std::span(own), std::span(all));
+  group.all_gather(std::span(all), std::span(own));
   const auto& neighbours = group.hosts().neighbours(group.rank());
   const char* chosen = std::getenv("OMP_NUM_THREADS");
   if (neighbours.size() < 2 || (chosen != nullptr && *chosen != '\0')) return;
@@ -242,7 +244,7 @@ std::shared_ptr<ProcessGroup> form_world(Rendezvous meeting, const GroupOptions&
   std::vector<int> ranks(static_cast<std::size_t>(meeting.who.world_size));
   std::iota(ranks.begin(), ranks.end(), 0);
   try {
-    return std::make_shared<ProcessGroup>(std::move(meeting), "world", std::move(ranks), group);
+    return std::make_shared<EngineGroup>(std::move(meeting), "world", std::move(ranks), group);
   } catch (const Error& error) {
     if (group.recorder) group.recorder->note_failure(error.what());
     throw;
@@ -299,7 +301,7 @@ int world_rank_of(const PartOfWorld& part) {
 // The launcher's description of this process, if it has the rank and the world size of `part`.
 LaunchEnvironment launched_as(const PartOfWorld& part) {
   try {
-    const LaunchEnvironment who = detect_launch_environment();
+    LaunchEnvironment who = detect_launch_environment();
     if (who.rank == world_rank_of(part) && who.world_size == part.world_size) return who;
   } catch (const Error& error) {
     log::debug(std::string("the launcher's variables: ") + error.what());
@@ -356,8 +358,8 @@ std::shared_ptr<ProcessGroup> init_part_of_world(const PartOfWorld& part) {
   }
   if (who.world_size > 1) log::set_rank(who.rank);
   try {
-    return std::make_shared<ProcessGroup>(std::move(meeting), part.name, part.world_ranks, group,
-                                          ProcessGroup::Parent{.failures = part.failures});
+    return std::make_shared<EngineGroup>(std::move(meeting), part.name, part.world_ranks, group,
+                                         EngineGroup::Parent{.failures = part.failures});
   } catch (const Error& error) {
     if (group.recorder) group.recorder->note_failure(error.what());
     throw;

@@ -15,6 +15,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/system/resource_limits.h"
 
 namespace paceline {

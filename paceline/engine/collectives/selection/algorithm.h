@@ -9,22 +9,10 @@
 
 #include "paceline/engine/collectives/algorithms/schedule.h"
 #include "paceline/engine/collectives/selection/cost_model.h"
+#include "paceline/engine/collectives/selection/planning_options.h"
 
 namespace paceline {
 
-// algorithms/message_algorithms.h explains how each algorithm works, and what it is for. kDirect
-// supports every operation.
-enum class Algorithm : std::uint8_t {
-  kDirect,
-  kOneShot,
-  kTree,
-  kDoubling,
-  kHalving,
-  kRing,
-  kBruck,
-  kChain,
-  kHierarchy,
-};
 inline constexpr std::array kAllAlgorithms = {
     Algorithm::kDirect,   Algorithm::kOneShot, Algorithm::kTree,
     Algorithm::kDoubling, Algorithm::kHalving, Algorithm::kRing,

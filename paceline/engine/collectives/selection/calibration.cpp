@@ -19,6 +19,7 @@
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/engine/collectives/kernels/reduce.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/json_text.h"
 #include "paceline/engine/core/system/fd.h"
 #include "paceline/engine/core/system/host.h"
@@ -205,7 +206,7 @@ double exchange_seconds(ProcessGroup& group, int peer, std::size_t bytes) {
   const std::vector<std::byte> mine(bytes);
   std::vector<std::byte> theirs(bytes);
   const auto exchange = [&] {
-    const auto sent = group.send_async(std::span(mine), peer);
+    const auto sent = group.isend(std::span(mine), peer);
     group.recv(std::span(theirs), peer);
     sent->wait();
   };

@@ -283,7 +283,7 @@ std::string text_of(double seconds) {
 Planner::Planner(Hosts hosts, const PlanningOptions& options, bool shares_memory)
     : hosts_(std::move(hosts)),
       options_(options),
-      costs_(options.costs.value_or(CostModel())),
+      costs_(options.costs ? *options.costs : CostModel()),
       shares_memory_(shares_memory),
       world_(hosts_.world_size()) {
   for (const auto& members : hosts_.members) {

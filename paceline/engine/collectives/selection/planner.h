@@ -8,20 +8,9 @@
 
 #include "paceline/engine/collectives/selection/algorithm.h"
 #include "paceline/engine/collectives/selection/cost_model.h"
+#include "paceline/engine/collectives/selection/planning_options.h"
 
 namespace paceline {
-
-// The options that decide how a group carries out its collectives. All except `costs` must be the
-// same on all ranks.
-struct PlanningOptions {
-  // The algorithm for all operations over messages that it supports; if empty, the planner chooses.
-  std::optional<Algorithm> algorithm;
-  // Allows algorithms whose sums differ in their bits from the promised ones, if they are faster.
-  bool allows_any_order = false;
-  // The costs by which the planner chooses; rank 0's apply. If empty, a group uses the calibration
-  // (calibration.h) or, without one, the defaults of CostModel.
-  std::optional<CostModel> costs;
-};
 
 struct PlanRequest {
   Op op = Op::kBarrier;

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/number_text.h"
 #include "paceline/engine/core/system/socket.h"
 

@@ -15,6 +15,7 @@
 #include <hwloc.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/number_text.h"
 
 namespace paceline {

@@ -11,6 +11,7 @@
 #include <sys/uio.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/system/io.h"
 #include "paceline/engine/core/system/thread.h"
 #include "paceline/engine/rpc/protocol/frame.h"

@@ -114,12 +114,14 @@ class MessageWriter {
   void enter();
   void leave() { --depth_; }
 
+ public:  // internal
   // Records that a field is a reference (remote_ref.h).
   void refer(std::shared_ptr<ReferenceHandle> reference) {
     references_.push_back(std::move(reference));
   }
   const std::vector<std::shared_ptr<ReferenceHandle>>& references() const { return references_; }
 
+ public:
   void reserve(std::size_t bytes) { bytes_.reserve(bytes); }
   // The number of bytes, including all parts.
   std::size_t size() const { return size_; }
@@ -141,11 +143,13 @@ class MessageWriter {
 // Reads the bytes of a message, which may come from a program of another version.
 class MessageReader {
  public:
+ public:  // internal
   // Requires: `bytes` begin at a multiple of MessageWriter::kAlignment. `table` takes the
   // references among the fields; without a table they are an error.
   explicit MessageReader(std::span<const std::byte> bytes, ReferenceTable* table = nullptr)
       : all_(bytes), end_(bytes.size()), table_(table) {}
 
+ public:
   std::size_t remaining() const { return end_ - next_; }
   template <class T>
     requires std::is_arithmetic_v<T>
@@ -172,12 +176,14 @@ class MessageReader {
   // Sets the number of the field that is read next, from 1, for error messages.
   void at_field(int number) { path_[static_cast<std::size_t>(depth_)] = number; }
 
+ public:  // internal
   ReferenceTable* table() const { return table_; }
   void received(std::shared_ptr<ReferenceHandle> reference) {
     references_.push_back(std::move(reference));
   }
   const std::vector<std::shared_ptr<ReferenceHandle>>& references() const { return references_; }
 
+ public:
   [[noreturn]] void refuse(const std::string& why) const;
 
  private:

@@ -38,14 +38,9 @@
 #include <utility>
 #include <vector>
 
-namespace paceline::rpc {
+#include "paceline/engine/rpc/effect.h"
 
-// How often a method may be executed. The method declares it.
-enum class Effect : std::uint8_t {
-  kAtMostOnce,  // never executed twice; a lost reply leaves the outcome unknown
-  kRepeatable,  // may be executed again, like a read: retried until the deadline
-  kOnce,        // executed once: the callee keeps the reply until the caller has it
-};
+namespace paceline::rpc {
 
 // How a call ended.
 enum class CallEnd : std::uint8_t {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/system/io.h"
 #include "paceline/engine/transport/shared_memory.h"
 

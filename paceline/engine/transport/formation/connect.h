@@ -15,6 +15,7 @@
 
 #include "paceline/engine/core/authentication.h"
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/transport/link_options.h"
 #include "paceline/engine/transport/mesh.h"
 

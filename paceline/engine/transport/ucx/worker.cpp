@@ -10,6 +10,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/deadline.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/system/io.h"
 #include "paceline/engine/core/system/thread.h"
 

@@ -17,17 +17,11 @@
 #include <ATen/core/Tensor.h>
 
 #include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/training/parallel/data_parallel_options.h"
 #include "paceline/training/parallel/replica_guard.h"
 #include "paceline/training/tensor/tensor_view.h"
 
 namespace paceline {
-
-struct BucketLimits {
-  std::size_t first_bytes = 1 << 20;
-  std::size_t cap_bytes = 25 << 20;
-  // A gradient of at least this size has a bucket of its own, which needs no additional memory.
-  std::size_t alone_bytes = std::numeric_limits<std::size_t>::max();
-};
 
 struct BucketPlan {
   FlatLayout layout;                    // layout of the gradients of `parameters`, in that order

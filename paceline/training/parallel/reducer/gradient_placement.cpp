@@ -8,9 +8,12 @@
 #include <ATen/ATen.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/training/optim/optimizer_core.h"
+#include "paceline/training/parallel/hook_state.h"
 #include "paceline/training/parallel/reducer/lockstep.h"
 #include "paceline/training/tensor/collectives.h"
+#include "paceline/training/tensor/tensor_call.h"
 #include "paceline/training/tensor/tensor_marks.h"
 #include "paceline/training/tensor/tensor_memory.h"
 #include "paceline/training/tensor/tensor_view.h"

@@ -24,6 +24,7 @@
 #include "paceline/training/optim/optimizer.h"
 #include "paceline/training/optim/parameter_rows.h"
 #include "paceline/training/parallel/communication_hook.h"
+#include "paceline/training/parallel/hook_state.h"
 #include "paceline/training/parallel/reducer/gradient_buckets.h"
 #include "paceline/training/parallel/reducer/pass_monitor.h"
 

@@ -85,7 +85,7 @@ constexpr std::array kNames = {"has no more inputs", "is in a forward pass that 
 UnevenInputs::Others UnevenInputs::announce(Doing own) {
   const std::vector<std::int8_t> mine = {static_cast<std::int8_t>(own)};
   std::vector<std::int8_t> all(static_cast<std::size_t>(group_->world_size()));
-  group_->all_gather(std::span(mine), std::span(all));
+  group_->all_gather(std::span(all), std::span(mine));
   require_same(all);
   Others others;
   for (std::size_t rank = all.size(); rank-- > 0;) {

@@ -10,8 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "paceline/engine/collectives/collective.h"
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/engine/core/error.h"
+#include "paceline/training/parallel/join_options.h"
 
 namespace paceline {
 
@@ -71,14 +73,6 @@ void in_lockstep(Body body) {
     throw with_advice(error);
   }
 }
-
-struct JoinOptions {
-  // An average divides by the number of all ranks; false: by the number of ranks with inputs.
-  bool divide_by_initial_world_size = true;
-  // When the inputs of one rank end, every rank throws Error(kInvalid); for loops that have other
-  // collectives.
-  bool throw_on_early_termination = false;
-};
 
 // Lets ranks with different numbers of inputs announce their actions (join.h). Before each
 // collective part of a step every rank tells the others its next action; a rank without inputs

@@ -14,15 +14,10 @@
 
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/engine/telemetry/step_log.h"
+#include "paceline/training/parallel/data_parallel_options.h"
 #include "paceline/training/parallel/replica_guard.h"
 
 namespace paceline {
-
-// The reaction to a gradient that is not finite. kReport checks gradients of less than 512 KiB,
-// which costs next to nothing. It detects a loss that is not finite, because most gradients,
-// including small ones, are then not finite either. It misses a single large gradient that is not
-// finite, until the corrupted weights make the loss not finite. kError checks all gradients.
-enum class NonFinite : std::uint8_t { kIgnore, kReport, kError };
 
 // Sends each rank's report of a pass together with the gradients, and evaluates the reports of all
 // ranks. A report has the parameters that the rank used, the number of the module that the pass

@@ -20,6 +20,8 @@
 #include "paceline/training/device/stream_join.h"
 #include "paceline/training/optim/optimizer.h"
 #include "paceline/training/parallel/communication_hook.h"
+#include "paceline/training/parallel/data_parallel_options.h"
+#include "paceline/training/parallel/hook_state.h"
 #include "paceline/training/parallel/reducer/gradient_buckets.h"
 #include "paceline/training/parallel/reducer/lockstep.h"
 #include "paceline/training/parallel/reducer/pass_monitor.h"
@@ -43,55 +45,6 @@ class GradientSync {
   // Call it in a resumed run that has already taken `step` steps; messages then number the next
   // steps from `step` on.
   virtual void begin_at(std::int64_t step) { (void)step; }
-};
-
-// While this object lives, gradients are not communicated: they accumulate locally, and the first
-// backward pass after it averages the sum. Both the forward and the backward pass must run while it
-// lives.
-class NoSync {
- public:
-  explicit NoSync(GradientSync& sync) : sync_(sync), before_(sync.synchronizes()) {
-    sync_.set_synchronize(false);
-  }
-  ~NoSync() { sync_.set_synchronize(before_); }
-  NoSync(const NoSync&) = delete;
-  NoSync& operator=(const NoSync&) = delete;
-
- private:
-  GradientSync& sync_;
-  const bool before_;
-};
-
-struct DistributedDataParallelOptions {
-  BucketLimits buckets;
-  // If a parameter requires a gradient and gets none in a pass, every rank throws an error with the
-  // parameter's name at the end of that pass, before any replica has taken a step.
-  bool require_all_used = false;
-  // Sends rank 0's buffers (BatchNorm's statistics) to all ranks at the end of each backward pass
-  // that averages. So every rank evaluates the same model, and an evaluation communicates nothing:
-  // ranks may have any number of samples, even none. If a forward pass that records gradients was
-  // not followed by such a backward pass, rank 0's buffers are sent before the next forward pass
-  // that is outside of no_sync() or records no gradients.
-  bool broadcast_buffers = true;
-  // Every parameter is compared between the replicas once in this many steps; a difference is a
-  // DamagedState (engine/core/error.h). 0: never. It must be the same on every rank. Unless it is
-  // 0, each rank also compares its buffers before a pass with those at the end of the last pass
-  // (KeptTensors). Set it to 0 for replicas that differ on purpose, as between the averages of
-  // PeriodicAverager.
-  std::int64_t check_replicas_every = 100;
-  // kReport: rank 0 logs the rank and the parameter whose gradient is not finite. kError: every
-  // rank throws Error(kInvalid), before any replica has taken a step.
-  NonFinite non_finite = NonFinite::kReport;
-  // The number of logical shards of each step, the same on every rank; 0: no logical shards. With
-  // shards, the model has the same bits for every number of ranks that divides them
-  // (engine/core/logical_shards.h), if each rank has the same number of threads. The loop must call
-  // set_synchronize(batch.ends_step) of the reducer before each pass, as train::run_loop() does.
-  std::int64_t logical_shards = job_logical_shards();
-  // An optimizer that the wrapper divides among the ranks as described by `shard` (fully_shard.h),
-  // once they have rank 0's parameters; the wrapper takes the names from the module. The optimizer
-  // must outlive the wrapper. Null: the wrapper divides no optimizer.
-  optim::Optimizer* optimizer = nullptr;
-  optim::ShardOptions shard = {};
 };
 
 // Functions of the wrapper that the reducer calls.

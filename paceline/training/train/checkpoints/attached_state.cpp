@@ -8,6 +8,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/json_text.h"
+#include "paceline/training/tensor/tensor_bytes.h"
 
 namespace paceline::train {
 namespace {

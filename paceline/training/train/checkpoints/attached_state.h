@@ -17,6 +17,7 @@
 
 #include "paceline/training/data/data_loader.h"
 #include "paceline/training/optim/metadata.h"
+#include "paceline/training/tensor/tensor_bytes.h"
 
 namespace paceline::train {
 
@@ -30,8 +31,8 @@ struct AttachedState {
   std::function<void(const std::string& bytes)> load;  // called on every rank
 };
 
-// A class whose whole state is words by name, such as the schedules, GradScaler and
-// PeriodicAverager, or a class of the program's own.
+// A class whose whole state is words by name, such as the schedules and GradScaler, or a class of
+// the program's own.
 template <class T>
 concept Stateful = requires(T& object, const T& same, const optim::Metadata& state) {
   { same.state() } -> std::convertible_to<optim::Metadata>;

@@ -1,5 +1,3 @@
-#include "paceline/training/train/checkpoints/checkpointer.h"
-
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -11,13 +9,19 @@
 
 #include <ATen/ATen.h>
 
+#include "paceline/engine/collectives/group/engine_group.h"
 #include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/log.h"
 #include "paceline/training/optim/optimizer_core.h"
+#include "paceline/training/parallel/hook_state.h"
 #include "paceline/training/parallel/replica_guard.h"
 #include "paceline/training/tensor/collectives.h"
+#include "paceline/training/train/checkpoints/checkpointer_core.h"
+#include "paceline/training/train/checkpoints/run_checkpoints.h"
 #include "paceline/training/train/checkpoints/run_snapshot.h"
+#include "paceline/training/train/run_parts.h"
 
 namespace paceline::train {
 
@@ -45,7 +49,7 @@ bool is_written(const std::optional<Error>& error) {
 // After a restart, a writer of the older generation may still hold the lock, on a host that has
 // been lost.
 std::chrono::milliseconds lock_timeout(const ProcessGroup& group) {
-  if (group.launch_environment().restart_count == 0) return {};
+  if (engine(group).launch_environment().restart_count == 0) return {};
   return kLongestLock;
 }
 
@@ -59,21 +63,22 @@ std::string memory_path() {
   return path;
 }
 
-Checkpointer::Checkpointer(std::shared_ptr<ProcessGroup> group, const CheckpointOptions& options)
+CheckpointerCore::CheckpointerCore(std::shared_ptr<ProcessGroup> group,
+                                   const CheckpointOptions& options)
     : group_(std::move(group)),
       replicas_(options.replicas ? options.replicas : group_),
       options_(options),
       team_(group_, options.folder,
             {.keep = options.keep,
-             .writer = {group_->launch_environment().job_id,
-                        group_->launch_environment().restart_count},
+             .writer = {engine(*group_).launch_environment().job_id,
+                        engine(*group_).launch_environment().restart_count},
              .lock_timeout = lock_timeout(*group_)}) {
   if (!options.memory.empty()) memory_.emplace(group_, options.memory);
 }
 
 // Collective. If any rank has found a problem, throws it on every rank, before anything is saved.
-void Checkpointer::require_sound(const TrainingState& state, const torch::nn::Module& module,
-                                 const optim::Optimizer* optimizer) const {
+void CheckpointerCore::require_sound(const TrainingState& state, const torch::nn::Module& module,
+                                     const optim::Optimizer* optimizer) const {
   if (has_torch_optimizer_ && is_divided()) {
     fail(ErrorCode::kUnsupported,
          "{}: an optimizer of torch::optim cannot be saved if a model is divided among ranks, "
@@ -118,14 +123,14 @@ void Checkpointer::require_sound(const TrainingState& state, const torch::nn::Mo
 }
 
 // Which boxes this rank saves.
-RunShare Checkpointer::own_share() const {
+RunShare CheckpointerCore::own_share() const {
   if (replicas_->rank() == 0) return RunShare::kFirst;
   return options_.compare_replicas ? RunShare::kAlike : RunShare::kOwnState;
 }
 
 // Collective. Adds the attached states, the ranks' random states, and the tensors that a
 // communication hook keeps. Rank 0 holds all of them.
-void Checkpointer::add_states_of_ranks(RunBoxes& run) const {
+void CheckpointerCore::add_states_of_ranks(RunBoxes& run) const {
   const auto add_of_rank_0 = [&](const std::string& name, const at::Tensor& tensor) {
     if (group_->rank() != 0) return;
     run.tensors.push_back(tensor);
@@ -155,13 +160,13 @@ void Checkpointer::add_states_of_ranks(RunBoxes& run) const {
     add_of_rank_0(kHookTensors + name, tensor.contiguous());
 }
 
-bool Checkpointer::save(const TrainingState& state, const torch::nn::Module& module,
-                        const optim::Optimizer& optimizer) {
+bool CheckpointerCore::save(const TrainingState& state, const torch::nn::Module& module,
+                            const optim::Optimizer& optimizer) {
   return save(state, module, &optimizer);
 }
 
-bool Checkpointer::save(const TrainingState& state, const torch::nn::Module& module,
-                        const optim::Optimizer* optimizer) {
+bool CheckpointerCore::save(const TrainingState& state, const torch::nn::Module& module,
+                            const optim::Optimizer* optimizer) {
   require_sound(state, module, optimizer);
   RunBoxes run = boxes_of_rank(module, optimizer, parts_, own_share());
   add_states_of_ranks(run);
@@ -170,22 +175,22 @@ bool Checkpointer::save(const TrainingState& state, const torch::nn::Module& mod
   return ask_rank_0(*group_, [&] { return is_written(team_.take_error()); });
 }
 
-bool Checkpointer::finish() {
+bool CheckpointerCore::finish() {
   const std::optional<Error> error = team_.finish();
   return ask_rank_0(*group_, [&] { return is_written(error); });
 }
 
-std::optional<int> Checkpointer::checkpoints_that_fit() const {
+std::optional<int> CheckpointerCore::checkpoints_that_fit() const {
   return team_.directory() != nullptr ? team_.directory()->room() : std::nullopt;
 }
 
-bool Checkpointer::save_to_memory(const TrainingState& state, const torch::nn::Module& module,
-                                  const optim::Optimizer& optimizer) {
+bool CheckpointerCore::save_to_memory(const TrainingState& state, const torch::nn::Module& module,
+                                      const optim::Optimizer& optimizer) {
   return save_to_memory(state, module, &optimizer);
 }
 
-bool Checkpointer::save_to_memory(const TrainingState& state, const torch::nn::Module& module,
-                                  const optim::Optimizer* optimizer) {
+bool CheckpointerCore::save_to_memory(const TrainingState& state, const torch::nn::Module& module,
+                                      const optim::Optimizer* optimizer) {
   check(memory_.has_value(), "{}: this checkpointer was given no memory", group_->self());
   require_sound(state, module, optimizer);
   RunBoxes run = boxes_of_rank(module, optimizer, parts_, own_share());

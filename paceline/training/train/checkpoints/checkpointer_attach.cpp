@@ -1,15 +1,15 @@
-// Checkpointer::attach(): the parts of a run under names, and begin() and save() with them.
+// CheckpointerCore::attach(): the parts of a run under names, and begin() and save() with them.
 
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/training/train/checkpoints/checkpointer.h"
+#include "paceline/training/train/checkpoints/checkpointer_core.h"
 
 namespace paceline::train {
 
-void Checkpointer::take_name(const std::string& name) {
+void CheckpointerCore::take_name(const std::string& name) {
   check(!name.empty() && name.find('.') == std::string::npos,
         "{}: \"{}\" is not a name for a part of a run: it must not be empty or contain a dot",
         group_->self(), name);
@@ -17,18 +17,18 @@ void Checkpointer::take_name(const std::string& name) {
         group_->self(), name);
 }
 
-void Checkpointer::add_state(AttachedState state) {
+void CheckpointerCore::add_state(AttachedState state) {
   take_name(state.name);
   parts_.states.push_back(std::move(state));
 }
 
-void Checkpointer::attach(const std::string& name, std::shared_ptr<torch::nn::Module> module) {
+void CheckpointerCore::attach(const std::string& name, std::shared_ptr<torch::nn::Module> module) {
   check(module != nullptr, "{}: \"{}\" is a null module", group_->self(), name);
   take_name(name);
   modules_.emplace_back(name, std::move(module));
 }
 
-void Checkpointer::attach_reducer(Reducer& reducer) {
+void CheckpointerCore::attach_reducer(Reducer& reducer) {
   const bool first_has_hook = parts_.reducer != nullptr && parts_.reducer->has_hook();
   if (first_has_hook && reducer.has_hook()) {
     fail(ErrorCode::kUnsupported,
@@ -38,7 +38,7 @@ void Checkpointer::attach_reducer(Reducer& reducer) {
   if (!first_has_hook) parts_.reducer = &reducer;
 }
 
-void Checkpointer::attach(const std::string& name, optim::Optimizer& optimizer) {
+void CheckpointerCore::attach(const std::string& name, optim::Optimizer& optimizer) {
   if (optimizer_ != nullptr) {
     fail(ErrorCode::kUnsupported,
          "{}: a checkpoint keeps one optimizer of paceline::optim, and \"{}\" is the second: make "
@@ -49,7 +49,7 @@ void Checkpointer::attach(const std::string& name, optim::Optimizer& optimizer) 
   optimizer_ = &optimizer;
 }
 
-void Checkpointer::attach(const std::string& name, optim::ExponentialMovingAverage& average) {
+void CheckpointerCore::attach(const std::string& name, optim::ExponentialMovingAverage& average) {
   if (parts_.average != nullptr) {
     fail(ErrorCode::kUnsupported,
          "{}: a checkpoint keeps one average of weights, and \"{}\" is the second", group_->self(),
@@ -59,26 +59,26 @@ void Checkpointer::attach(const std::string& name, optim::ExponentialMovingAvera
   parts_.average = &average;
 }
 
-void Checkpointer::attach(const std::string& name, torch::optim::Optimizer& optimizer) {
+void CheckpointerCore::attach(const std::string& name, torch::optim::Optimizer& optimizer) {
   add_state(state_of(name, optimizer));
   has_torch_optimizer_ = true;
 }
 
-void Checkpointer::attach(const std::string& name, data::DataLoader& loader) {
+void CheckpointerCore::attach(const std::string& name, data::DataLoader& loader) {
   add_state(state_of(name, loader));
 }
 
-Checkpointer::View Checkpointer::attached() const {
+CheckpointerCore::View CheckpointerCore::attached() const {
   check(!modules_.empty(), "{}: attach() a module before begin()", group_->self());
   check(whole_ != nullptr, "{}: call begin() before save()", group_->self());
   return {*whole_, optimizer_};
 }
 
-TrainingState Checkpointer::state_after(std::int64_t step) const {
+TrainingState CheckpointerCore::state_after(std::int64_t step) const {
   return {.step = step, .seed = seed_};
 }
 
-std::int64_t Checkpointer::begin(std::uint64_t seed) {
+std::int64_t CheckpointerCore::begin(std::uint64_t seed) {
   if (modules_.size() == 1) {
     whole_ = modules_.front().second;
   } else {
@@ -90,12 +90,12 @@ std::int64_t Checkpointer::begin(std::uint64_t seed) {
   return restored ? restored->state.step : 0;
 }
 
-bool Checkpointer::save(std::int64_t step) {
+bool CheckpointerCore::save(std::int64_t step) {
   const View run = attached();
   return save(state_after(step), run.module, run.optimizer);
 }
 
-bool Checkpointer::save_to_memory(std::int64_t step) {
+bool CheckpointerCore::save_to_memory(std::int64_t step) {
   const View run = attached();
   return save_to_memory(state_after(step), run.module, run.optimizer);
 }

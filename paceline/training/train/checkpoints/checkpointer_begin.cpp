@@ -2,13 +2,15 @@
 
 #include <fmt/format.h>
 
+#include "paceline/engine/collectives/group/engine_group.h"
 #include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/engine/core/authentication.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/json_text.h"
 #include "paceline/engine/core/log.h"
-#include "paceline/training/train/checkpoints/checkpointer.h"
+#include "paceline/training/train/checkpoints/checkpointer_core.h"
 #include "paceline/training/train/checkpoints/run_snapshot.h"
+#include "paceline/training/train/run_parts.h"
 
 namespace paceline::train {
 
@@ -119,7 +121,8 @@ Ownership find_ownership(const JobStart& start, const FoundStates& found) {
   return own;
 }
 
-// Checkpointer::begin(): finds the state that exists, and decides whether this job may continue it.
+// CheckpointerCore::begin(): finds the state that exists, and decides whether this job may continue
+// it.
 
 namespace {
 
@@ -180,7 +183,7 @@ FoundState to_found(const nlohmann::json& json) {
 
 }  // namespace
 
-FoundState Checkpointer::find_on_disk() const {
+FoundState CheckpointerCore::find_on_disk() const {
   FoundState found;
   const auto* const directory = team_.directory();
   if (directory == nullptr) return found;
@@ -195,7 +198,7 @@ FoundState Checkpointer::find_on_disk() const {
 }
 
 // Collective. Returns the states that all ranks find.
-FoundStates Checkpointer::find_states() {
+FoundStates CheckpointerCore::find_states() {
   ProcessGroup& waiting = team_.waiting_group();
   const FoundState on_disk = find_on_disk();
   FoundState in_memory;
@@ -215,7 +218,7 @@ FoundStates Checkpointer::find_states() {
 // Called after a first start was rejected, because an older job with the same name may have marked
 // the directory. Removes that name, so that the launcher's restarts of this job do not continue the
 // older job's checkpoints.
-void Checkpointer::disown(const JobStart& start, const FoundStates& found) {
+void CheckpointerCore::disown(const JobStart& start, const FoundStates& found) {
   const auto& mark = found.on_disk.mark;
   if (team_.directory() == nullptr || start.restarted || !mark || mark->job != start.job) return;
   try {
@@ -226,8 +229,8 @@ void Checkpointer::disown(const JobStart& start, const FoundStates& found) {
 }
 
 // Collective. Discards stale memory, and marks the directory as belonging to this run and job.
-void Checkpointer::take_run(const JobStart& start, const Ownership& own, const FoundStates& found,
-                            std::uint64_t seed) {
+void CheckpointerCore::take_run(const JobStart& start, const Ownership& own,
+                                const FoundStates& found, std::uint64_t seed) {
   for (const int rank : own.stale_memory) {
     if (rank != group_->rank()) continue;
     log::warning(fmt::format("{}: the state of another run, of step {}; not used", memory_->path(),
@@ -247,13 +250,14 @@ void Checkpointer::take_run(const JobStart& start, const Ownership& own, const F
   mark_.run = broadcast_object(*group_, mark_.run, 0);
 }
 
-std::optional<RestoredRun> Checkpointer::begin(torch::nn::Module& module,
-                                               optim::Optimizer& optimizer, std::uint64_t seed) {
+std::optional<RestoredRun> CheckpointerCore::begin(torch::nn::Module& module,
+                                                   optim::Optimizer& optimizer,
+                                                   std::uint64_t seed) {
   return begin(View{module, &optimizer}, seed);
 }
 
-std::optional<RestoredRun> Checkpointer::begin(const View& run, std::uint64_t seed) {
-  const auto& environment = group_->launch_environment();
+std::optional<RestoredRun> CheckpointerCore::begin(const View& run, std::uint64_t seed) {
+  const auto& environment = engine(*group_).launch_environment();
   const JobStart start{.job = environment.job_id,
                        .restarted = environment.restart_count > 0,
                        .resume = options_.resume,

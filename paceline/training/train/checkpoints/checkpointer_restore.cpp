@@ -1,4 +1,4 @@
-// Checkpointer::restore(): finds the newest state, lets all ranks read it at the same time, and
+// CheckpointerCore::restore(): finds the newest state, lets all ranks read it at the same time, and
 // applies it once all ranks have read their parts.
 
 #include <limits>
@@ -13,10 +13,12 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/log.h"
 #include "paceline/training/optim/optimizer_core.h"
+#include "paceline/training/tensor/random_state.h"
 #include "paceline/training/tensor/tensor_marks.h"
 #include "paceline/training/tensor/tensor_view.h"
-#include "paceline/training/train/checkpoints/checkpointer.h"
+#include "paceline/training/train/checkpoints/checkpointer_core.h"
 #include "paceline/training/train/checkpoints/run_snapshot.h"
+#include "paceline/training/train/run_parts.h"
 
 namespace paceline::train {
 
@@ -28,7 +30,7 @@ std::byte* bytes_of(const at::Tensor& tensor) { return static_cast<std::byte*>(t
 
 }  // namespace
 
-struct Checkpointer::Staged {
+struct CheckpointerCore::Staged {
   std::vector<WantedBox> wanted;    // the boxes of the run come first, in their order
   StagingMemory memory;             // holds the boxes of the run
   at::Tensor random_state;          // this rank's state; undefined: the saved run had no such rank
@@ -37,8 +39,8 @@ struct Checkpointer::Staged {
 };
 
 // Collective. Error(kInvalid) on every rank unless the checkpoint belongs to a run like this one.
-void Checkpointer::require_run(const Manifest& saved, const RunBoxes& boxes,
-                               const optim::Optimizer* optimizer) const {
+void CheckpointerCore::require_run(const Manifest& saved, const RunBoxes& boxes,
+                                   const optim::Optimizer* optimizer) const {
   std::vector<HeldBox> mine;
   for (const HeldMemory& one : boxes.boxes) {
     if (mine.empty() || mine.back().name != one.held.name) mine.push_back(one.held);
@@ -60,7 +62,8 @@ void Checkpointer::require_run(const Manifest& saved, const RunBoxes& boxes,
   throw_first_error(*group_, failure);
 }
 
-Checkpointer::Staged Checkpointer::stage(const Manifest& saved, const RunBoxes& boxes) const {
+CheckpointerCore::Staged CheckpointerCore::stage(const Manifest& saved,
+                                                 const RunBoxes& boxes) const {
   Staged staged;
   std::size_t bytes = 0;
   for (const HeldMemory& one : boxes.boxes)
@@ -99,8 +102,8 @@ Checkpointer::Staged Checkpointer::stage(const Manifest& saved, const RunBoxes& 
 }
 
 // Collective. Applies a saved run that every rank has staged.
-void Checkpointer::take_over(const Manifest& saved, const Staged& staged, const RunBoxes& boxes,
-                             const View& run) {
+void CheckpointerCore::take_over(const Manifest& saved, const Staged& staged, const RunBoxes& boxes,
+                                 const View& run) {
   const auto take = [&](bool takes_steps) {
     for (std::size_t i = 0; i < boxes.boxes.size(); ++i) {
       const HeldMemory& one = boxes.boxes[i];
@@ -134,12 +137,12 @@ void Checkpointer::take_over(const Manifest& saved, const Staged& staged, const 
   generator.set_state(staged.random_state);
 }
 
-std::optional<RestoredRun> Checkpointer::restore(torch::nn::Module& module,
-                                                 optim::Optimizer& optimizer) {
+std::optional<RestoredRun> CheckpointerCore::restore(torch::nn::Module& module,
+                                                     optim::Optimizer& optimizer) {
   return restore(View{module, &optimizer});
 }
 
-std::optional<RestoredRun> Checkpointer::restore(const View& run) {
+std::optional<RestoredRun> CheckpointerCore::restore(const View& run) {
   finish();
   ProcessGroup& waiting = team_.waiting_group();
   const RunBoxes boxes = boxes_of_rank(run.module, run.optimizer, parts_, RunShare::kLoad);

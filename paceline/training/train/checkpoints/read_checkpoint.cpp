@@ -11,6 +11,8 @@
 #include "paceline/engine/core/log.h"
 #include "paceline/files/checkpoint/box_file.h"
 #include "paceline/files/checkpoint/checkpoint_directory.h"
+#include "paceline/files/checkpoint/file_system.h"
+#include "paceline/files/checkpoint/manifest.h"
 #include "paceline/training/tensor/tensor_view.h"
 
 namespace paceline::train {

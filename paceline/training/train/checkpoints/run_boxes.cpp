@@ -10,10 +10,12 @@
 #include <ATen/ATen.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/training/models/divided_layer.h"
 #include "paceline/training/models/layers.h"
 #include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/tensor/tensor_marks.h"
 #include "paceline/training/tensor/tensor_view.h"
+#include "paceline/training/train/run_parts.h"
 
 namespace paceline::train {
 

@@ -22,6 +22,7 @@
 
 #include "paceline/files/checkpoint/box_plan.h"
 #include "paceline/training/optim/optimizer.h"
+#include "paceline/training/train/run_parts.h"
 #include "paceline/training/train/training_state.h"
 
 namespace paceline::train {

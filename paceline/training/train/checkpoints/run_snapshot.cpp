@@ -11,7 +11,9 @@
 #include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/json_text.h"
+#include "paceline/training/parallel/hook_state.h"
 #include "paceline/training/tensor/collectives.h"
+#include "paceline/training/train/run_parts.h"
 
 namespace paceline::train {
 
@@ -77,7 +79,6 @@ constexpr const char* kSchedule = "schedule";
 constexpr const char* kScaler = "grad_scaler";
 constexpr const char* kAverage = "average";
 constexpr const char* kHook = "communication_hook";
-constexpr const char* kAverager = "periodic_averager";
 constexpr const char* kLearningRates = "learning_rates";
 constexpr const char* kAttached = "attached";  // the names of the attached states, with their kinds
 constexpr std::string_view kModelTensors = "model.";  // prefix of model tensors (run_boxes.cpp)
@@ -119,7 +120,6 @@ std::string encode(const TrainingState& state, const optim::Optimizer* optimizer
   if (parts.scaler != nullptr) json[kScaler] = parts.scaler->state();
   if (parts.average != nullptr) json[kAverage] = parts.average->options();
   if (hook_of(parts)) json[kHook] = parts.reducer->hook_state().words;
-  if (parts.averager != nullptr) json[kAverager] = parts.averager->state();
   return json_text(json);
 }
 
@@ -176,8 +176,7 @@ void require_same_parts(const nlohmann::json& saved, const RunParts& parts) {
   const std::string differences =
       difference_of(saved, kSchedule, parts.schedule) +
       difference_of(saved, kScaler, parts.scaler) + difference_of(saved, kAverage, parts.average) +
-      difference_of(saved, kHook, hook ? &*hook : nullptr) +
-      difference_of(saved, kAverager, parts.averager) + differences_of_states(saved, parts);
+      difference_of(saved, kHook, hook ? &*hook : nullptr) + differences_of_states(saved, parts);
   check(differences.empty(), "the checkpoint's run has other parts than this one:{}", differences);
 }
 
@@ -280,8 +279,6 @@ void take_words(const std::map<std::string, std::string>& metadata, optim::Optim
   if (parts.schedule != nullptr)
     parts.schedule->set_state(json.at(kSchedule).get<optim::Metadata>());
   if (parts.scaler != nullptr) parts.scaler->set_state(json.at(kScaler).get<optim::Metadata>());
-  if (parts.averager != nullptr)
-    parts.averager->set_state(json.at(kAverager).get<optim::Metadata>());
 }
 
 optim::Metadata hook_words_in(const std::map<std::string, std::string>& metadata) {

@@ -17,6 +17,8 @@
 #include "paceline/files/checkpoint/manifest.h"
 #include "paceline/training/optim/optimizer.h"
 #include "paceline/training/parallel/communication_hook.h"
+#include "paceline/training/parallel/hook_state.h"
+#include "paceline/training/train/run_parts.h"
 #include "paceline/training/train/training_state.h"
 
 namespace paceline::train {
@@ -51,7 +53,7 @@ std::map<std::string, std::string> words_of(const TrainingState& state,
 
 // Error(kInvalid), with all differences, when the checkpoint is not from a training run, is from
 // another optimizer, or was saved with other parameters of schedule, scaler, average of the
-// weights, communication hook or periodic averager, or with other attached states.
+// weights or communication hook, or with other attached states.
 void require_compatible(const Manifest& saved, const optim::Optimizer* optimizer,
                         const RunParts& parts);
 // Error(kInvalid), with the tensors that only the checkpoint or only the run has, and those whose
@@ -60,8 +62,8 @@ void require_same_tensors(const Manifest& saved, const std::vector<HeldBox>& wan
 
 // Reads the state from the metadata of a checkpoint that require_compatible() has accepted.
 TrainingState state_in(const std::map<std::string, std::string>& metadata);
-// Passes the saved learning rates to the optimizer, and the saved states to the schedule, the
-// scaler and the periodic averager.
+// Passes the saved learning rates to the optimizer, and the saved states to the schedule and the
+// scaler.
 void take_words(const std::map<std::string, std::string>& metadata, optim::Optimizer* optimizer,
                 const RunParts& parts);
 // Returns the words of the communication hook's HookState.

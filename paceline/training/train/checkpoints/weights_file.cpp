@@ -21,6 +21,7 @@
 #include "paceline/files/checkpoint/file_system.h"
 #include "paceline/files/checkpoint/safetensors.h"
 #include "paceline/training/tensor/tensor_view.h"
+#include "paceline/training/train/checkpoints/weights_shards.h"
 
 namespace paceline {
 

@@ -10,7 +10,8 @@
 
 #include "paceline/engine/collectives/backends/nccl/cuda_api.h"
 #include "paceline/engine/collectives/buffer.h"
-#include "paceline/engine/collectives/work.h"
+#include "paceline/engine/collectives/device_order.h"
+#include "paceline/engine/collectives/group/engine_group.h"
 
 namespace paceline {
 
@@ -63,6 +64,13 @@ class TestStream {
 template <class Function>
 Function* device_function(const char* name) {
   return reinterpret_cast<Function*>(CudaApi::load().library.find(name));
+}
+
+// Starts an all-reduce in place whose place among the device's work is `options.order`.
+inline WorkPtr queue_all_reduce(ProcessGroup& group, Buffer buffer, ReduceOp reduce_op,
+                                const CallOptions& options) {
+  return engine(group).start(
+      {.op = Op::kAllReduce, .input = buffer, .output = buffer, .reduce_op = reduce_op}, options);
 }
 
 // Holds a stream until release() or its end: the work that is queued behind it waits.

@@ -47,7 +47,7 @@ std::vector<std::byte> on_the_host(ProcessGroup& group, Call call,
   std::vector<std::byte> output(output_bytes);
   call.input = ConstBuffer(input.data(), input.size() / size_of(dtype), dtype);
   call.output = Buffer(output.data(), output_bytes / size_of(dtype), dtype);
-  group.run(call);
+  engine(group).run(call);
   return output;
 }
 
@@ -64,10 +64,10 @@ TEST_F(NcclDevice, every_reduction_is_that_of_the_cpu) {
         if (reduce_op == ReduceOp::kMean && uses_real_gpus()) continue;
         SCOPED_TRACE(std::string(name_of(dtype)) + " " + std::string(name_of(reduce_op)));
         const OnDevice input(mine), all(mine.size()), part(mine.size() / world);
-        group.all_reduce(input.buffer(dtype), all.buffer(dtype), reduce_op);
+        group.all_reduce(all.buffer(dtype), input.buffer(dtype), reduce_op);
         EXPECT_EQ(all.read(), on_the_host(group, {.op = Op::kAllReduce, .reduce_op = reduce_op},
                                           mine, mine.size(), dtype));
-        group.reduce_scatter(input.buffer(dtype), part.buffer(dtype), reduce_op);
+        group.reduce_scatter(part.buffer(dtype), input.buffer(dtype), reduce_op);
         EXPECT_EQ(part.read(),
                   on_the_host(group, {.op = Op::kReduceScatter, .reduce_op = reduce_op}, mine,
                               mine.size() / world, dtype));
@@ -95,7 +95,7 @@ TEST_F(NcclDevice, data_that_is_moved_is_that_of_the_cpu) {
         const auto expected = on_the_host(group, call, given, taken, dtype);
         call.input = input.buffer(dtype);
         call.output = output.buffer(dtype);
-        group.run(call);
+        engine(group).run(call);
         EXPECT_EQ(output.read(), expected);
       };
       expect_same(Op::kAllGather, block, blocks.size());
@@ -123,7 +123,7 @@ TEST_F(NcclDevice, unequal_counts_are_those_of_the_cpu) {
       const auto expected = on_the_host(group, call, given, taken, Dtype::kFloat32);
       call.input = input.buffer(Dtype::kFloat32);
       call.output = output.buffer(Dtype::kFloat32);
-      group.run(call);
+      engine(group).run(call);
       EXPECT_EQ(output.read(), expected);
     };
     expect_same({.op = Op::kAllGatherV, .counts = counts}, own, all * 4);
@@ -159,7 +159,7 @@ TEST_F(NcclDevice, many_buffers_are_one_call) {
       gathered.push_back(make(count * world));
     }
     group.all_reduce_coalesced(sums);
-    group.all_gather_coalesced(given, gathered);
+    group.all_gather_coalesced(gathered, given);
     for (std::size_t i = 0; i < counts.size(); ++i) {
       EXPECT_EQ(held[3 * i]->read(), bytes_of_floats(total<float>(group.world_size(), counts[i])));
       const auto all = held[3 * i + 2]->read();
@@ -180,7 +180,7 @@ TEST_F(NcclDevice, calls_are_queued_on_the_device_without_waiting_for_it) {
     const Buffer buffer = data.buffer(Dtype::kFloat32);
     std::vector<WorkPtr> works;
     for (int call = 0; call < kCalls; ++call) {
-      works.push_back(group.all_reduce_async(buffer, ReduceOp::kMax, {.order = stream.order()}));
+      works.push_back(queue_all_reduce(group, buffer, ReduceOp::kMax, {.order = stream.order()}));
     }
     for (const WorkPtr& work : works) {
       work->wait();
@@ -210,8 +210,8 @@ TEST_F(NcclDevice, a_call_reads_what_the_stream_wrote_before_and_the_stream_sees
     for (int round = 0; round < 5; ++round) {
       HeldStream late(stream.get());
       copy_on_stream(source, data);
-      const auto work = group.all_reduce_async(data.buffer(Dtype::kFloat32), ReduceOp::kSum,
-                                               {.order = stream.order()});
+      const auto work = queue_all_reduce(group, data.buffer(Dtype::kFloat32), ReduceOp::kSum,
+                                         {.order = stream.order()});
       work->wait();
       copy_on_stream(data, copy);
       late.release();
@@ -229,9 +229,8 @@ TEST_F(NcclDevice, objects_of_a_call_live_until_the_device_has_finished_it) {
     const OnDevice data(kCount * 4);
     auto object = std::make_shared<int>(1);
     const std::weak_ptr<int> watched = object;
-    const auto work =
-        group.all_reduce_async(data.buffer(Dtype::kFloat32), ReduceOp::kSum,
-                               {.keep_alive = std::move(object), .order = stream.order()});
+    const auto work = queue_all_reduce(group, data.buffer(Dtype::kFloat32), ReduceOp::kSum,
+                                       {.keep_alive = std::move(object), .order = stream.order()});
     work->wait();
     EXPECT_FALSE(watched.expired());
     ++num_seen;
@@ -252,8 +251,8 @@ TEST_F(NcclDevice, a_group_may_end_with_its_last_call) {
     std::shared_ptr<ProcessGroup> child = group.new_group({0, 1, 2});
     auto* const raw = child.get();
     const WorkPtr work =
-        raw->all_reduce_async(data.buffer(Dtype::kFloat32), ReduceOp::kSum,
-                              {.keep_alive = std::move(child), .order = stream.order()});
+        queue_all_reduce(*raw, data.buffer(Dtype::kFloat32), ReduceOp::kSum,
+                         {.keep_alive = std::move(child), .order = stream.order()});
     work->wait();
     ASSERT_TRUE(harness::wait_until([&] { return work->is_completed(); }, Deadline::after(20s)));
     group.barrier();
@@ -268,16 +267,16 @@ TEST_F(NcclDevice, a_captured_call_is_not_watched_and_runs_with_the_graph) {
         const OnDevice data(values_of(Dtype::kFloat32, 0, kCount)), other(kCount * 4);
         // Watched while the capture goes on.
         HeldStream held(stream.get());
-        const auto before = group.all_reduce_async(other.buffer(Dtype::kFloat32), ReduceOp::kSum,
-                                                   {.order = stream.order()});
+        const auto before = queue_all_reduce(group, other.buffer(Dtype::kFloat32), ReduceOp::kSum,
+                                             {.order = stream.order()});
         before->wait();
         const TestStream captured;
         auto* const begin = device_function<int(CudaStream, int)>("cudaStreamBeginCapture");
         auto* const end = device_function<int(CudaStream, void**)>("cudaStreamEndCapture");
         auto* const launch = device_function<int(void*, CudaStream)>("cudaGraphLaunch");
         ASSERT_EQ(begin(captured.get(), 0), 0);
-        const auto work = group.all_reduce_async(data.buffer(Dtype::kFloat32), ReduceOp::kSum,
-                                                 {.order = captured.order()});
+        const auto work = queue_all_reduce(group, data.buffer(Dtype::kFloat32), ReduceOp::kSum,
+                                           {.order = captured.order()});
         work->wait();
         std::this_thread::sleep_for(20ms);  // the watch polls the call before
         void* graph = nullptr;

@@ -45,8 +45,8 @@ std::string sum_for_ever(ProcessGroup& group, SharedCounter* running = nullptr,
   const OnDevice data(std::size_t{1} << 16);
   for (int i = 0;; ++i) {
     if (i == 3 && running != nullptr) running->add();
-    const auto work = group.all_reduce_async(data.buffer(Dtype::kFloat32), ReduceOp::kMax,
-                                             {.timeout = timeout, .order = stream.order()});
+    const auto work = queue_all_reduce(group, data.buffer(Dtype::kFloat32), ReduceOp::kMax,
+                                       {.timeout = timeout, .order = stream.order()});
     work->wait();
     stream.synchronize();
   }
@@ -185,8 +185,8 @@ TEST_F(NcclFault, a_rank_killed_with_collectives_queued_is_named) {
                                                   : std::unique_ptr<HeldStream>();
         std::vector<WorkPtr> works;
         for (int i = 0; i < 5; ++i) {
-          works.push_back(group.all_reduce_async(data.buffer(Dtype::kFloat32), ReduceOp::kMax,
-                                                 {.order = stream.order()}));
+          works.push_back(queue_all_reduce(group, data.buffer(Dtype::kFloat32), ReduceOp::kMax,
+                                           {.order = stream.order()}));
           works.back()->wait();
         }
         queued.add();
@@ -264,8 +264,8 @@ TEST_F(NcclFault, an_abort_that_hangs_does_not_hold_up_the_error) {
       [](ProcessGroup& group) {
         const TestStream stream;
         const OnDevice data(400);
-        const auto work = group.all_reduce_async(data.buffer(Dtype::kFloat32), ReduceOp::kMax,
-                                                 {.timeout = 1500ms, .order = stream.order()});
+        const auto work = queue_all_reduce(group, data.buffer(Dtype::kFloat32), ReduceOp::kMax,
+                                           {.timeout = 1500ms, .order = stream.order()});
         EXPECT_TRUE(
             harness::wait_until([&] { return work->is_completed(); }, Deadline::after(15s)));
         if (group.rank() == kVictim) return std::string("its device skipped it");

@@ -14,6 +14,7 @@
 #include <string>
 #include <thread>
 
+#include "paceline/engine/collectives/device_order.h"
 #include "paceline/engine/collectives/work.h"
 #include "paceline/engine/core/deadline.h"
 #include "paceline/engine/core/error.h"

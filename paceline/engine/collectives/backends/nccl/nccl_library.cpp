@@ -10,6 +10,7 @@
 #include "paceline/engine/collectives/backends/nccl/gpu_facts.h"
 #include "paceline/engine/collectives/backends/nccl/nccl_calls.h"
 #include "paceline/engine/collectives/backends/nccl/nccl_communicator.h"
+#include "paceline/engine/collectives/device_order.h"
 #include "paceline/engine/collectives/work.h"
 #include "paceline/engine/core/check.h"
 

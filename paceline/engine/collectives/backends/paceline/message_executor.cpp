@@ -9,6 +9,7 @@
 #include "paceline/engine/collectives/backends/paceline/slow_wait.h"
 #include "paceline/engine/collectives/kernels/reduce.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/transport/shared_memory.h"
 
 namespace paceline {

@@ -11,9 +11,11 @@
 #include <poll.h>
 
 #include "paceline/engine/collectives/backends/paceline/slow_wait.h"
+#include "paceline/engine/collectives/device_order.h"
 #include "paceline/engine/core/awake_clock.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/log.h"
 #include "paceline/engine/core/timing.h"
 #include "paceline/engine/transport/mesh.h"

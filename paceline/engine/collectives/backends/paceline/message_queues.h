@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "paceline/engine/collectives/backend.h"
+#include "paceline/engine/collectives/device_order.h"
 #include "paceline/engine/core/awake_clock.h"
 #include "paceline/engine/transport/mesh.h"
 #include "paceline/engine/transport/message_streams.h"

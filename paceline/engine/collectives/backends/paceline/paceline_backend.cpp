@@ -10,6 +10,7 @@
 
 #include "paceline/engine/collectives/backends/paceline/message_executor.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/log.h"
 #include "paceline/engine/core/system/resource_limits.h"
 #include "paceline/engine/transport/shared_memory.h"
@@ -29,7 +30,7 @@ struct Terms {
 static_assert(std::is_trivially_copyable_v<Terms>);
 
 Terms terms_of(const PlanningOptions& options) {
-  const CostModel costs = options.costs.value_or(CostModel());
+  const CostModel costs = options.costs ? *options.costs : CostModel();
   Terms terms;
   terms.costs = {costs.network.latency_s,
                  costs.network.message_s,
@@ -153,7 +154,7 @@ Planner agree_on_planner(Mesh& mesh, Exchange& exchange, bool shares_memory,
   bool all_share = hosts.size() > 1 && hosts.size() < all.size();
   for (const Terms& theirs : all) all_share &= theirs.shares_memory;
   all[0].origin.back() = '\0';
-  planning.costs = costs_of(all[0]);
+  planning.costs = std::make_shared<const CostModel>(costs_of(all[0]));
   return Planner(hosts, planning, all_share);
 }
 

@@ -4,7 +4,9 @@
 
 #include <fmt/format.h>
 
+#include "paceline/engine/collectives/device_order.h"
 #include "paceline/engine/core/awake_clock.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/system/thread.h"
 
 namespace paceline {

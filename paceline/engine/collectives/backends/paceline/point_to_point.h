@@ -21,6 +21,7 @@
 
 #include "paceline/engine/collectives/backend.h"
 #include "paceline/engine/collectives/backends/paceline/message_queues.h"
+#include "paceline/engine/collectives/device_order.h"
 #include "paceline/engine/core/system/host.h"
 #include "paceline/engine/transport/mesh.h"
 #include "paceline/engine/transport/message_streams.h"

@@ -5,13 +5,14 @@
 #include <cstdint>
 #include <cstring>
 
-#include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/engine/collectives/group/engine_group.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/error_text.h"
 
 namespace paceline {
 
 // Prepares a call with counts; the operation keeps a copy of them, because it may run later.
-ProcessGroup::Operation ProcessGroup::counted(const Call& call, const CallOptions& options) {
+EngineGroup::Operation EngineGroup::counted(const Call& call, const CallOptions& options) {
   struct Held {
     Collective call;
     std::vector<std::size_t> counts;
@@ -27,8 +28,8 @@ ProcessGroup::Operation ProcessGroup::counted(const Call& call, const CallOption
 
 // Gathers every rank's counts, in rank order: first the counts that the rank sends, then the counts
 // that it expects.
-std::vector<std::size_t> ProcessGroup::agree_on_counts(std::span<const std::size_t> mine,
-                                                       const WaitOptions& wait) {
+std::vector<std::size_t> EngineGroup::agree_on_counts(std::span<const std::size_t> mine,
+                                                      const WaitOptions& wait) {
   static_assert(sizeof(std::size_t) == size_of(Dtype::kInt64));
   std::vector<std::size_t> all(mine.size() * world_ranks_.size());
   Collective call;
@@ -42,7 +43,7 @@ std::vector<std::size_t> ProcessGroup::agree_on_counts(std::span<const std::size
   return all;
 }
 
-ProcessGroup::Operation ProcessGroup::exchanged(const Call& asked, const CallOptions& options) {
+EngineGroup::Operation EngineGroup::exchanged(const Call& asked, const CallOptions& options) {
   require_member("all_to_all_v");
   const std::span send_counts = asked.counts, receive_counts = asked.receive_counts;
   const std::size_t world = world_ranks_.size();
@@ -177,7 +178,7 @@ void require_apart(const std::string& self, std::string_view what,
 }  // namespace
 
 // `inputs` and `outputs`: one stream for each block of the plain operation's buffers.
-struct ProcessGroup::Coalesced {
+struct EngineGroup::Coalesced {
   Collective call;        // the call without buffers and count
   std::size_t total = 0;  // number of elements of a stream
   std::vector<Stream> inputs;
@@ -185,7 +186,7 @@ struct ProcessGroup::Coalesced {
   std::vector<CollectivePart> parts;  // on a device
 };
 
-ProcessGroup::Operation ProcessGroup::coalesced(const Call& call, const CallOptions& options) {
+EngineGroup::Operation EngineGroup::coalesced(const Call& call, const CallOptions& options) {
   const Op op = call.op;
   const auto name = name_of(op);
   require_member(name);
@@ -232,7 +233,8 @@ ProcessGroup::Operation ProcessGroup::coalesced(const Call& call, const CallOpti
     if (__builtin_add_overflow(held->total, count, &held->total)) held->total = SIZE_MAX;
     require_addressable(name, output.dtype, held->total, world_size());
     held->call = one;
-    held->parts.push_back({.input = one.input, .output = one.output, .count = one.count});
+    if (one.device != Device::kCpu)
+      held->parts.push_back({.input = one.input, .output = one.output, .count = one.count});
     counts.push_back(count);
   }
   require_apart(self_, name, inputs, outputs);
@@ -252,7 +254,7 @@ ProcessGroup::Operation ProcessGroup::coalesced(const Call& call, const CallOpti
   };
 }
 
-void ProcessGroup::run_coalesced(const Coalesced& coalesced, const WaitOptions& wait) {
+void EngineGroup::run_coalesced(const Coalesced& coalesced, const WaitOptions& wait) {
   Collective call = coalesced.call;
   const std::size_t element = size_of(call.dtype);
   const std::size_t blocks = coalesced.inputs.size() + coalesced.outputs.size();
@@ -289,16 +291,16 @@ constexpr std::size_t kVisitPieceBytes = 1 << 20;
 
 }  // namespace
 
-void ProcessGroup::visit(Buffer buffer, const VisitBody& body, const CallOptions& options) {
+void EngineGroup::visit(Buffer buffer, const VisitBody& body, const CallOptions& options) {
   run_in_order(visiting(buffer, body), options);
 }
 
-WorkPtr ProcessGroup::visit_async(Buffer buffer, VisitBody body, const CallOptions& options) {
+WorkPtr EngineGroup::start_visit(Buffer buffer, VisitBody body, const CallOptions& options) {
   return enqueue(visiting(buffer, std::move(body)), fmt::format("visit in group {}", name_),
                  options);
 }
 
-ProcessGroup::Operation ProcessGroup::visiting(Buffer buffer, VisitBody body) {
+EngineGroup::Operation EngineGroup::visiting(Buffer buffer, VisitBody body) {
   require_member("visit");
   require_addressable("visit", buffer.dtype, buffer.count, world_size());
   check(buffer.data != nullptr || buffer.count == 0, "{}: visit: a buffer is null", self_);
@@ -332,9 +334,9 @@ ProcessGroup::Operation ProcessGroup::visiting(Buffer buffer, VisitBody body) {
 
 // Runs the body on a block, which begins at `offset` in `data`. If the body throws, the group is
 // aborted, so that the other ranks do not wait for this one.
-void ProcessGroup::visit_block(const Collective& call, const VisitBody& body,
-                               const VisitedBlock& block, std::vector<std::byte*> data,
-                               std::size_t offset) {
+void EngineGroup::visit_block(const Collective& call, const VisitBody& body,
+                              const VisitedBlock& block, std::vector<std::byte*> data,
+                              std::size_t offset) {
   if (block.count == 0) return;
   for (std::byte*& rank : data) rank += offset * size_of(call.dtype);
   visitor_ = std::this_thread::get_id();
@@ -352,8 +354,8 @@ void ProcessGroup::visit_block(const Collective& call, const VisitBody& body,
   }
 }
 
-void ProcessGroup::visit_copies(const Collective& visit, const VisitBody& body,
-                                const WaitOptions& wait) {
+void EngineGroup::visit_copies(const Collective& visit, const VisitBody& body,
+                               const WaitOptions& wait) {
   const std::size_t world = world_ranks_.size();
   const std::size_t element = size_of(visit.dtype);
   const std::size_t most = kVisitPieceBytes / element;

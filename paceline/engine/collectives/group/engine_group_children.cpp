@@ -12,9 +12,10 @@
 #include <fmt/ranges.h>
 #include <xxhash.h>
 
-#include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/engine/collectives/group/engine_group.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/rendezvous/hosted_store.h"
 
 namespace paceline {
@@ -31,8 +32,8 @@ std::vector<int> world_numbers_of(const ProcessGroup& group, const std::vector<i
 
 }  // namespace
 
-std::shared_ptr<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ranks,
-                                                      const std::optional<GroupOptions>& options) {
+std::shared_ptr<ProcessGroup> EngineGroup::new_group(const std::vector<int>& ranks,
+                                                     const std::optional<GroupOptions>& options) {
   require_member("new_group");
   check(!ranks.empty(), "{}: new_group: no ranks", self_);
   check(std::set<int>(ranks.begin(), ranks.end()).size() == ranks.size(),
@@ -55,9 +56,9 @@ std::shared_ptr<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ra
   return form(meeting, name, ranks, child);
 }
 
-std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key,
-                                                  const std::optional<GroupOptions>& options,
-                                                  std::string_view label) {
+std::shared_ptr<ProcessGroup> EngineGroup::split(int color, int key,
+                                                 const std::optional<GroupOptions>& options,
+                                                 std::string_view label) {
   require_member("split");
   const GroupOptions child = options_of_child(options);
   const std::array<std::int64_t, 2> mine = {color, key};
@@ -90,8 +91,8 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key,
 
 // Gathers the numbers of all ranks, in rank order. It is a numbered collective that appears as
 // `op`, so a rank that makes a different call, leaves or dies is detected before a group forms.
-std::vector<std::int64_t> ProcessGroup::gather_for(Op op, std::span<const std::int64_t> mine,
-                                                   const WaitOptions& wait) {
+std::vector<std::int64_t> EngineGroup::gather_for(Op op, std::span<const std::int64_t> mine,
+                                                  const WaitOptions& wait) {
   std::vector<std::int64_t> all(mine.size() * world_ranks_.size());
   Collective call;
   call.op = Op::kAllGather;
@@ -106,7 +107,7 @@ std::vector<std::int64_t> ProcessGroup::gather_for(Op op, std::span<const std::i
 
 // Compares hashes first; the lists themselves travel only if these differ. All ranks reach the same
 // verdict, so the group can continue.
-void ProcessGroup::require_same_members(const std::vector<int>& ranks, const WaitOptions& wait) {
+void EngineGroup::require_same_members(const std::vector<int>& ranks, const WaitOptions& wait) {
   const auto world = static_cast<std::size_t>(world_size());
   const auto hash = XXH3_64bits(ranks.data(), ranks.size() * sizeof ranks[0]);
   const std::array<std::int64_t, 2> mine = {static_cast<std::int64_t>(hash),
@@ -138,7 +139,7 @@ void ProcessGroup::require_same_members(const std::vector<int>& ranks, const Wai
   }
 }
 
-GroupOptions ProcessGroup::options_of_child(const std::optional<GroupOptions>& options) const {
+GroupOptions EngineGroup::options_of_child(const std::optional<GroupOptions>& options) const {
   GroupOptions child = options.value_or(options_);
   if (!child.timeout) child.timeout = options_.timeout;
   if (!child.recorder) child.recorder = options_.recorder;
@@ -153,7 +154,7 @@ GroupOptions ProcessGroup::options_of_child(const std::optional<GroupOptions>& o
 
 // Returns where the new groups meet. The world's store is not used if the rank that hosts it is not
 // in this group, because that rank may leave while the groups form.
-Rendezvous ProcessGroup::meeting_of_children(Op op, const WaitOptions& wait) {
+Rendezvous EngineGroup::meeting_of_children(Op op, const WaitOptions& wait) {
   const auto& hosted = rendezvous_.hosted;
   const bool stays = !hosted || std::find(world_ranks_.begin(), world_ranks_.end(),
                                           hosted->host()) != world_ranks_.end();
@@ -164,7 +165,7 @@ Rendezvous ProcessGroup::meeting_of_children(Op op, const WaitOptions& wait) {
 
 // Opens a store on the first rank of this group. Either every rank connects to it or every rank
 // throws, because ranks that join none of the new groups may arrive here last.
-Rendezvous ProcessGroup::host_children(Op op, const WaitOptions& wait) {
+Rendezvous EngineGroup::host_children(Op op, const WaitOptions& wait) {
   std::array<std::int64_t, 8> place{};  // the address as text; empty if there is no store
   std::unique_ptr<TcpStoreServer> server;
   std::shared_ptr<TcpStore> client;
@@ -210,9 +211,9 @@ Rendezvous ProcessGroup::host_children(Op op, const WaitOptions& wait) {
 
 // Forms a group. A rank that dies, aborts or leaves this group meanwhile is detected through this
 // group's connections.
-std::shared_ptr<ProcessGroup> ProcessGroup::form(const Rendezvous& meeting, const std::string& name,
-                                                 const std::vector<int>& ranks,
-                                                 const GroupOptions& options) {
+std::shared_ptr<ProcessGroup> EngineGroup::form(const Rendezvous& meeting, const std::string& name,
+                                                const std::vector<int>& ranks,
+                                                const GroupOptions& options) {
   const auto look_after_parent = [&] {
     try {
       std::vector<int> left;
@@ -228,8 +229,8 @@ std::shared_ptr<ProcessGroup> ProcessGroup::form(const Rendezvous& meeting, cons
     }
   };
   try {
-    return std::make_shared<ProcessGroup>(meeting, name, world_numbers_of(*this, ranks), options,
-                                          Parent{look_after_parent, symmetric_, failures_});
+    return std::make_shared<EngineGroup>(meeting, name, world_numbers_of(*this, ranks), options,
+                                         Parent{look_after_parent, symmetric_, failures_});
   } catch (const Error& error) {
     // A member's process is gone. This rank aborts this group with that cause, because it may leave
     // next, and the others would otherwise only see that it has left.

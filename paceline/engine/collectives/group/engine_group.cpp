@@ -1,4 +1,4 @@
-#include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/engine/collectives/group/engine_group.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -13,6 +13,7 @@
 #include "paceline/engine/collectives/host_copies.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/log.h"
 #include "paceline/engine/rendezvous/hosted_store.h"
 #include "paceline/engine/transport/mesh.h"
@@ -60,8 +61,8 @@ void require_possible(const GroupOptions& options) {
         options.link.host.size(), kMaxHostBytes);
 }
 
-ProcessGroup::ProcessGroup(Rendezvous rendezvous, std::string name, std::vector<int> world_ranks,
-                           const GroupOptions& options, const Parent& parent)
+EngineGroup::EngineGroup(Rendezvous rendezvous, std::string name, std::vector<int> world_ranks,
+                         const GroupOptions& options, const Parent& parent)
     : rendezvous_(std::move(rendezvous)),
       name_(std::move(name)),
       world_ranks_(std::move(world_ranks)),
@@ -90,7 +91,7 @@ ProcessGroup::ProcessGroup(Rendezvous rendezvous, std::string name, std::vector<
                                              .failures = failures_});
       })) {}
 
-ProcessGroup::~ProcessGroup() {
+EngineGroup::~EngineGroup() {
   // An operation that has been queued on a device completely is not aborted, because the program
   // may already have waited for it.
   if (!owner_.is_this() || !order_.is_busy()) return;
@@ -98,12 +99,12 @@ ProcessGroup::~ProcessGroup() {
   abort("the group was destroyed with operations under way");
 }
 
-std::string ProcessGroup::name_of_member(std::size_t rank) const {
+std::string EngineGroup::name_of_member(std::size_t rank) const {
   return rank_name(static_cast<int>(rank), world_ranks_[rank]);
 }
 
 // Warns, because the program may never observe the operations' errors.
-void ProcessGroup::warn_of_what_is_under_way() const {
+void EngineGroup::warn_of_what_is_under_way() const {
   constexpr std::size_t kMostNames = 4;
   auto names = order_.names_under_way();
   const std::size_t count = names.size();
@@ -117,7 +118,7 @@ void ProcessGroup::warn_of_what_is_under_way() const {
                   count > names.size() ? ", ..." : ""));
 }
 
-bool ProcessGroup::supports(Op op, Dtype dtype, ReduceOp reduce_op, Device device) const {
+bool EngineGroup::supports(Op op, Dtype dtype, ReduceOp reduce_op, Device device) const {
   return members("supports").supports(op, dtype, reduce_op, device);
 }
 
@@ -162,7 +163,7 @@ void require_apart_or_in_place(const ProcessGroup& group, const Collective& call
 
 }  // namespace
 
-Collective ProcessGroup::make(const Call& call) const {
+Collective EngineGroup::make(const Call& call) const {
   const OpTraits& op = traits_of(call.op);
   require_member(op.name);
   if (op.input == Extent::kNothing && call.op != Op::kBarrier) {
@@ -201,8 +202,8 @@ Collective ProcessGroup::make(const Call& call) const {
   return made;
 }
 
-void ProcessGroup::require_collective(const Collective& call, ConstBuffer input,
-                                      Buffer output) const {
+void EngineGroup::require_collective(const Collective& call, ConstBuffer input,
+                                     Buffer output) const {
   const auto op = name_of(call.op);
   require_addressable(op, call.dtype, call.count, world_size());
   check(!has_root(call.op) || (call.root >= 0 && call.root < world_size()),
@@ -231,8 +232,8 @@ void ProcessGroup::require_collective(const Collective& call, ConstBuffer input,
 
 // Refuses `blocks` times `count` elements if no memory can hold them, so that no product or sum of
 // a call's counts overflows.
-void ProcessGroup::require_addressable(std::string_view what, Dtype dtype, std::size_t count,
-                                       int blocks) const {
+void EngineGroup::require_addressable(std::string_view what, Dtype dtype, std::size_t count,
+                                      int blocks) const {
   std::size_t bytes = 0;
   const bool overflows =
       __builtin_mul_overflow(count, size_of(dtype) * static_cast<std::size_t>(blocks), &bytes);
@@ -244,7 +245,7 @@ void ProcessGroup::require_addressable(std::string_view what, Dtype dtype, std::
        world_size());
 }
 
-void ProcessGroup::require_supported(const Collective& call) const {
+void EngineGroup::require_supported(const Collective& call) const {
   if (call.op == Op::kBarrier ||
       backend_->supports(call.op, call.dtype, call.reduce_op, call.device)) {
     return;
@@ -269,20 +270,21 @@ void ProcessGroup::require_supported(const Collective& call) const {
 
 // ---- order
 
-void ProcessGroup::require_time(const CallOptions& options) const {
+void EngineGroup::require_time(const CallOptions& options) const {
   if (!options.timeout || options.timeout->count() > 0) [[likely]]
     return;
-  fail(ErrorCode::kInvalid,
-       "{}: CallOptions::timeout is {} ms, in which no operation can end; give at least 1 ms, "
-       "or none for the {} ms of group {}",
-       self_, options.timeout->count(), timeout().count(), name_);
+  fail(
+      ErrorCode::kInvalid,
+      "{}: CollectiveOptions::timeout is {} ms, in which no operation can end; give at least 1 ms, "
+      "or none for the {} ms of group {}",
+      self_, options.timeout->count(), timeout().count(), name_);
 }
 
-Deadline ProcessGroup::deadline_of(const CallOptions& options) const {
+Deadline EngineGroup::deadline_of(const CallOptions& options) const {
   return Deadline::after(options.timeout.value_or(timeout()));
 }
 
-Error ProcessGroup::in_context(const Error& error, Op op, Deadline deadline) const {
+Error EngineGroup::in_context(const Error& error, Op op, Deadline deadline) const {
   ErrorContext context{
       .operation = std::string(name_of(op)), .group = name_, .ranks = {}, .deadline = {}};
   if (error.code() == ErrorCode::kTimeout) context.deadline = deadline.timeout();
@@ -291,8 +293,8 @@ Error ProcessGroup::in_context(const Error& error, Op op, Deadline deadline) con
 
 // Carries out a collective and then `then`, which is a part of the operation. Requires: no other
 // operation of the group is under way.
-void ProcessGroup::execute(const Collective& call, FlightTicket ticket, const WaitOptions& wait,
-                           const Then& then) {
+void EngineGroup::execute(const Collective& call, FlightTicket ticket, const WaitOptions& wait,
+                          const Then& then) {
   const auto generation = static_cast<std::uint32_t>(rendezvous_.who.restart_count);
   const auto fingerprint = make_fingerprint(call, ++sequence_, generation, name_hash_);
   WaitOptions recorded = wait;
@@ -321,7 +323,7 @@ void ProcessGroup::execute(const Collective& call, FlightTicket ticket, const Wa
 
 // A child of fork() has neither this rank's threads nor its place among the ranks; its messages
 // would be taken for its parent's.
-void ProcessGroup::require_own_process(std::string_view what) const {
+void EngineGroup::require_own_process(std::string_view what) const {
   check(owner_.is_this(),
         "{}: {} in group {}: the group belongs to process {}, and this is a child that it made "
         "by fork(); fork before the group is made, or start another program (exec)",
@@ -329,7 +331,7 @@ void ProcessGroup::require_own_process(std::string_view what) const {
 }
 
 // Every call comes through here, so no text is composed for valid calls.
-void ProcessGroup::require_member(std::string_view what) const {
+void EngineGroup::require_member(std::string_view what) const {
   if (is_member()) return;
   fail(ErrorCode::kInvalid,
        "{}: {}: this rank is not a member of group {}, whose members are {}; only they "
@@ -340,7 +342,7 @@ void ProcessGroup::require_member(std::string_view what) const {
 }
 
 // A plain call that can run in this thread costs no allocation.
-void ProcessGroup::run(const Call& call, const CallOptions& options) try {
+void EngineGroup::run(const Call& call, const CallOptions& options) try {
   if (traits_of(call.op).has(kIsMessage)) {
     post(call, false, options)->wait();
   } else if (options.order) {  // the call may return before the device has finished
@@ -355,11 +357,11 @@ void ProcessGroup::run(const Call& call, const CallOptions& options) try {
   throw in_context(error, call.op, deadline_of(options));
 }
 
-WorkPtr ProcessGroup::start(const Call& call, const CallOptions& options) try {
+WorkPtr EngineGroup::start(const Call& call, const CallOptions& options) try {
   if (traits_of(call.op).has(kIsMessage)) return post(call, true, options);
   require_own_process("an asynchronous call");
   Operation operation = prepare(call, options);
-  if (const auto copies = std::dynamic_pointer_cast<const HostCopies>(options.order)) {
+  if (auto copies = std::dynamic_pointer_cast<const HostCopies>(options.order)) {
     operation = [this, copies, inner = std::move(operation)](const WaitOptions& wait) {
       between_copies(*backend_, *copies, !options_.blocking_wait, inner, wait);
     };
@@ -373,7 +375,7 @@ WorkPtr ProcessGroup::start(const Call& call, const CallOptions& options) try {
 }
 
 // Checks the call, and returns the operation that carries it out later.
-ProcessGroup::Operation ProcessGroup::prepare(const Call& call, const CallOptions& options) {
+EngineGroup::Operation EngineGroup::prepare(const Call& call, const CallOptions& options) {
   if (call.lists) return coalesced(call, options);
   if (call.op == Op::kAllToAllV) return exchanged(call, options);
   if (has_counts(call.op)) return counted(call, options);
@@ -384,8 +386,8 @@ ProcessGroup::Operation ProcessGroup::prepare(const Call& call, const CallOption
 }
 
 // Adds the device's order to the call. Requires: `order` outlives the result.
-Collective ProcessGroup::placed(Collective call, const std::shared_ptr<const DeviceOrder>& order,
-                                const WaitOptions& wait) const {
+Collective EngineGroup::placed(Collective call, const std::shared_ptr<const DeviceOrder>& order,
+                               const WaitOptions& wait) const {
   call.order = order.get();
   call.work = order && !options_.blocking_wait ? wait.work : nullptr;
   return call;
@@ -393,7 +395,7 @@ Collective ProcessGroup::placed(Collective call, const std::shared_ptr<const Dev
 
 // Runs the operation in the calling thread if no other is under way; otherwise adds it to the
 // queue.
-void ProcessGroup::run_in_order(Operation operation, const CallOptions& options) {
+void EngineGroup::run_in_order(Operation operation, const CallOptions& options) {
   require_own_process("a call");
   require_time(options);
   if (const CallOrder::Turn turn(order_); turn) {
@@ -407,8 +409,8 @@ void ProcessGroup::run_in_order(Operation operation, const CallOptions& options)
   enqueue(std::move(operation), "an operation in group " + name_, options)->wait();
 }
 
-WorkPtr ProcessGroup::enqueue(Operation operation, const std::string& description,
-                              const CallOptions& options) {
+WorkPtr EngineGroup::enqueue(Operation operation, const std::string& description,
+                             const CallOptions& options) {
   require_own_process("an asynchronous call");
   require_time(options);
   auto work =
@@ -419,22 +421,24 @@ WorkPtr ProcessGroup::enqueue(Operation operation, const std::string& descriptio
 
 // ---- memory
 
-SymmetricBuffer ProcessGroup::allocate_symmetric(std::size_t bytes, const CallOptions& options) {
-  return allocate(bytes, Pages::kPresent, options);
+SymmetricBuffer EngineGroup::allocate_symmetric(std::size_t bytes,
+                                                const CollectiveOptions& options) {
+  return allocate(bytes, Pages::kPresent, {.timeout = options.timeout});
 }
 
-SymmetricBuffer ProcessGroup::reserve_symmetric(std::size_t bytes, const CallOptions& options) {
-  return allocate(bytes, Pages::kOnTouch, options);
+SymmetricBuffer EngineGroup::reserve_symmetric(std::size_t bytes,
+                                               const CollectiveOptions& options) {
+  return allocate(bytes, Pages::kOnTouch, {.timeout = options.timeout});
 }
 
-bool ProcessGroup::is_symmetric(ConstBuffer buffer) {
+bool EngineGroup::is_symmetric(ConstBuffer buffer) {
   require_member("is_symmetric");
   bool answer = false;
   run_in_order([&](const WaitOptions&) { answer = backend_->is_symmetric(buffer); }, {});
   return answer;
 }
 
-SymmetricBuffer ProcessGroup::allocate(std::size_t bytes, Pages pages, const CallOptions& options) {
+SymmetricBuffer EngineGroup::allocate(std::size_t bytes, Pages pages, const CallOptions& options) {
   require_member("allocate_symmetric");
   check(bytes > 0, "{}: allocate_symmetric: 0 bytes", self_);
   Collective call;
@@ -455,7 +459,7 @@ SymmetricBuffer ProcessGroup::allocate(std::size_t bytes, Pages pages, const Cal
 
 // ---- the end
 
-void ProcessGroup::abort(const std::string& reason) {
+void EngineGroup::abort(const std::string& reason) {
   require_member("abort");
   require_own_process("abort");
   const Error cause(ErrorCode::kAborted, fmt::format("{}: {}", self_, reason),
@@ -466,7 +470,7 @@ void ProcessGroup::abort(const std::string& reason) {
 
 // The group's messages between two ranks, which are outside the common order of collectives.
 
-PointToPointCall ProcessGroup::make_message(const Call& call, const CallOptions& options) const {
+PointToPointCall EngineGroup::make_message(const Call& call, const CallOptions& options) const {
   const auto what = name_of(call.op);
   require_member(what);
   check(!call.lists, "{}: {} does not take several buffers; call it for each", self_, what);
@@ -507,7 +511,7 @@ PointToPointCall ProcessGroup::make_message(const Call& call, const CallOptions&
   return message;
 }
 
-WorkPtr ProcessGroup::post(const Call& call, bool asynchronous, const CallOptions& options) {
+WorkPtr EngineGroup::post(const Call& call, bool asynchronous, const CallOptions& options) {
   PointToPointCall message = make_message(call, options);
   require_own_process(name_of(call.op));
   require_time(options);
@@ -524,8 +528,8 @@ WorkPtr ProcessGroup::post(const Call& call, bool asynchronous, const CallOption
   });
 }
 
-std::vector<WorkPtr> ProcessGroup::batch_isend_irecv(std::span<const Call> messages,
-                                                     const CallOptions& options) {
+std::vector<WorkPtr> EngineGroup::batch_isend_irecv(std::span<const Call> messages,
+                                                    const CallOptions& options) {
   for (const Call& message : messages) {
     check(traits_of(message.op).has(kIsMessage),
           "{}: batch_isend_irecv takes sends and receives, not {}", self_, name_of(message.op));
@@ -541,7 +545,7 @@ std::vector<WorkPtr> ProcessGroup::batch_isend_irecv(std::span<const Call> messa
   return works;
 }
 
-int ProcessGroup::recv(const Call& call, const CallOptions& options) {
+int EngineGroup::recv(const Call& call, const CallOptions& options) {
   check(call.op == Op::kReceive, "{}: recv takes a call of recv, not of {}", self_,
         name_of(call.op));
   const auto work = post(call, false, options);

@@ -1,0 +1,46 @@
+#pragma once
+
+// The place of an operation on a device's memory among the device's other work (DeviceOrder), and
+// operations that make progress only while a thread waits for them (Progress).
+
+#include <memory>
+
+#include "paceline/engine/core/deadline.h"
+
+namespace paceline {
+
+// An event; its last owner destroys it.
+using DeviceEvent = std::shared_ptr<void>;
+
+// The place of a collective on a device's memory among the device's other work. Threads queue work
+// on the device's streams; the device carries it out later, each stream in order. An *event* marks
+// a place in a stream, and a stream can be made to wait for an event. Neither makes a thread wait.
+//
+// The layer that knows the caller's streams implements this class
+// (paceline/training/tensor/tensor_view.h); the device's library calls it. Events are the device's
+// own (cudaEvent_t), untyped, because the engine does not depend on CUDA.
+//
+// Thread safety: every method may be called from any thread.
+class DeviceOrder {
+ public:
+  virtual ~DeviceOrder() = default;
+
+  // The event of the caller's stream at the time of the call: the library's stream waits for it
+  // before it touches a buffer. Valid as long as this object exists.
+  virtual void* ready() const = 0;
+  // Makes the calling thread's stream wait for `event`.
+  virtual void wait_for(void* event) const = 0;
+};
+
+class Work;
+
+// Advances operations that make progress only while a thread waits for them.
+class Progress {
+ public:
+  virtual ~Progress() = default;
+  // Advances operations until `work` has completed, `limit` has passed, or another thread advances
+  // them.
+  virtual void progress(const Work& work, Deadline limit) = 0;
+};
+
+}  // namespace paceline

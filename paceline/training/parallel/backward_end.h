@@ -1,0 +1,18 @@
+#pragma once
+
+// What the reducer needs to know about backward passes.
+//
+// Thread safety: the functions concern the pass of the calling thread.
+
+#include <functional>
+
+namespace paceline {
+
+// Whether this thread is running a checkpointed part, for the first or the second time.
+bool is_in_checkpoint();
+
+// Queues `then`, to be called when the outermost backward pass of this thread has computed all
+// gradients. Queued functions run in the order of the calls. Requires: a backward pass is running.
+void at_end_of_backward(std::function<void()> then);
+
+}  // namespace paceline

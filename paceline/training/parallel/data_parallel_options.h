@@ -1,0 +1,64 @@
+#pragma once
+
+// The options of DistributedDataParallel.
+//
+// Thread safety: values.
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#include "paceline/engine/core/logical_shards.h"
+#include "paceline/training/optim/optimizer_shards.h"
+
+namespace paceline::optim {
+class Optimizer;
+}
+
+namespace paceline {
+
+struct BucketLimits {
+  std::size_t first_bytes = 1 << 20;
+  std::size_t cap_bytes = 25 << 20;
+  // A gradient of at least this size has a bucket of its own, which needs no additional memory.
+  std::size_t alone_bytes = std::numeric_limits<std::size_t>::max();
+};
+
+// The reaction to a gradient that is not finite. kReport checks gradients of less than 512 KiB,
+// which costs next to nothing. It detects a loss that is not finite, because most gradients,
+// including small ones, are then not finite either. It misses a single large gradient that is not
+// finite, until the corrupted weights make the loss not finite. kError checks all gradients.
+enum class NonFinite : std::uint8_t { kIgnore, kReport, kError };
+
+struct DistributedDataParallelOptions {
+  BucketLimits buckets = {};
+  // If a parameter requires a gradient and gets none in a pass, every rank throws an error with the
+  // parameter's name at the end of that pass, before any replica has taken a step.
+  bool require_all_used = false;
+  // Sends rank 0's buffers (BatchNorm's statistics) to all ranks at the end of each backward pass
+  // that averages. So every rank evaluates the same model, and an evaluation communicates nothing:
+  // ranks may have any number of samples, even none. If a forward pass that records gradients was
+  // not followed by such a backward pass, rank 0's buffers are sent before the next forward pass
+  // that is outside of no_sync() or records no gradients.
+  bool broadcast_buffers = true;
+  // Every parameter is compared between the replicas once in this many steps; a difference is a
+  // DamagedState (engine/core/error.h). 0: never. It must be the same on every rank. Unless it is
+  // 0, each rank also compares its buffers before a pass with those at the end of the last pass
+  // (KeptTensors). Set it to 0 for replicas that differ on purpose.
+  std::int64_t check_replicas_every = 100;
+  // kReport: rank 0 logs the rank and the parameter whose gradient is not finite. kError: every
+  // rank throws Error(kInvalid), before any replica has taken a step.
+  NonFinite non_finite = NonFinite::kReport;
+  // The number of logical shards of each step, the same on every rank; 0: no logical shards. With
+  // shards, the model has the same bits for every number of ranks that divides them
+  // (engine/core/logical_shards.h), if each rank has the same number of threads. The loop must call
+  // set_synchronize(batch.ends_step) of the reducer before each pass, as train::run_loop() does.
+  std::int64_t logical_shards = job_logical_shards();
+  // An optimizer that the wrapper divides among the ranks as described by `shard` (fully_shard.h),
+  // once they have rank 0's parameters; the wrapper takes the names from the module. The optimizer
+  // must outlive the wrapper. Null: the wrapper divides no optimizer.
+  optim::Optimizer* optimizer = nullptr;
+  optim::ShardOptions shard = {};
+};
+
+}  // namespace paceline

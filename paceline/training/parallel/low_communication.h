@@ -1,0 +1,136 @@
+#pragma once
+
+// Training over slow links: DiLoCo (Douillard et al., 2023) and its streaming form (Douillard et
+// al., 2025). The ranks are divided into learners. Each learner trains on its own for `period`
+// steps, with any data parallelism inside; then an outer optimizer (SGD with Nesterov momentum)
+// takes a step on the mean difference between the learners' parameters and those from which they
+// began, and all continue from the result.
+//
+//   DeviceMesh mesh(group, {{"learner", 2}, {"dp", 4}});
+//   DistributedDataParallel model(net, mesh.group("dp"));
+//   LowCommunication outer(mesh.group("learner"), mesh.group("dp"), model->parameters(),
+//                          {.period = 50, .fragments = 4, .delay = 5});
+//   ... optimizer.step(); outer.step();
+//   outer.finish();
+//
+// With outer_lr 1, outer_momentum 0 and warm-up this is post-local SGD (Lin et al., 2018),
+// PyTorch's PeriodicModelAverager: the learners take the mean of their parameters.
+//
+// Fragments. The parameters are divided into fragments of equal size, which travel one after
+// another: each is sent every `period` steps, so the link carries a fragment at a time. With a
+// delay the training goes on while a fragment travels; it takes its outer step `delay` steps later,
+// and what a learner has trained meanwhile is added to the result.
+//
+// On the wire. A learner's ranks divide the fragment: each averages its part with the ranks that
+// have its place in the other learners, and then they gather the parts over the learner's own
+// network. Bytes that a rank sends per round, for n elements of a fragment, R ranks of a learner
+// and L learners: 4 n / R * 2 (L - 1) / L as float32, half of that as bfloat16, and (1 + 4 / 256) n
+// / R * (L - 1) as int8 with a scale for each 256 elements. What rounding loses is added to the
+// next difference (error feedback).
+//
+// All learners end a round with the same bits, if they have no delay.
+//
+// Thread safety: none; one thread trains. A round of a fragment with a delay continues on the
+// threads of the learners' group.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/training/optim/metadata.h"
+#include "paceline/training/optim/optimizer.h"
+
+namespace paceline {
+
+// Returns a group of the ranks of `group` that are on this rank's host, in the same order: a
+// learner for each host. Collective.
+std::shared_ptr<ProcessGroup> host_group(GroupRef group);
+
+enum class WirePrecision { kFloat32, kBfloat16, kInt8 };
+
+struct LowCommunicationOptions {
+  std::int64_t period = 50;    // H: steps between two rounds of a fragment
+  std::int64_t fragments = 1;  // at most `period`
+  std::int64_t delay = 0;      // steps; below period / fragments
+  // Steps at the beginning, after each of which the learners take the mean of their parameters.
+  std::int64_t warmup_steps = 0;
+  double outer_lr = 0.7;
+  double outer_momentum = 0.9;
+  WirePrecision wire = WirePrecision::kFloat32;
+  // The optimizer of a learner that divides it (fully_shard()), which opens the parameters for the
+  // rounds; null: every rank has its own parameters.
+  optim::Optimizer* optimizer = nullptr;
+};
+
+class LowCommunication {
+ public:
+  // Collective over all ranks. `peers`: the ranks with the same place in all learners; `learner`:
+  // the ranks of this one, which have the same parameters. All learners get the parameters of the
+  // first one. Error(kInvalid) for options that do not fit together, or parameters that are not
+  // dense floating-point tensors on the CPU.
+  LowCommunication(std::shared_ptr<ProcessGroup> peers, std::shared_ptr<ProcessGroup> learner,
+                   std::vector<at::Tensor> parameters, const LowCommunicationOptions& options);
+
+  // Call it after each step of the optimizer, on every rank. Collective in the steps in which a
+  // fragment is sent or arrives. Errors of collectives.
+  void step();
+  // Collective: waits for a fragment that is travelling, and takes its outer step.
+  void finish();
+
+  // Whether all learners had the same parameters after the last step().
+  bool is_synchronised() const { return is_synchronised_; }
+  std::int64_t num_rounds() const { return num_rounds_; }
+  // The bytes that this rank has sent to other learners, by the formula above.
+  double bytes_sent() const { return bytes_sent_; }
+
+  // For a checkpoint: words, and the parameters from which the current rounds began, and the outer
+  // momentum, float32 [elements]. A restored run begins with rank 0's parameters on every learner,
+  // without errors to feed back, and without a fragment that was travelling.
+  optim::Metadata state() const;
+  void set_state(const optim::Metadata& state);
+  at::Tensor& anchor() { return anchor_; }
+  at::Tensor& momentum() { return momentum_; }
+
+ private:
+  // A range of the flat parameters, and this rank's part of it.
+  struct Fragment {
+    std::int64_t begin = 0, size = 0;
+    std::int64_t part_begin = 0, part_size = 0;  // every rank's part has this size, with padding
+    std::int64_t offset = 0;                     // it travels in steps = offset (mod period)
+    at::Tensor error;                            // [part_size], of the parts sent so far
+  };
+  struct Travelling {
+    std::size_t fragment = 0;
+    std::int64_t due = 0;  // step
+    at::Tensor sent;       // this rank's part of the parameters when it was sent
+    at::Tensor values;     // the difference; becomes its mean
+    at::Tensor payload, payloads;
+    WorkPtr work;
+  };
+
+  void send(std::size_t fragment, std::int64_t due);
+  void arrive();
+  void average_all();
+  void encode(Travelling& round, Fragment& fragment);
+  void decode(Travelling& round) const;
+  at::Tensor gather(const Fragment& fragment, const at::Tensor& part) const;
+  at::Tensor read(std::int64_t begin, std::int64_t size, std::int64_t padded) const;
+  void write(std::int64_t begin, const at::Tensor& values) const;
+  optim::Metadata options_words() const;
+
+  const std::shared_ptr<ProcessGroup> peers_, learner_;  // shared with the user
+  const std::vector<at::Tensor> parameters_;
+  const LowCommunicationOptions options_;
+  at::Tensor anchor_, momentum_;  // flat
+  std::vector<Fragment> fragments_;
+  std::optional<Travelling> travelling_;
+  std::int64_t num_steps_ = 0, num_rounds_ = 0;
+  double bytes_sent_ = 0;
+  bool is_synchronised_ = true;
+};
+
+}  // namespace paceline

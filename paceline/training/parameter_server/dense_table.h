@@ -1,0 +1,85 @@
+#pragma once
+
+// The dense parameters of a model in a table (engine/tables): a parameter server. The optimizer
+// runs where the parameters are, and the consistency decides how far workers may be apart.
+//
+//   auto dense = tables::open_dense(tables, "mlp", model->parameters(),
+//                                   {.optimizer = tables::SGD{.lr = 0.1},
+//                                    .consistency = tables::Consistency::bounded(4),
+//                                    .gradient_scale = 1.0 / num_workers});
+//   for (...) {
+//     dense->pull();
+//     loss_of(model, batch).backward();
+//     dense->push();
+//     dense->tick();
+//   }
+//
+// A row of the table is a block of the parameters, one after another. A synchronous table with
+// gradient_scale 1 / W has the bits of DistributedDataParallel with the same batches, for W a power
+// of two, and the optimizer of the same name.
+//
+// Thread safety: none; one thread trains.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "paceline/engine/tables/tables.h"
+
+namespace paceline::tables {
+
+struct DenseOptions {
+  RowOptimizer optimizer = SGD{};  // not RowAdagrad, whose steps depend on the blocks
+  Consistency consistency = Consistency::synchronous();
+  double gradient_scale = 1;   // multiplies the gradients before they are pushed
+  std::uint32_t block = 4096;  // elements of a row of the table; the same on all workers
+};
+
+class DenseTable {
+ public:
+  // The functions below are those of Rows, for all parameters; so are their errors.
+
+  // Copies the table's values into the parameters. Each block is whole; different blocks may hold
+  // different pushes of asynchronous or bounded workers.
+  void pull();
+  // Pushes the gradients of the parameters; an undefined gradient counts as zeros. The parameters
+  // and their gradients do not change.
+  void push();
+  void tick() { rows_->tick(); }
+  void set_lr(double lr) { rows_->set_lr(lr); }
+
+  Rows& rows() const { return *rows_; }
+  std::int64_t num_elements() const { return num_elements_; }
+
+ private:
+  friend std::unique_ptr<DenseTable> open_dense(Tables& tables, const std::string& name,
+                                                std::vector<at::Tensor> parameters,
+                                                const DenseOptions& options,
+                                                const TableOptions& table_options);
+  DenseTable(std::unique_ptr<Rows> rows, std::vector<at::Tensor> parameters,
+             const DenseOptions& options);
+  // Calls `use` with each parameter and its part of `values_`, as a flat tensor.
+  template <class Use>
+  void for_parameters(Use use);
+  void fill();
+
+  const std::unique_ptr<Rows> rows_;
+  const std::vector<at::Tensor> parameters_;
+  const double gradient_scale_;
+  std::int64_t num_elements_ = 0;
+  std::vector<Id> blocks_;
+  std::vector<float> values_;  // of all blocks, padded with zeros
+};
+
+// Opens the table of these parameters, and copies its values into them: the first worker fills the
+// table with its own values, so all workers begin with these. Throws Error(kInvalid) for parameters
+// that are not float32 on the CPU, and as Tables::open_rows().
+std::unique_ptr<DenseTable> open_dense(Tables& tables, const std::string& name,
+                                       std::vector<at::Tensor> parameters,
+                                       const DenseOptions& options = {},
+                                       const TableOptions& table_options = {});
+
+}  // namespace paceline::tables

@@ -1,0 +1,41 @@
+#pragma once
+
+// The state of this rank's random numbers, for checkpoints and for passes that run again.
+//
+// Thread safety: none.
+
+#include <cstdint>
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+
+namespace paceline {
+
+// Returns this thread's generator; before seed_rank(), LibTorch's.
+at::Generator rank_generator();
+
+// The states of both generators.
+struct RandomState {
+  at::Tensor of_process;
+  at::Tensor of_rank;  // undefined before seed_rank()
+};
+RandomState random_state();
+void set_random_state(const RandomState& state);
+
+// Sets both generators to a given state, or to a seed, and restores their previous state when it is
+// destroyed. Belongs to the thread that made it.
+class RandomStateGuard {
+ public:
+  explicit RandomStateGuard(const RandomState& state) : before_(random_state()) {
+    set_random_state(state);
+  }
+  explicit RandomStateGuard(std::uint64_t seed);
+  ~RandomStateGuard() { set_random_state(before_); }
+  RandomStateGuard(const RandomStateGuard&) = delete;
+  RandomStateGuard& operator=(const RandomStateGuard&) = delete;
+
+ private:
+  const RandomState before_;
+};
+
+}  // namespace paceline

@@ -1,0 +1,49 @@
+#pragma once
+
+// A Call (engine/collectives/call.h) on tensors, and how it is carried out. The functions of
+// collectives.h only fill in one of these.
+//
+// Thread safety: that of ProcessGroup.
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/engine/collectives/op.h"
+
+namespace paceline {
+
+struct TensorLists {
+  std::vector<at::Tensor> inputs = {};  // empty: the call is in place
+  std::vector<at::Tensor> outputs = {};
+};
+
+struct TensorCall {
+  Op op = Op::kBarrier;
+  at::Tensor input = {};
+  at::Tensor output = {};  // equal to `input`: the call is in place
+  ReduceOp reduce_op = ReduceOp::kSum;
+  std::optional<std::uint32_t> divisor = {};
+  int root = 0;
+  int peer = 0;
+  std::uint32_t tag = 0;
+  // As the fields of Call, but counted in rows: elements along dim 0.
+  std::vector<std::int64_t> counts = {};
+  std::vector<std::int64_t> receive_counts = {};
+  bool with_shape = false;                // for a send: the message contains the input's sizes
+  std::optional<TensorLists> lists = {};  // for a coalesced call: replaces input and output
+  std::optional<std::chrono::milliseconds> timeout = {};  // at least 1 ms; empty: the group's
+  std::shared_ptr<void> keep_alive = {};                  // CollectiveOptions::keep_alive
+};
+
+// Carries out the call, on copies of tensors that the engine cannot use.
+void run(GroupRef group, const TensorCall& call);
+// Starts the call. Error(kInvalid) for tensors that the engine cannot use.
+WorkPtr start(GroupRef group, const TensorCall& call);
+
+}  // namespace paceline

@@ -1,0 +1,77 @@
+#pragma once
+
+// The implementation of TrainingRun.
+//
+// Ownership: this object refers to the parts of `Training`, which must outlive it. Thread safety:
+// none.
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "paceline/engine/telemetry/metrics_log.h"
+#include "paceline/engine/telemetry/phase_times.h"
+#include "paceline/training/train/best_values.h"
+#include "paceline/training/train/checkpoints/run_checkpoints.h"
+#include "paceline/training/train/loop.h"
+#include "paceline/training/train/run_report.h"
+#include "paceline/training/train/training_run.h"
+#include "paceline/training/train/training_state.h"
+#include "paceline/training/train/training_step.h"
+
+namespace paceline::train {
+
+class TrainingRunCore {
+ public:
+  TrainingRunCore(std::shared_ptr<ProcessGroup> group, const Training& training,
+                  const TrainingRunOptions& options);
+
+  int train();
+
+  const TrainingState& state() const { return state_; }
+  const TestResult& result() const { return result_; }
+
+ private:
+  bool is_first() const { return group_->rank() == 0; }
+  ProcessGroup& replicas() const { return training_.replicas ? *training_.replicas : *group_; }
+  bool is_divided() const { return replicas().world_size() < group_->world_size(); }
+  std::int64_t num_steps() const;
+  int write_profile(const std::filesystem::path& file);
+  void open_files();
+  void begin_or_resume();
+  void take_state(const TrainingState& restored);
+  void take_seed(std::uint64_t given);
+  double checkpoint_bytes() const;
+  void take_step();
+  void after_step(const StepReport& report);
+  Next after_epoch();
+  void evaluate();
+  int stop();
+  void print_table();
+  void write_weights_to(const std::string& file);
+  void write_final_weights();
+  std::string options_of_longer_run() const;
+  std::string next_command() const;
+
+  const TrainingRunOptions options_;
+  const std::shared_ptr<ProcessGroup> group_;  // shared with the user
+  const Training training_;
+  TrainingState state_;
+  std::unique_ptr<data::DataLoader> loader_;
+  TrainingStep step_;
+  PhaseTimes times_;
+  RunCheckpoints checkpoints_;
+  RunMemory memory_;
+  ProgressBar progress_;
+  MetricsLog metrics_;
+  TensorBoardLog scalars_;
+  TestResult result_;
+  BestValues best_;
+  std::int64_t evaluated_step_ = -1;
+  std::int64_t first_step_ = 0;
+  std::int64_t samples_ = 0;  // samples of this rank
+  double seconds_ = 0;        // time of training
+};
+
+}  // namespace paceline::train

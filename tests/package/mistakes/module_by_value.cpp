@@ -1,0 +1,9 @@
+// wanted: give it std::make_shared<Net>() or a holder (TORCH_MODULE), not the module itself
+#include <paceline/paceline.h>
+
+#include <torch/torch.h>
+
+int main() {
+  torch::nn::LinearImpl net(2, 1);
+  paceline::DistributedDataParallel model(net, paceline::init_process_group());
+}

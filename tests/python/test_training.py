@@ -1,0 +1,44 @@
+"""Training programs (programs/training.py): the losses are those of Gloo, and have the same bits in every run."""
+
+import pathlib
+import re
+
+import pytest
+
+SOURCE = (pathlib.Path(__file__).with_name("programs") / "training.py").read_text()
+CASES = re.findall(r"^@case\ndef (\w+)", SOURCE, re.MULTILINE)
+RUNS = {}
+
+
+@pytest.fixture
+def losses(start):
+    """losses(backend, run): the outcomes of both ranks, by case. Each run is made once for all cases."""
+
+    def run(backend, number):
+        if (backend, number) not in RUNS:
+            ranks = start(2, "training.py", backend).wait(300)
+            RUNS[backend, number] = [{one["case"]: one for one in rank.results} for rank in ranks], [rank.out for rank in ranks]
+        return RUNS[backend, number]
+
+    return run
+
+
+def of_case(run, name):
+    outcomes = []
+    for rank, (cases, out) in enumerate(zip(*run)):
+        assert name in cases, f"rank {rank} did not come so far:\n{out[-3000:]}"
+        assert cases[name]["error"] is None, f"rank {rank}: {cases[name]['error']}"
+        outcomes.append(cases[name]["losses"])
+    assert any(outcomes)
+    return outcomes
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_losses_are_those_of_gloo(losses, name):
+    for mine, theirs in zip(of_case(losses("paceline", 0), name), of_case(losses("gloo", 0), name)):
+        assert [float.fromhex(loss) for loss in mine] == pytest.approx([float.fromhex(loss) for loss in theirs], rel=1e-3, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_bits_are_equal_from_run_to_run(losses, name):
+    assert of_case(losses("paceline", 0), name) == of_case(losses("paceline", 1), name)
