@@ -22,6 +22,7 @@
 
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/training/models/cnn.h"
+#include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/distributed_data_parallel.h"
 #include "paceline/training/parallel/reducer/reducer.h"
@@ -69,7 +70,7 @@ class Replica {
     if (variant_.fused) {
       fused_ = std::make_unique<optim::Adam>(cnn_->parameters(),
                                              optim::AdamOptions{.lr = 1e-5, .weight_decay = 0.005});
-      if (variant_.sharded) fused_->shard(group);
+      if (variant_.sharded) core_of(*fused_).shard(group);
     } else {
       plain_ = std::make_unique<torch::optim::Adam>(
           cnn_->parameters(), torch::optim::AdamOptions(1e-5).weight_decay(0.005));

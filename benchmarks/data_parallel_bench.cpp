@@ -23,6 +23,7 @@
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/training/models/cnn.h"
 #include "paceline/training/models/resnet.h"
+#include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/communication_hook.h"
 #include "paceline/training/parallel/distributed_data_parallel.h"
@@ -85,7 +86,7 @@ class Replica {
           const std::shared_ptr<ProcessGroup>& group)
       : variant_(variant), model_(std::move(module), group, variant.options) {
     optimizer_.emplace(model_->parameters(), optim::AdamOptions{.lr = 1e-5});
-    optimizer_->shard(group);
+    core_of(*optimizer_).shard(group);
     if (variant.hook) model_.register_comm_hook(variant.hook);
   }
 

@@ -25,12 +25,14 @@
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/planning/schedules/named_schedules.h"
+#include "paceline/planning/schedules/schedule_checks.h"
 #include "paceline/planning/schedules/search.h"
 #include "paceline/training/models/gpt.h"
 #include "paceline/training/models/transformer_stage.h"
 #include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/fully_shard.h"
 #include "paceline/training/pipeline/measure_layers.h"
+#include "paceline/training/pipeline/measured_step.h"
 #include "paceline/training/pipeline/pipeline.h"
 #include "paceline/training/pipeline/stage_weights.h"
 #include "paceline/training/tensor/tensor_memory.h"
@@ -153,7 +155,7 @@ class PipelineDivision {
     if (setting_.schedule != "searched") {
       const pipeline::Division division = cut(pipeline::looped_layout(ranks_, stages_per_rank()));
       return {division.layers, division.costs,
-              pipeline_schedule(setting_.schedule, {ranks_, micro_batches, stages_per_rank()})};
+              pipeline_schedule(setting_.schedule, ranks_, micro_batches, stages_per_rank())};
     }
     std::vector<pipeline::Division> divisions;
     for (const std::vector<int>& layout : layouts()) divisions.push_back(cut(layout));

@@ -28,6 +28,7 @@
 #include "paceline/training/models/efficient_net.h"
 #include "paceline/training/models/linear.h"
 #include "paceline/training/models/resnet.h"
+#include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/distributed_data_parallel.h"
 #include "paceline/training/tensor/tensor_memory.h"
@@ -91,7 +92,7 @@ void take_steps(const Options& options) {
   lay_out(*network, at::MemoryFormat::ChannelsLast);
   DistributedDataParallel<Network> model(network, group, {});
   optim::Adam optimizer(model->parameters(), optim::AdamOptions{.lr = 1e-5});
-  optimizer.shard(group);
+  core_of(optimizer).shard(group);
   const at::Tensor images = at::randn({options.batch, 3, options.image_size, options.image_size})
                                 .contiguous(at::MemoryFormat::ChannelsLast);
   const at::Tensor labels = at::randint(options.classes, {options.batch}, at::kLong);

@@ -29,6 +29,7 @@
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/system/socket.h"
+#include "paceline/engine/telemetry/step_gauge.h"
 #include "paceline/engine/telemetry/step_log.h"
 #include "paceline/launcher/coordination/job_control.h"
 #include "paceline/launcher/process/process.h"

@@ -159,7 +159,7 @@ void group_round(int ranks, GroupFigures& figures) {
           figures.descriptors.push_back(num_descriptors() - descriptors_before);
           group.barrier();
         },
-        {.kind = RanksAs::kThreads});
+        {.as_threads = true});
 }
 
 }  // namespace

@@ -58,7 +58,7 @@ Times measure(const std::shared_ptr<ProcessGroup>& group, const at::Tensor& resu
                               until_read.push_back(static_cast<double>(now() - given_at) / 1e3);
                               return Tensors{sum};
                             }};
-  Pipeline pipeline(group, pipeline_schedule("1f1b", {2, 1}), {stage});
+  Pipeline pipeline(group, pipeline_schedule("1f1b", 2, 1), {stage});
   const std::vector<Tensors> inputs(group->rank() == 0 ? 1 : 0, Tensors{at::ones({1})});
   for (int i = 0; i < passes; ++i) {
     pipeline.evaluate(inputs, [](const Tensors& outputs, int) { return outputs[0]; });

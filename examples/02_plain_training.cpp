@@ -12,7 +12,7 @@ namespace data = paceline::data;
 int main() {
   torch::manual_seed(0);
   const auto dataset = std::make_shared<data::ImageSamples>(
-      data::load_fashion_mnist(data::kFashionMnistFolder, data::Split::kTest));
+      data::load_fashion_mnist(data::ImageDataset::kFashionMnistFolder, data::Split::kTest));
   const data::DistributedSampler sampler(dataset->size(), 1, 0);
   data::DataLoader loader(dataset, sampler, {.batch_size = 64});
 

@@ -13,7 +13,7 @@ int main() {
   const auto group = paceline::init_process_group();
   torch::manual_seed(group->rank());
   const auto dataset = std::make_shared<data::ImageSamples>(
-      data::load_fashion_mnist(data::kFashionMnistFolder, data::Split::kTest));
+      data::load_fashion_mnist(data::ImageDataset::kFashionMnistFolder, data::Split::kTest));
   const data::DistributedSampler sampler(dataset->size(), group);
   data::DataLoader loader(dataset, sampler, {.batch_size = 64});
 

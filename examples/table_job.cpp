@@ -49,7 +49,8 @@ std::unique_ptr<tables::DenseTable> TableJob::open_dense(
     const std::string& name, std::vector<at::Tensor> parameters,
     const tables::DenseOptions& options) const {
   tables::Tables all(*workers_);
-  return tables::open_dense(all, name, std::move(parameters), options, {.servers = servers_});
+  return std::make_unique<tables::DenseTable>(all, name, std::move(parameters), options,
+                                              tables::TableOptions{.servers = servers_});
 }
 
 std::string TableJob::place() const {

@@ -37,7 +37,7 @@ using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
 struct Options {
-  std::string data_dir = data::kFashionMnistFolder;
+  std::string data_dir = data::ImageDataset::kFashionMnistFolder;
   tables::Consistency consistency = tables::Consistency::synchronous();
   std::string optimizer = "sgd";
   double lr = 0.05, momentum = 0.9;
@@ -142,7 +142,7 @@ class Trainer {
 
   // Collective. The closing table, on the first trainer.
   std::string report(Seconds trained) const {
-    const tables::TableStats stats = table_->rows().stats();
+    const tables::Rows::Stats stats = table_->rows().stats();
     const auto sum = [&](double value) { return paceline::all_reduce_value(group_, value); };
     const double trainers = group_.world_size();
     const double samples = sum(static_cast<double>(steps_ * options_.loading.batch_size));
@@ -164,7 +164,7 @@ class Trainer {
   std::shared_ptr<const data::Dataset> load(data::Split split) const {
     return std::make_shared<data::ImageSamples>(
         data::load_fashion_mnist(options_.data_dir, split),
-        data::ImageSamplesOptions{.transform = {.mean = {0.2860F}, .std = {0.3530F}}});
+        data::ImageSamplesOptions{.mean = {0.2860F}, .std = {0.3530F}});
   }
 
   const Options& options_;

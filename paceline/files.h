@@ -8,7 +8,7 @@
 #else
 
 #include "paceline/files/images/image_pipeline_options.h"
-#include "paceline/files/table_files/table_files.h"
+#include "paceline/files/table_files/table_checkpoints.h"
 #include "paceline/files/text/tokenizer.h"
 
 #endif

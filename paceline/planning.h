@@ -1,6 +1,6 @@
 #pragma once
 
-// The schedules of a pipeline: named or searched for, checked, simulated, drawn. Needs no LibTorch.
+// The schedules of a pipeline. Needs no LibTorch.
 
 #if __cplusplus < 202002L
 #error "Paceline needs C++20: compile with -std=c++20"
@@ -8,9 +8,6 @@
 #else
 
 #include "paceline/planning/schedules/named_schedules.h"
-#include "paceline/planning/schedules/picture.h"
 #include "paceline/planning/schedules/pipeline_schedule.h"
-#include "paceline/planning/schedules/search.h"
-#include "paceline/planning/schedules/simulate.h"
 
 #endif

@@ -4,6 +4,7 @@ other type that a public declaration on the page names, wherever it is defined.
 
     tools/api_page.py > docs/api.md
     tools/api_page.py --check      prints a diff and exits with 1 if docs/api.md is out of date
+    tools/api_page.py --count      prints how many names the page lists; overloads are one name
 
 A section of a class that begins with `public:  // internal` is for the library's own rooms, and is not on the page.
 
@@ -21,6 +22,7 @@ DOORS = ("paceline/engine.h", "paceline/files.h", "paceline/launcher.h", "paceli
 INCLUDE = re.compile(r'^#include "(paceline/[^"]+)"', re.M)
 WIDTH = 120
 SHORT = 30  # letters of a sentence that says too little alone
+MOST_NAMES = 300  # --check fails above it (issue 30)
 OPENING = """# API
 
 Every public class and function, a line each: the names of its parameters and the first sentence of the comment in its
@@ -97,6 +99,7 @@ class Header:
         self.references = {}  # by the name of the outermost declaration: names in its public declarations
         self.scopes = []  # (kind, name, is it public here)
         self.held = {}  # a class: LibTorch's holder of it, which users name
+        self.namespaces = {}  # of the outermost declarations, by their names
         self.read()
 
     def read_opening(self):
@@ -122,6 +125,8 @@ class Header:
         return types[0] if types else name
 
     def add(self, depth, kind, label, about, name):
+        if depth == 0:
+            self.namespaces[name] = "::".join(scope for kind, scope, _ in self.scopes if kind == "namespace")
         self.entries.append((depth, kind, label, about, self.outermost(name)))
 
     def refer(self, name, text):
@@ -205,6 +210,9 @@ class Header:
                 return
 
     def enter(self, text, comment):
+        if re.match(r"template <(> |.*\b(struct|class) \w+<)", text):  # a specialisation: not a name of its own
+            self.scopes.append(("hidden", "", False))
+            return
         if text.startswith("template <"):
             text = after_angle(text[len("template <"):])
         match = re.search(r"\b(namespace|class|struct|enum(?: class)?)\s*([\w:]*)", text)
@@ -213,7 +221,10 @@ class Header:
             hidden = not name or "internal" in name or "detail" in name
             self.scopes.append(("namespace" if not hidden else "hidden", name, not hidden))
             return
-        if self.is_visible() and name:
+        holder = re.search(r": public torch::nn::ModuleHolder<(\w+)>", text)
+        if holder and self.is_visible():
+            self.hold(name, holder.group(1))  # the page lists what it holds under its name
+        elif self.is_visible() and name:
             self.add(self.depth(), "type", f"{kind} {name}", sentence(comment), name)
             self.refer(name, text)
             if self.depth() == 0:
@@ -397,8 +408,17 @@ def page():
     return "\n".join(lines).replace("\n\n\n", "\n\n") + "\n"
 
 
+def count():
+    """The number of names on the page, with their namespaces; overloads, also those of two headers, are one name."""
+    return len({(header.namespaces.get(item), item) for _, paths in headers() for _, header, listed in paths
+                for depth, _, _, _, item in header.entries if depth == 0 and item in listed})
+
+
 def main():
     text = page()
+    if sys.argv[1:] == ["--count"]:
+        print(count())
+        return 0
     if sys.argv[1:] == ["--check"]:
         difference = list(difflib.unified_diff(PAGE.read_text().splitlines(), text.splitlines(), "docs/api.md",
                                                "what the headers have", lineterm="", n=0))
@@ -406,7 +426,12 @@ def main():
             print("\n".join(difference))
             print("api_page: run tools/api_page.py > docs/api.md")
             return 1
-        print(f"api_page: docs/api.md has the {text.count('### ')} headers as they are")
+        names = count()
+        if names > MOST_NAMES:
+            print(f"api_page: {names} names are public, and at most {MOST_NAMES} may be: put those that users do not need into a header of "
+                  "their own, which no public header includes")
+            return 1
+        print(f"api_page: docs/api.md has the {text.count('### ')} headers as they are, with {names} names")
         return 0
     if sys.argv[1:]:
         print(__doc__.strip(), file=sys.stderr)

@@ -13,7 +13,7 @@
 
 #include "paceline/engine/telemetry/call_gauge_file.h"
 #include "paceline/engine/telemetry/flight_file.h"
-#include "paceline/engine/telemetry/step_log.h"
+#include "paceline/engine/telemetry/step_gauge.h"
 #include "paceline/launcher/diagnosis/thread_census.h"
 
 #include "apps/jobs/job_list.h"

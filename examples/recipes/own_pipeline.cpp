@@ -29,10 +29,8 @@ int main() {
   const auto group = paceline::init_process_group();
   const int rank = group->rank(), ranks = group->world_size();
   auto stage = make_blocks(kBlocks * rank / ranks, kBlocks * (rank + 1) / ranks);
-  paceline::Pipeline pipeline(
-      group,
-      paceline::pipeline_schedule("1f1b", {.num_ranks = ranks, .num_micro_batches = kMicroBatches}),
-      {paceline::make_stage(rank, stage)});
+  paceline::Pipeline pipeline(group, paceline::pipeline_schedule("1f1b", ranks, kMicroBatches),
+                              {paceline::make_stage(rank, stage)});
   paceline::optim::Adam optimizer(stage->parameters(), {.lr = 1e-2});
   optimizer.set_model_parts({.model = group});  // the norm is that of the whole model
 

@@ -15,7 +15,7 @@
 #include "paceline/training/models/layers.h"
 #include "paceline/training/optim/optimizer.h"
 #include "paceline/training/train/checkpoints/weights_file.h"
-#include "paceline/training/train/loop.h"
+#include "paceline/training/train/step_gradients.h"
 
 #include "examples/train_gpt/options.h"
 

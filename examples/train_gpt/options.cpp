@@ -249,9 +249,9 @@ Options parse_options(int argc, char** argv) {
     check_hook(options);
     check_pipeline(options);
     const std::string& wire = options.outer.wire;
-    options.outer.step.wire = wire == "int8"   ? paceline::WirePrecision::kInt8
-                              : wire == "bf16" ? paceline::WirePrecision::kBfloat16
-                                               : paceline::WirePrecision::kFloat32;
+    options.outer.step.wire = wire == "int8"   ? at::kChar
+                              : wire == "bf16" ? at::kBFloat16
+                                               : at::kFloat;
   });
   return options;
 }

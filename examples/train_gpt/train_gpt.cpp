@@ -59,7 +59,7 @@ paceline::StateDict weights_for_file(const Options& options, const Text& text,
   paceline::StateDict weights = learner.weights();
   if (group.rank() != 0) return weights;
   return paceline::models::to_hugging_face(gpt_options(options, text.vocabulary), weights,
-                                           {.vocabulary = text.tokenizer->vocabulary_size()});
+                                           text.tokenizer->vocabulary_size());
 }
 
 int run(const Options& options) {
@@ -93,8 +93,8 @@ int run(const Options& options) {
        .test =
            [&] {
              const auto loss = [&](const data::Batch& batch) { return learner->test_loss(batch); };
-             return train::test_result(
-                 train::evaluate_text(*replicas, *test_loader, train::over_all_targets(loss)));
+             return train::test_result(train::evaluate_text(
+                 *replicas, *test_loader, train::CountedLoss::over_all_targets(loss)));
            },
        .after_step = outer ? std::function<void()>([&] { outer->step(); }) : nullptr,
        .weights = [&] { return weights_for_file(options, text, *group, *learner); },

@@ -53,7 +53,7 @@ class Model : public torch::nn::Module {
                                                            const at::Tensor& weight,
                                                            const at::Tensor& bias) {
       const at::Tensor part = logits_of_part(states, weight, bias);
-      return gathers_logits_ ? paceline::gather_from_region(parts_, part, -1) : part;
+      return gathers_logits_ ? paceline::all_gather_autograd(parts_, part, -1) : part;
     };
     return layers;
   }
@@ -70,10 +70,13 @@ class WholeLearner : public Learner {
       : parts_(mesh.group("tp")),
         network_(make_network(options, vocabulary, mesh)),
         optimizer_(train::make_optimizer(options.training.optimizer, network_->parameters())),
-        model_(network_, mesh.group("dp"), averaging(options, *optimizer_)) {
+        model_(paceline::fully_shard(
+            network_, mesh.group("dp"), *optimizer_,
+            {.stage = options.shard,
+             .shard_across_hosts = options.shard_across_hosts,
+             .data_parallel = {.logical_shards = options.training.loading.logical_shards}})) {
     if (parts_->world_size() > 1) {
-      optimizer_->set_model_parts(
-          train::model_parts(*network_, {.model = parts_, .layers = parts_}));
+      optimizer_->set_model_parts(train::model_parts(*network_, parts_, parts_));
     }
     if (const auto hook = train::make_hook(options.training.hook)) model_.register_comm_hook(hook);
   }
@@ -100,15 +103,6 @@ class WholeLearner : public Learner {
     // For dropout: different samples get different random numbers.
     torch::manual_seed(options.training.seed + static_cast<std::uint64_t>(mesh.rank("dp")));
     return network;
-  }
-  static paceline::DistributedDataParallelOptions averaging(const Options& options,
-                                                            paceline::optim::Optimizer& optimizer) {
-    const paceline::DistributedDataParallelOptions plain{
-        .logical_shards = options.training.loading.logical_shards};
-    return paceline::detail::sharded_options(optimizer,
-                                             {.stage = options.shard,
-                                              .shard_across_hosts = options.shard_across_hosts,
-                                              .data_parallel = plain});
   }
 
   const std::shared_ptr<paceline::ProcessGroup> parts_;  // also kept alive by mesh and layers

@@ -20,14 +20,15 @@ using paceline::check;
 
 data::ImageDataset read(const Options& options, data::Split split) {
   const bool is_debians = options.dataset == "fashion-mnist" && options.data_dir.empty();
-  const std::string folder = is_debians ? data::kFashionMnistFolder : options.data_dir;
+  const std::string folder =
+      is_debians ? data::ImageDataset::kFashionMnistFolder : options.data_dir;
   if (options.dataset == "cifar10") return data::load_cifar10(folder, split);
   if (options.dataset == "mnist") return data::load_mnist(folder, split);
   return data::load_fashion_mnist(folder, split);
 }
 
 // Mean and standard deviation of the training images.
-data::TransformOptions normalisation(const std::string& dataset) {
+data::ImageSamplesOptions normalisation(const std::string& dataset) {
   if (dataset == "cifar10")
     return {.mean = {0.4914f, 0.4822f, 0.4465f}, .std = {0.2470f, 0.2435f, 0.2616f}};
   if (dataset == "mnist") return {.mean = {0.1307f}, .std = {0.3081f}};
@@ -35,7 +36,8 @@ data::TransformOptions normalisation(const std::string& dataset) {
 }
 
 Images load_into_memory(const Options& options) {
-  auto transform = normalisation(options.dataset);
+  data::ImageSamplesOptions form = normalisation(options.dataset);
+  form.channels_last = true;
   std::optional<data::ImageDataset> train;
   if (!options.evaluate) train = read(options, data::Split::kTrain);
   const auto test = read(options, data::Split::kTest);
@@ -44,17 +46,15 @@ Images load_into_memory(const Options& options) {
              .channels = test.channels(),
              .height = test.height(),
              .width = test.width(),
-             .testing = std::make_shared<data::ImageSamples>(
-                 test, data::ImageSamplesOptions{.transform = transform, .channels_last = true})};
+             .testing = std::make_shared<data::ImageSamples>(test, form)};
   if (!train) return all;
-  if (options.augment == "crop") transform.crop_padding = options.dataset == "cifar10" ? 4 : 2;
+  if (options.augment == "crop") form.crop_padding = options.dataset == "cifar10" ? 4 : 2;
   // A mirrored digit is not a digit.
-  transform.random_flip = options.augment != "none" && options.dataset != "mnist";
+  form.random_flip = options.augment != "none" && options.dataset != "mnist";
   all.num_training = train->size();
-  all.training = [train = *train, transform](std::uint64_t seed) {
-    return std::make_shared<data::ImageSamples>(
-        train,
-        data::ImageSamplesOptions{.transform = transform, .channels_last = true, .seed = seed});
+  all.training = [train = *train, form](std::uint64_t seed) mutable {
+    form.seed = seed;
+    return std::make_shared<data::ImageSamples>(train, form);
   };
   return all;
 }
@@ -69,7 +69,7 @@ data::ImageFolderOptions folder_options(const Options& options) {
                        .mean = images::kImageNetMean,
                        .std = images::kImageNetStd},
           .channels_last = true,
-          .on_bad_image = options.skip_damaged ? data::OnBadImage::kSkip : data::OnBadImage::kFail};
+          .skip_bad_images = options.skip_damaged};
 }
 
 std::shared_ptr<const data::ImageFolder> open_training_folder(const Options& options,

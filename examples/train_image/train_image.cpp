@@ -66,8 +66,9 @@ int run(const Options& options) {
       paceline::load_weights(weights, paceline::read_weights(flags.run.weights));
     });
   }
-  paceline::DistributedDataParallel<Model> model(network, group,
-                                                 {.logical_shards = flags.loading.logical_shards});
+  const paceline::DistributedDataParallelOptions averaging{.logical_shards =
+                                                               flags.loading.logical_shards};
+  paceline::DistributedDataParallel<Model> model(network, group, averaging);
 
   const auto test_loader = make_test_loader(options, images, *group);
   const auto test = [&] {
@@ -84,7 +85,8 @@ int run(const Options& options) {
     // The optimizer is not sharded: it would send whole parameters, uncompressed.
     model.register_comm_hook(hook);
   } else {
-    optimizer->shard(group);
+    model =
+        paceline::fully_shard(network, group, *optimizer, {.stage = 1, .data_parallel = averaging});
   }
   const auto loss = [&](const data::Batch& batch) {
     const at::Tensor logits = model(batch.data);

@@ -68,8 +68,7 @@ class Recommender {
       : options_(options),
         data_(data),
         group_(job.trainers()),
-        embedding_(job.open_rows("ids", row_options()),
-                   tables::RemoteEmbeddingOptions{.gradient_scale = 1.0 / group_->world_size()}),
+        embedding_(job.open_rows("ids", row_options()), 1.0 / group_->world_size()),
         dense_(make_dense()),
         model_(dense_.ptr(), group_),
         adam_(dense_->parameters(), options.lr) {}
@@ -120,7 +119,7 @@ class Recommender {
 
   // Collective. The closing table, on the first trainer.
   std::string report(double auc, Seconds trained) const {
-    const tables::TableStats stats = embedding_->rows().stats();
+    const tables::Rows::Stats stats = embedding_->rows().stats();
     const auto sum = [&](double value) { return paceline::all_reduce_value(*group_, value); };
     const double width = static_cast<double>(options_.model.width) * sizeof(float);
     const double pulled = sum(static_cast<double>(stats.pulled_ids)) * width;

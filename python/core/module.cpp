@@ -8,6 +8,7 @@
 
 #include "paceline/engine/collectives/op.h"
 #include "paceline/engine/core/dtype.h"
+#include "paceline/engine/telemetry/crash_reporter.h"
 
 #include "python/core/group.h"
 #include "python/core/interrupts.h"
@@ -99,6 +100,7 @@ NB_MODULE(_core, module) {
   using namespace paceline::python;
   module.doc() = "The engine of Paceline: groups and collectives on memory.";
   nanobind::set_leak_warnings(false);  // PyTorch keeps some groups until the process ends
+  do_not_report_uncaught_errors();     // how the process ends is Python's matter
   remember_main_thread();
   add_error(module);
   add_operation(module);

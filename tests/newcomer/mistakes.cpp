@@ -13,13 +13,11 @@
 //   extra-call          rank 0 sums up the loss once more, at the end
 //   unequal-batches     rank 1 leaves out the last batch of an epoch
 //   unused-parameter    a layer takes no part in the loss, although every layer must
-//   saves-everywhere    every rank saves checkpoints into one folder
 //   evaluates-alone     rank 0 evaluates the model between two steps, with gradients
 
 #include <cstdio>
 #include <functional>
 #include <map>
-#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -73,8 +71,6 @@ int main(int argc, char** argv) {
   net->uses_spare = !makes("unused-parameter");
   paceline::DistributedDataParallel model(net, group,
                                           {.require_all_used = makes("unused-parameter")});
-  std::optional<paceline::CheckpointDirectory> checkpoints;
-  if (makes("saves-everywhere")) checkpoints.emplace("checkpoints");
   torch::optim::SGD optimizer(model->parameters(), 0.05);
 
   float loss_sum = 0;

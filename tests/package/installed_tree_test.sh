@@ -28,6 +28,9 @@ if [ "$with_libtorch" = ON ]; then
   [ "$names" = "8 steps, 9 weights, told" ] || { echo "FAILED: data_parallel_names: $names"; exit 1; }
   "$python" "$here/count_names.py" "$here/../.." "$consumer/data_parallel_names.cpp" 40
   "$python" "$here/compile_with_installed.py" "$work/build" mistakes "$here"/mistakes/*.cpp
+  # Two programs to copy; package.programs has all of them.
+  examples=$here/../../examples
+  "$python" "$here/compile_with_installed.py" "$work/build" programs "$examples/05_libtorch_parts.cpp" "$examples/recipes/checkpoint_loop.cpp"
   "$cmake" -S "$(dirname "$0")/../../examples/project" -B "$work/copied" -G Ninja -DCMAKE_PREFIX_PATH="$work/prefix" >>"$work/log" 2>&1 &&
     "$cmake" --build "$work/copied" >>"$work/log" 2>&1 || { tail -n 30 "$work/log"; exit 1; }
   "$work/prefix/bin/paceline" run --nproc-per-node 2 "$work/copied/train" | grep -qx 'y = [23]\.[0-9]* x + [01]\.[0-9]*' ||

@@ -196,8 +196,9 @@ TEST(ImagesParity, random_regions_are_distributed_as_torchvisions) {
     SampleRandom random(3, 0, count++);
     int drawn = 0;
     for (int i = 0; i < 8000; ++i) {
-      const Region region = what == "crop" ? random_resized_crop(size, {}, random)
-                                           : random_erasing(size, {.probability = 1}, random);
+      const Region region = what == "crop"
+                                ? random_resized_crop(size, {0.08, 1}, {3.0 / 4, 4.0 / 3}, random)
+                                : random_erasing(size, {.probability = 1}, random);
       if (region.width == 0) continue;
       ++drawn;
       const std::array<int, 4> values = {region.y, region.x, region.height, region.width};

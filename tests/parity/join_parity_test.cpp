@@ -9,6 +9,7 @@
 #include <string>
 
 #include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/join.h"
 
@@ -39,23 +40,24 @@ class JoinParity : public DdpReferenceTest<JoinParity> {
     DistributedDataParallel model(net, shared);
     const auto trained = trained_of(*net);
     optim::SGD optimizer(trained, {.lr = 0.05, .momentum = 0.9});
-    if (steps == Steps::kSharded) optimizer.shard(shared);
+    if (steps == Steps::kSharded) core_of(optimizer).shard(shared);
     double largest = 0;
-    join(model, steps == Steps::kNoneAfterTheEnd ? nullptr : &optimizer,
-         [&] {
-           for (std::int64_t step = 0; step < (rank == 0 ? 13 : kDdpSteps); ++step) {
-             drop_gradients(trained);
-             const auto loss = torch::nn::functional::cross_entropy(
-                 model(all_inputs[step][rank], true), all_labels[step][rank]);
-             loss.backward();
-             optimizer.step();
-             largest = std::max(
-                 largest, require_same_loss(fmt::format("{}, rank {}, step {}", name, rank, step),
-                                            loss.item<float>(), losses[rank][step].item<float>(),
-                                            kJoinTolerance));
-           }
-         },
-         {.divide_by_initial_world_size = name == "join"});
+    join(
+        model, steps == Steps::kNoneAfterTheEnd ? nullptr : &optimizer,
+        [&] {
+          for (std::int64_t step = 0; step < (rank == 0 ? 13 : kDdpSteps); ++step) {
+            drop_gradients(trained);
+            const auto loss = torch::nn::functional::cross_entropy(
+                model(all_inputs[step][rank], true), all_labels[step][rank]);
+            loss.backward();
+            optimizer.step();
+            largest = std::max(
+                largest, require_same_loss(fmt::format("{}, rank {}, step {}", name, rank, step),
+                                           loss.item<float>(), losses[rank][step].item<float>(),
+                                           kJoinTolerance));
+          }
+        },
+        name == "join");
     return fmt::format("{:.1e}, weights {:.1e}", largest,
                        require_weights(name, *net, kJoinTolerance));
   }

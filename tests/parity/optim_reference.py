@@ -209,7 +209,6 @@ def defaults():
     write("defaults.sgd_rate", [rate] if isinstance(rate, float) else [])
     ema = getattr(torch.optim.swa_utils, "get_ema_multi_avg_fn", None)
     write("defaults.ema", of(ema, "decay") if ema else [])
-    write("defaults.clip", [float(value) for value in of(torch.nn.utils.clip_grad_norm_, "norm_type", "error_if_nonfinite")])
     write("defaults.step", of(lr_scheduler.StepLR.__init__, "gamma") + of(lr_scheduler.MultiStepLR.__init__, "gamma"))
     write("defaults.cosine", of(lr_scheduler.CosineAnnealingLR.__init__, "eta_min") + of(lr_scheduler.LinearLR.__init__, "start_factor"))
     write("defaults.one_cycle", [float(value) for value in of(

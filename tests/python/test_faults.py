@@ -26,6 +26,8 @@ def test_a_rank_that_is_killed_is_named(start):
         assert kind == "DistBackendError"
         assert "rank 1" in text and "all_reduce" in text, text
         assert ranks[number].results[0]["seconds"] < 5
+        attributes = ranks[number].results[1]
+        assert attributes["operation"] == "all_reduce" and attributes["group"] == "world", attributes
 
 
 def test_a_rank_that_is_stopped_is_named_after_the_timeout(start):
@@ -73,6 +75,7 @@ def test_tensors_that_cannot_be_are_refused_before_anything_is_sent(start):
         "complex": "view_as_real",
         "sparse": "to_dense",
         "meta": "unsupported device type meta",
+        "cuda": 'init_process_group("cpu:paceline,cuda:...")',
         "bitwise": "bit_and is not defined for float32",
         "size": "the output has 5 elements, not 2 times the 2 of the input",
     }
@@ -89,13 +92,30 @@ def test_two_groups_of_the_same_ranks_do_not_mix(start):
         assert errors(rank) == [None, None], rank.out
 
 
-def test_a_store_that_dies_is_an_error_that_says_so(start):
+def test_a_second_group_of_one_name_in_one_store_is_refused_and_the_first_still_works(start):
+    for rank in start(2, "faults.py", "two_groups_in_one_place").wait():
+        (kind, text), first = errors(rank)
+        assert first is None
+        assert kind == "DistBackendError" and "forming group one name" in text and "another name, or close the first" in text, text
+
+
+def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    ranks = start(2, "faults.py", "store_that_dies", port).wait()
+        return probe.getsockname()[1]
+
+
+def test_a_store_that_dies_is_an_error_that_says_so(start):
+    ranks = start(2, "faults.py", "store_that_dies", free_port()).wait()
     kind, text = only_error(ranks[1])
     assert kind == "DistBackendError" and "store in which the ranks meet" in text, text
+
+
+def test_a_store_that_dies_later_does_not_disturb_the_group(start):
+    for rank in start(3, "faults.py", "store_that_dies_later", free_port()).wait()[:2]:
+        after, (kind, _) = errors(rank)
+        assert after is None
+        assert kind in ("DistBackendError", "DistNetworkError", "DistStoreError"), rank.out
 
 
 def test_a_forked_worker_gets_an_error_and_the_loader_works(start):
@@ -108,9 +128,26 @@ def test_a_forked_worker_gets_an_error_and_the_loader_works(start):
 
 def test_an_exit_with_work_in_flight_ends_in_order(start):
     begin = time.monotonic()
-    ranks = start(2, "faults.py", "exit_with_work_in_flight", own_interpreters=True).wait(60)
+    ranks = start(2, "faults.py", "exit_with_work_in_flight", own_interpreters=True).wait()
     assert [rank.code for rank in ranks] == [0, 0], [rank.out for rank in ranks]
-    assert time.monotonic() - begin < 40
+    assert time.monotonic() - begin < 90  # most of it is the start of two interpreters on a busy machine
+
+
+def test_an_exit_without_destroying_the_groups_ends_in_order(start):
+    ranks = start(2, "faults.py", "exit_without_destroying_groups", own_interpreters=True).wait()
+    assert [rank.code for rank in ranks] == [0, 0], [rank.out for rank in ranks]
+
+
+def test_a_group_forms_again_in_the_same_store(start):
+    for rank in start(2, "faults.py", "groups_that_form_again").wait():
+        assert errors(rank) == [None] * 3 and rank.code == 0, rank.out
+
+
+def test_debugging_in_detail_shows_both_calls_and_the_group_still_works(start):
+    for rank in start(2, "faults.py", "calls_that_differ_with_debugging").wait():
+        (_, text), after = errors(rank)
+        assert after is None, rank.out
+        assert "[4]" in text and "[5]" in text and "Collectives differ in the following" in text, text
 
 
 def test_a_dev_shm_of_64_kb_is_enough(start):
@@ -126,7 +163,8 @@ def test_ctrl_c_is_a_keyboard_interrupt_within_a_second(start, fault):
     ranks = start(2, "faults.py", fault).wait()
     kind, _ = only_error(ranks[0])
     assert kind == "KeyboardInterrupt", ranks[0].out
-    assert ranks[0].results[0]["seconds"] < 2.5
+    pressed = 1 if fault == "interrupted_while_the_group_forms" else 0.5
+    assert ranks[0].results[0]["seconds"] < pressed + 1
     if fault == "interrupted":
         kind, text = only_error(ranks[1])
         assert kind == "DistBackendError" and "Ctrl-C" in text, text

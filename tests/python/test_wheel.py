@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+import torch.distributed as dist
 
 import paceline
 
@@ -42,6 +43,19 @@ def test_importing_it_takes_less_than_50_ms():
     assert min(float(run(sys.executable, "-c", program).stdout) for _ in range(5)) < 0.05
 
 
+def test_importing_it_leaves_the_handlers_of_the_process_alone():
+    program = """
+import ctypes, signal
+find = ctypes.CDLL("libstdc++.so.6")._ZSt13get_terminatev
+find.restype = ctypes.c_void_p
+before = find(), [signal.getsignal(number) for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGTERM)]
+import paceline
+assert before == (find(), [signal.getsignal(number) for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGTERM)])
+"""
+    result = run(sys.executable, "-c", program)
+    assert result.returncode == 0, result.stderr
+
+
 def test_the_command_is_the_program_in_the_wheel():
     version = run(COMMAND, "--version")
     assert version.returncode == 0 and paceline.__version__ in version.stdout
@@ -69,6 +83,30 @@ def test_arrays_of_numpy(size):
     outcome = run(COMMAND, "run", "--nproc-per-node", size, "--all-ranks", PROGRAMS / "arrays.py")
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
     assert outcome.stdout.count("all is well") == size
+
+
+def test_without_torch_the_error_says_so_and_arrays_still_work():
+    outcome = run(sys.executable, "-c", "import sys; sys.modules['torch'] = None; import paceline.numpy; import paceline.torch")
+    assert outcome.returncode == 1 and "Traceback" in outcome.stderr
+    assert "ImportError: paceline.torch needs torch 2.6 or later, which cannot be imported" in outcome.stderr, outcome.stderr
+
+
+def test_a_torch_that_is_too_old_is_refused():
+    outcome = run(sys.executable, "-c", "import torch; torch.__version__ = '2.5.1+cpu'; import paceline.torch")
+    assert outcome.returncode == 1
+    assert "ImportError: paceline.torch needs torch 2.6 or later, and this is torch 2.5.1+cpu" in outcome.stderr, outcome.stderr
+
+
+@pytest.mark.skipif(not hasattr(dist.Backend, "_ensure_backend_registered"), reason="an earlier torch lacks what a later one is asked for")
+def test_a_torch_that_is_newer_than_known_causes_a_warning_and_is_tried(tmp_path):
+    program = (
+        "import torch, torch.distributed as dist; torch.__version__ = '2.99.0'\n"
+        f"dist.init_process_group('paceline', store=dist.FileStore('{tmp_path}/store', 1), rank=0, world_size=1)\n"
+        "dist.all_reduce(tensor := torch.ones(1)); print(tensor.item()); dist.destroy_process_group()"
+    )
+    outcome = run(sys.executable, "-c", program)
+    assert outcome.returncode == 0 and outcome.stdout == "1.0\n", outcome.stderr
+    assert "UserWarning: paceline.torch is tested with torch 2.6 to 2.15, and this is torch 2.99.0" in outcome.stderr, outcome.stderr
 
 
 def test_torchrun_is_there():

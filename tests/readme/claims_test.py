@@ -93,7 +93,7 @@ table = re.search(r"^\| label \|.*?\n\n", contributing, re.M | re.S)
 compare("labels", set(re.findall(r"^\| `(\w+)` \|", table[0] if table else "", re.M)), labels - rooms)
 
 FORMATS = {
-    "telemetry/flight_file.h": "telemetry", "telemetry/call_gauge_file.h": "telemetry", "telemetry/step_log.cpp": "telemetry",
+    "telemetry/flight_file.h": "telemetry", "telemetry/call_gauge_file.h": "telemetry", "telemetry/step_gauge.cpp": "telemetry",
     "store/file_store.cpp": "store", "collectives/backends/paceline/group_share.h": "transport",
 }
 for source, room in FORMATS.items():

@@ -40,13 +40,14 @@ Memory OwnContestant::allocate(MemoryKind kind, std::size_t bytes) {
 }
 
 void OwnContestant::run(const Collective& call) {
-  const int rank = group_->rank(), size = group_->world_size();
+  EngineGroup& group = engine(*group_);
+  const int rank = group.rank(), size = group.world_size();
   Call made{.op = call.op, .root = call.root};
   made.input = {call.input, elements_in(call, rank, size), call.dtype};
   made.output = {call.output, elements_out(call, rank, size), call.dtype};
   if (call.op == Op::kSend) {
-    const WorkPtr sent = group_->isend(made.input, (rank + 1) % size);
-    group_->recv(made.output, (rank + size - 1) % size);
+    const WorkPtr sent = group.isend(made.input, (rank + 1) % size);
+    group.recv(made.output, (rank + size - 1) % size);
     return sent->wait();
   }
   // broadcast and reduce have one buffer.
@@ -58,7 +59,7 @@ void OwnContestant::run(const Collective& call) {
   // all counts are equal.
   made.counts = made.receive_counts =
       call.counts.first(std::min(call.counts.size(), static_cast<std::size_t>(size)));
-  engine(*group_).run(made);
+  group.run(made);
 }
 
 void OwnContestant::run_coalesced(const Collective& call, std::size_t parts) {

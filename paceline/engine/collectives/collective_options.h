@@ -1,7 +1,7 @@
 #pragma once
 
-// The last argument of every operation of a group, on buffers (group/operations.h) and on tensors
-// (paceline/training/tensor/collectives.h).
+// The last argument of every operation of a group, on buffers (group/process_group.h) and on
+// tensors (paceline/training/tensor/collectives.h).
 //
 //   group->barrier({.timeout = 10s});
 //   auto work = all_reduce(group, gradient, ReduceOp::kMean, {.async_op = true});

@@ -63,24 +63,14 @@ class Error : public std::runtime_error {
 
 // Error(kCorrupt) about the state of this job itself: parameters that should be equal on all ranks
 // differ, or an optimizer's state is not what the optimizer wrote. No step may be taken with this
-// state, and it must not be saved. A program that this error ends exits with kStateDamaged.
+// state, and it must not be saved. A program that this error ends exits with 86.
 class DamagedState : public Error {
  public:
   explicit DamagedState(const std::string& message) : Error(ErrorCode::kCorrupt, message) {}
 };
 
-// Exit codes that tell the starter of a program what to do next. docs/launching.md has the table
-// of all endings, and of what `paceline run` does then; error_text.h has the rest.
-//
 // "Stopped as agreed, everything is saved, start me again": the exit code of a rank that ends
 // because of AgreedStop. `paceline run` exits with it when all ranks end so; it is not a failure.
 inline constexpr int kStoppedAsAgreed = 85;
-
-// A DamagedState ended the rank. `paceline run --on-damage` sets what then happens.
-inline constexpr int kStateDamaged = 86;
-
-// The exit code of a program that this exception ends: kStateDamaged for a
-// DamagedState, kExitUsage for an Error that is kInvalid or kUnsupported, and 1 for any other.
-int exit_code_of(const std::exception& error);
 
 }  // namespace paceline

@@ -4,6 +4,7 @@
 //
 // Thread safety: the functions may be called from any thread.
 
+#include <exception>
 #include <string>
 
 #include "paceline/engine/core/error.h"
@@ -30,6 +31,13 @@ Error said_by(const std::string& who, const std::string& doing, const Error& err
 inline constexpr int kExitUsage = 2;
 // The caller must change something outside the call. Used only by the command `paceline`.
 inline constexpr int kExitEnvironment = 3;
+
+// A DamagedState ended the rank. `paceline run --on-damage` sets what then happens.
+inline constexpr int kStateDamaged = 86;
+
+// The exit code of a program that this exception ends: kStateDamaged for a DamagedState, kExitUsage
+// for an Error that is kInvalid or kUnsupported, and 1 for any other.
+int exit_code_of(const std::exception& error);
 
 // The numbers that shells use: a program was found but cannot be executed, or was not found.
 inline constexpr int kExitNotExecutable = 126;

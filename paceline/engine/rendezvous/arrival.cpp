@@ -115,10 +115,13 @@ void Arrival::claim_place() {
   const auto mine = own_claim();
   const auto taken_by = store_->compare_set(place(who_.rank), "", mine);
   if (taken_by == mine) return;
+  const bool is_own = claimant(taken_by) == claimant(mine);
   const Error error(ErrorCode::kInvalid,
-                    fmt::format("rank {} is claimed twice: by {} and by {}. Give every process its "
-                                "own RANK",
-                                who_.rank, claimant(taken_by), claimant(mine)),
+                    fmt::format("rank {} is claimed twice: by {} and by {}. {}", who_.rank,
+                                claimant(taken_by), claimant(mine),
+                                is_own ? "Give the second group of this process another name, or "
+                                         "close the first one"
+                                       : "Give every process its own RANK"),
                     {.ranks = {who_.rank}});
   give_up(error);
   throw error;

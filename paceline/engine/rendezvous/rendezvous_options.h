@@ -20,7 +20,7 @@ struct RendezvousOptions {
   std::optional<int> world_size = {};
   std::shared_ptr<Store> store = {};  // needs rank and world_size; replaces init_method
   std::optional<Secret> secret = {};  // overrides PACELINE_SECRET_FD and PACELINE_SECRET_FILE
-  std::chrono::milliseconds timeout = kDefaultStoreTimeout;
+  std::chrono::milliseconds timeout = Store::kDefaultTimeout;
 };
 
 }  // namespace paceline

@@ -14,14 +14,14 @@
 
 namespace paceline::rpc {
 
-enum class Executed : std::uint8_t {
-  kNo,       // the handler did not run and never will
-  kUnknown,  // the handler may have run, or may still run
-  kYes,      // the handler ran and failed; the text is its error
-};
-
 class CallError : public Error {
  public:
+  enum class Executed : std::uint8_t {
+    kNo,       // the handler did not run and never will
+    kUnknown,  // the handler may have run, or may still run
+    kYes,      // the handler ran and failed; the text is its error
+  };
+
   CallError(ErrorCode code, Executed executed, std::string worker, std::string method,
             const std::string& message, std::optional<std::chrono::milliseconds> deadline = {})
       : Error(code, message, {.operation = std::move(method), .deadline = deadline}),

@@ -96,8 +96,8 @@ void Caller::begin_locked(const PendingPointer& call) {
 // Ends a call that has not begun. Requires: the mutex is held.
 void Caller::refuse_locked(PendingCall& call) {
   call.error_ =
-      CallError(is_closed_ ? ErrorCode::kInvalid : ErrorCode::kTimeout, Executed::kNo, name_,
-                std::string(call.target_.method),
+      CallError(is_closed_ ? ErrorCode::kInvalid : ErrorCode::kTimeout, CallError::Executed::kNo,
+                name_, std::string(call.target_.method),
                 fmt::format("{}: {} of worker {} was not sent: {}; it was not executed",
                             setup_->self.name, call.target_.method, name_,
                             is_closed_ ? "this worker has left"
@@ -145,7 +145,7 @@ void Caller::tell(const CallTarget& target, OutgoingPointer request) {
       num_told_ - num_handled_ >= max_calls_ || (bytes > 0 && bytes + size > max_bytes_);
   if (is_closed_ || is_full) {
     throw CallError(
-        ErrorCode::kSystem, Executed::kNo, name_, std::string(target.method),
+        ErrorCode::kSystem, CallError::Executed::kNo, name_, std::string(target.method),
         fmt::format("{}: {} of worker {} was not sent: {}", setup_->self.name, target.method, name_,
                     is_closed_ ? "this worker has left"
                                : fmt::format("{} wait for its handlers; slow down{}",
@@ -257,7 +257,7 @@ CallError Caller::error_of(const CallTarget& target, Deadline deadline, CallEnd 
   const bool did_not_run = end == CallEnd::kNotExecuted;
   return {
       is_late ? ErrorCode::kTimeout : why_code_,
-      did_not_run ? Executed::kNo : Executed::kUnknown,
+      did_not_run ? CallError::Executed::kNo : CallError::Executed::kUnknown,
       name_,
       std::string(target.method),
       fmt::format("{}: {} of worker {} failed: {}{}; {}", setup_->self.name, target.method, name_,

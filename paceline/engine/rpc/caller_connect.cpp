@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <utility>
 
+#include <poll.h>
 #include <sys/epoll.h>
 
 #include "paceline/engine/core/authentication.h"
@@ -63,13 +64,14 @@ void Caller::connect() {
       why_code_ = ErrorCode::kInvalid;
       return want_connection_locked(kNameless);
     }
-    if (callee->state == WorkerState::kPresent) return connect_to(*callee);
+    if (callee->state == WorkerInfo::State::kPresent) return connect_to(*callee);
     {
       const Lock lock(mutex_);
       is_connecting_ = false;
     }
-    end_all(callee->state == WorkerState::kLeft ? "the worker has left" : "the worker is lost",
-            ErrorCode::kPeerLost, true);
+    end_all(
+        callee->state == WorkerInfo::State::kLeft ? "the worker has left" : "the worker is lost",
+        ErrorCode::kPeerLost, true);
   } catch (const CalleeGone&) {
     {
       const Lock lock(mutex_);
@@ -101,21 +103,23 @@ std::pair<Fd, std::unique_ptr<Cipher>> Caller::make_connection(const WorkerEntry
         "{} encrypts and {} does not: start all workers with --encrypt (PACELINE_ENCRYPT=1), or "
         "none",
         callee.encrypts ? callee.name : self.name, callee.encrypts ? self.name : callee.name);
-  Fd socket;
-  if (callee.shares_host_with(self)) {
-    auto attempt = ConnectAttempt::to_unix(callee.unix_name);
-    const int error = attempt.go_on();
-    // A name in the abstract namespace disappears with its process, so a refusal is final.
-    if (error == ECONNREFUSED) {
-      setup_->directory->change(callee, WorkerState::kLost);
-      throw CalleeGone();
-    }
-    if (error != 0) throw system_error("connecting to worker " + name_, error);
-    socket = attempt.take();
-  } else {
-    socket = connect_tcp({callee.tcp_host, callee.tcp_port}, deadline);
-    prepare_tcp(socket);
+  const bool is_near = callee.shares_host_with(self);
+  auto attempt = is_near ? ConnectAttempt::to_unix(callee.unix_name)
+                         : ConnectAttempt({callee.tcp_host, callee.tcp_port});
+  int error = attempt.go_on();
+  while (error == EINPROGRESS) {
+    error = wait_ready(attempt.socket().get(), POLLOUT, deadline) ? attempt.go_on() : ETIMEDOUT;
   }
+  // A worker listens until its process ends, also while it is frozen, and nobody else may take its
+  // name of a Unix socket. So a refusal is final. If the port now belongs to another program, the
+  // handshake fails.
+  if (error == ECONNREFUSED) {
+    setup_->directory->change(callee, WorkerInfo::State::kLost);
+    throw CalleeGone();
+  }
+  if (error != 0) throw system_error("connecting to worker " + name_, error);
+  Fd socket = attempt.take();
+  if (!is_near) prepare_tcp(socket);
   const bool encrypts = is_encrypted(callee, self);
   const auto keys = encrypts ? HandshakeHalf::Keys::kAgree : HandshakeHalf::Keys::kNone;
   ClientHandshake handshake(setup_->key, connection_context(callee, encrypts), "worker " + name_,

@@ -298,12 +298,13 @@ void Caller::set_failed_reply(PendingCall& call, ReplyStatus status, const Paylo
                          : status == ReplyStatus::kLeaving    ? ErrorCode::kPeerLost
                          : status == ReplyStatus::kBusy       ? ErrorCode::kSystem
                                                               : ErrorCode::kTimeout;
-  call.error_.emplace(code, ran ? Executed::kYes : Executed::kNo, name_, method, message);
+  call.error_.emplace(code, ran ? CallError::Executed::kYes : CallError::Executed::kNo, name_,
+                      method, message);
 }
 
 CallError Caller::unreadable_reply(const PendingCall& call, const std::string& why) const {
   const std::string method(call.target().method);
-  return {ErrorCode::kCorrupt, Executed::kYes, name_, method,
+  return {ErrorCode::kCorrupt, CallError::Executed::kYes, name_, method,
           fmt::format("{}: {} of worker {} was executed, and its reply cannot be read: {}",
                       setup_->self.name, method, name_, why)};
 }

@@ -27,11 +27,13 @@ struct Nothing {
   static auto fields(auto& /*self*/) { return std::tie(); }
 };
 
-inline constexpr std::chrono::milliseconds kDefaultDeadline = std::chrono::seconds(60);
-
 struct CallOptions {
   std::optional<std::chrono::milliseconds> deadline{};  // default: JoinOptions::deadline
 };
+
+namespace detail {
+
+inline constexpr std::chrono::milliseconds kDefaultDeadline = std::chrono::seconds(60);
 
 // Reads a message that has arrived. The result may refer to memory of the payload.
 template <Message T>
@@ -41,6 +43,8 @@ T read_payload(const Payload& payload, ReferenceTable* references, Deadline dead
   if (!in.references().empty()) references->confirm(in.references(), deadline);
   return message;
 }
+
+}  // namespace detail
 
 // The future reply of a call. Destroying it gives up the call.
 //
@@ -90,7 +94,7 @@ class Future {
  private:
   Reply read(Payload& reply) {
     OutgoingPointer& own = reply.in_memory();
-    if (!own) return read_payload<Reply>(reply, references_.get(), call_->deadline());
+    if (!own) return detail::read_payload<Reply>(reply, references_.get(), call_->deadline());
     if (const Reply* object = own->object<Reply>()) {
       // If only this Future owns the object, it can be moved; the callee may keep it for a while.
       if (own.use_count() == 1) return std::move(const_cast<Reply&>(*object));
@@ -108,6 +112,8 @@ class Future {
   std::vector<std::byte>
       rewritten_;  // the bytes of a reply from this worker itself, of another type
 };
+
+namespace detail {
 
 // The request of a call at its handler: read from bytes, or the caller's own object.
 template <Message T>
@@ -139,15 +145,19 @@ class RequestOf {
   const T* object_ = nullptr;
 };
 
+}  // namespace detail
+
 // A handler's duty to answer, which it may pass on to another thread or a queue. The handler's
 // request lives as long as the Answer. Destroying it without an answer fails the call.
 //
 // Thread safety: one thread at a time may use it.
 template <Message Reply>
 class Answer {
- public:
+ public:  // internal
   Answer(std::shared_ptr<Incoming> call, std::shared_ptr<const void> request)
       : call_(std::move(call)), request_(std::move(request)) {}
+
+ public:
   Answer(Answer&&) noexcept = default;
   Answer& operator=(Answer&&) noexcept = default;
   ~Answer() {
@@ -163,6 +173,8 @@ class Answer {
   std::shared_ptr<Incoming> call_;
   std::shared_ptr<const void> request_;
 };
+
+namespace detail {
 
 // The effect that a method declares.
 template <class M>
@@ -224,5 +236,7 @@ void tell_call(Caller& caller, ReferenceTable& references, const CallTarget& tar
   }
   caller.tell(target, std::move(outgoing));
 }
+
+}  // namespace detail
 
 }  // namespace paceline::rpc

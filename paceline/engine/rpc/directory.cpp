@@ -51,7 +51,7 @@ void Directory::enter(const WorkerEntry& self) {
     const std::string there = store_->compare_set(key, before, to_value(self));
     if (there == to_value(self)) break;
     const WorkerEntry other = from_value(there);
-    check(other.state != WorkerState::kPresent,
+    check(other.state != WorkerInfo::State::kPresent,
           "join: a worker named '{}' is present (role {}); every worker needs a name of its own",
           self.name, other.role);
     before = there;
@@ -59,16 +59,16 @@ void Directory::enter(const WorkerEntry& self) {
   tell_everybody(self.name);
 }
 
-void Directory::change(const WorkerEntry& entry, WorkerState state) {
+void Directory::change(const WorkerEntry& entry, WorkerInfo::State state) {
   WorkerEntry changed = entry;
   changed.state = state;
   const std::string after = to_value(changed);
   WorkerEntry present = entry;
-  present.state = WorkerState::kPresent;
+  present.state = WorkerInfo::State::kPresent;
   const std::string before = to_value(present);
   if (store_->compare_set(key_of(entry.name), before, after) != after) return;
   tell_everybody(entry.name);
-  if (state == WorkerState::kLeft) store_->delete_key(key_of_beats(entry));
+  if (state == WorkerInfo::State::kLeft) store_->delete_key(key_of_beats(entry));
 }
 
 std::optional<WorkerEntry> Directory::find(const std::string& name) {
@@ -101,7 +101,7 @@ std::vector<WorkerEntry> Directory::all() {
 std::string Directory::nobody(const std::string& name) {
   std::vector<std::string> present;
   for (const auto& entry : all()) {
-    if (entry.state == WorkerState::kPresent) present.push_back(entry.name);
+    if (entry.state == WorkerInfo::State::kPresent) present.push_back(entry.name);
   }
   const std::string meant = nearest(name, present);
   return fmt::format("no worker is named '{}'{}", name,
@@ -119,7 +119,8 @@ std::vector<WorkerEntry> Directory::look_around(const WorkerEntry& self, LeaseTi
   for (const auto& entry : changed) {
     known_[entry.name] = entry;
     // If other workers declared this worker lost while its process was frozen, it enters again.
-    if (entry.incarnation == self.incarnation && entry.state == WorkerState::kLost) enter(self);
+    if (entry.incarnation == self.incarnation && entry.state == WorkerInfo::State::kLost)
+      enter(self);
   }
   look_after_next(self, now);
   last_look_ = now;
@@ -135,7 +136,7 @@ void Directory::beat(const WorkerEntry& self, LeaseTime now) {
 void Directory::look_after_next(const WorkerEntry& self, LeaseTime now) {
   // If this worker was lost, another process may have its name now.
   const auto is_other = [&](const WorkerEntry& entry) {
-    return entry.state == WorkerState::kPresent && entry.incarnation != self.incarnation;
+    return entry.state == WorkerInfo::State::kPresent && entry.incarnation != self.incarnation;
   };
   const WorkerEntry* next = nullptr;  // the next one in order of names, cyclically
   for (const auto& [name, entry] : known_) {
@@ -143,14 +144,14 @@ void Directory::look_after_next(const WorkerEntry& self, LeaseTime now) {
     if (next == nullptr || (next->name < self.name && name > self.name)) next = &entry;
   }
   if (next == nullptr) return;
-  if (is_gone(*next)) return change(*next, WorkerState::kLost);
+  if (is_gone(*next)) return change(*next, WorkerInfo::State::kLost);
   const std::int64_t beats = store_->add(key_of_beats(*next), 0);
   // If this worker stood still itself, it cannot tell how long the other one was silent.
   const bool has_looked = now - last_look_ < lease_ / 2;
   if (!has_looked || next_.incarnation != next->incarnation || next_.beats != beats) {
     next_ = {next->incarnation, beats, now};
   } else if (now - next_.since >= lease_) {
-    change(*next, WorkerState::kLost);
+    change(*next, WorkerInfo::State::kLost);
   }
 }
 

@@ -22,15 +22,15 @@
 
 namespace paceline::rpc {
 
-enum class WorkerState : std::uint8_t {
-  kPresent,
-  kLeft,  // it called leave()
-  kLost,  // its process ended in another way, or it was silent for a lease
-};
-
 struct WorkerInfo {
+  enum class State : std::uint8_t {
+    kPresent,
+    kLeft,  // it called leave()
+    kLost,  // its process ended in another way, or it was silent for a lease
+  };
+
   std::string name, role;
-  WorkerState state{};
+  State state{};
   bool operator==(const WorkerInfo&) const = default;
 };
 
@@ -54,7 +54,7 @@ struct WorkerEntry {
   std::uint16_t tcp_port = 0;
   std::uint64_t max_message = 0;  // the largest message that it accepts, in bytes
   bool encrypts = false;          // on connections to other hosts
-  WorkerState state{};
+  WorkerInfo::State state{};
   static auto fields(auto& self) {
     return std::tie(self.name, self.role, self.incarnation, self.host, self.part,
                     self.pid_namespace, self.pid, self.start_ticks, self.unix_name, self.tcp_host,
@@ -85,7 +85,7 @@ class Directory {
   // Enters a worker. Throws Error(kInvalid) if a worker of this name is present.
   void enter(const WorkerEntry& self);
   // Writes `state`, unless the name now belongs to another incarnation or is no longer present.
-  void change(const WorkerEntry& entry, WorkerState state);
+  void change(const WorkerEntry& entry, WorkerInfo::State state);
   std::optional<WorkerEntry> find(const std::string& name);
   // All entries, including workers that have left.
   std::vector<WorkerEntry> all();

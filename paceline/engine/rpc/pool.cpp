@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <iterator>
+#include <optional>
 #include <utility>
 
 #include <sys/epoll.h>
@@ -23,6 +24,10 @@ constexpr std::uint64_t kWakeId = 0, kTimerId = 1;  // ids of the pool's own des
 // The interval at which a waiting thread checks the queue while it has tasks, or had some recently.
 constexpr std::chrono::microseconds kLook(50);
 constexpr int kMostQuietLooks = 10;
+// A thread that stays with a source is checked less and less often while it keeps moving: the
+// interval doubles after so many checks, up to kRareLook.
+constexpr int kLooksBeforeDoubling = 32;
+constexpr std::chrono::microseconds kRareLook(3200);
 constexpr std::chrono::milliseconds kStuckForLong(50);
 // kBacklog: a queue of at least this many tasks is a backlog. kInRow: after this many consecutive
 // events of one source, a thread stays with that source. kShort: a task that ran longer sends its
@@ -57,12 +62,14 @@ void watch(int epoll, int descriptor, std::uint64_t id) {
   }
 }
 
-int wait_for_one(int epoll, epoll_event& event, bool looks) {
-  if (!looks) return ::epoll_wait(epoll, &event, 1, -1);
-  const timespec limit{.tv_sec = 0, .tv_nsec = std::chrono::nanoseconds(kLook).count()};
-  const int count = ::epoll_pwait2(epoll, &event, 1, &limit, nullptr);
+// Without a limit it waits for ever.
+int wait_for_one(int epoll, epoll_event& event, std::optional<std::chrono::microseconds> limit) {
+  if (!limit) return ::epoll_wait(epoll, &event, 1, -1);
+  const timespec time{.tv_sec = 0, .tv_nsec = std::chrono::nanoseconds(*limit).count()};
+  const int count = ::epoll_pwait2(epoll, &event, 1, &time, nullptr);
   if (count >= 0 || errno != ENOSYS) return count;  // Linux 5.11 introduced it
-  return ::epoll_wait(epoll, &event, 1, 1);
+  const auto rounded = std::chrono::ceil<std::chrono::milliseconds>(*limit);
+  return ::epoll_wait(epoll, &event, 1, static_cast<int>(rounded.count()));
 }
 
 }  // namespace
@@ -307,6 +314,8 @@ bool Pool::may_stay(const std::shared_ptr<Source>& source) {
   if (num_waiting_ == 0 && !bring_another_locked())
     return false;  // no thread would wait for the other sources
   stayed_with_ = source;
+  look_at_stay_ = kLook;
+  num_looks_at_stay_ = 0;
   set_active_locked(false);
   return true;
 }
@@ -346,7 +355,13 @@ void Pool::stay_with(const std::shared_ptr<Source>& source) {
 // Takes the source from a thread that stays with it, if that thread has been running the same task
 // since the last look. This thread then owns the source's count of events.
 bool Pool::take_over_locked() {
-  if (!stayed_with_ || std::exchange(turns_at_look_, num_turns_) != num_turns_) return false;
+  if (!stayed_with_) return false;
+  if (std::exchange(turns_at_look_, num_turns_) != num_turns_) {
+    if (++num_looks_at_stay_ % kLooksBeforeDoubling == 0) {
+      look_at_stay_ = std::min(look_at_stay_ * 2, kRareLook);
+    }
+    return false;
+  }
   auto expected = Source::Stay::kRuns;
   if (!stayed_with_->stay_.compare_exchange_strong(expected, Source::Stay::kNone)) return false;
   excuse_sleepers_locked();
@@ -396,7 +411,8 @@ void Pool::rest(std::unique_lock<std::mutex>& lock) {
 }
 
 Pool::Event Pool::wait_for_event() {
-  bool looks = false, follows = false;
+  std::optional<std::chrono::microseconds> look;  // when to check the queue if nothing arrives
+  bool follows = false;
   Senders due;
   {
     std::unique_lock lock(mutex_);
@@ -405,9 +421,13 @@ Pool::Event Pool::wait_for_event() {
     due = take_due_locked(false);
     const bool is_quiet = tasks_.empty() && due_.empty() && due.empty();
     num_quiet_looks_ = is_quiet ? num_quiet_looks_ + 1 : 0;
-    looks = (num_quiet_looks_ < kMostQuietLooks || stayed_with_) && num_looking_ == 0;
+    if (num_looking_ == 0 && num_quiet_looks_ < kMostQuietLooks) {
+      look = kLook;
+    } else if (num_looking_ == 0 && stayed_with_ && num_looking_rarely_ == 0) {
+      look = look_at_stay_;
+    }
     ++num_waiting_;
-    if (looks) ++num_looking_;
+    if (look) (look == kLook ? num_looking_ : num_looking_rarely_) += 1;
     follows = num_active_ > 0 && std::exchange(turns_seen, num_turns_) != num_turns_;
     raise_limit_if_stuck_locked();
   }
@@ -417,12 +437,12 @@ Pool::Event Pool::wait_for_event() {
   if (follows) {
     std::this_thread::sleep_for(kLook);
   } else {
-    count = wait_for_one(epoll_.get(), event, looks);
+    count = wait_for_one(epoll_.get(), event, look);
   }
   {
     const std::lock_guard lock(mutex_);
     --num_waiting_;
-    if (looks) --num_looking_;
+    if (look) (look == kLook ? num_looking_ : num_looking_rarely_) -= 1;
     if (count == 0 && take_over_locked()) {
       set_active_locked(true);
       return {Event::Kind::kTakenOver, std::exchange(stayed_with_, {})->id_};

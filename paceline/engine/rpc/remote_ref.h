@@ -49,16 +49,22 @@
 
 namespace paceline::rpc {
 
+namespace detail {
+
 template <auto Function>
 struct RemoteMethod {
   static constexpr auto kFunction = Function;
   std::string_view name;
   Effect effect = Effect::kAtMostOnce;
 };
+
+}  // namespace detail
+
+// A method of a class that other workers may call, for the class's methods(). `name` is its name on
+// the wire and in errors.
 template <auto Function>
-constexpr RemoteMethod<Function> method(std::string_view name,
-                                        Effect effect = Effect::kAtMostOnce) {
-  return {name, effect};
+constexpr auto method(std::string_view name, Effect effect = Effect::kAtMostOnce) {
+  return detail::RemoteMethod<Function>{name, effect};
 }
 
 template <class T>
@@ -66,6 +72,8 @@ concept RemoteClass = requires {
   { T::kName } -> std::convertible_to<std::string_view>;
   T::methods();
 };
+
+namespace detail {
 
 template <class F>
 struct MethodTypes;
@@ -133,6 +141,8 @@ CallTarget own_target(std::string_view name, Effect effect) {
           .scope = Scope::kThisSession};
 }
 
+}  // namespace detail
+
 // For handlers: the object of this worker with this number (RemoteRef::number()). Null if there is
 // none, if its constructor has not ended, or if it belongs to another class than T.
 template <RemoteClass T>
@@ -146,6 +156,8 @@ void keep_object(Context& context, ObjectNumber number, std::shared_ptr<T> objec
   context.keep_own(method_id(T::kName), number, std::move(object));
 }
 
+namespace detail {
+
 // A random number for a new object.
 ObjectNumber new_object_number();
 
@@ -155,6 +167,8 @@ std::shared_ptr<ReferenceTable> table_of(const HandlePointer& handle, std::strin
 
 // Takes a reference that arrived in a message.
 HandlePointer receive_reference(MessageReader& in, const ObjectId& id);
+
+}  // namespace detail
 
 // A reference to an object of class T on some worker. Copies refer to the same object.
 //
@@ -178,22 +192,22 @@ class RemoteRef {
   // Calls a method of the object. Throws ReferenceError, now or from the Future, if this reference
   // can no longer be used.
   template <auto Function>
-  Future<typename MethodTypes<decltype(Function)>::Reply> call(
-      typename MethodTypes<decltype(Function)>::Request request = {},
+  Future<typename detail::MethodTypes<decltype(Function)>::Reply> call(
+      typename detail::MethodTypes<decltype(Function)>::Request request = {},
       const CallOptions& options = {}) const {
-    return begin<typename MethodTypes<decltype(Function)>::Reply>(object_target<T, Function>(),
-                                                                  std::move(request), options);
+    return begin<typename detail::MethodTypes<decltype(Function)>::Reply>(
+        detail::object_target<T, Function>(), std::move(request), options);
   }
   // As call(), for a method that keeps a `Kept` object for this worker (keep_object()); sets the
   // request's number `kept`. The reference can be used once the call has succeeded.
   template <auto Function, class Kept>
-  auto call_and_keep(typename MethodTypes<decltype(Function)>::Request request,
+  auto call_and_keep(typename detail::MethodTypes<decltype(Function)>::Request request,
                      const CallOptions& options = {}) const {
-    using Reply = typename MethodTypes<decltype(Function)>::Reply;
-    const CallTarget& target = object_target<T, Function>();
+    using Reply = typename detail::MethodTypes<decltype(Function)>::Reply;
+    const CallTarget& target = detail::object_target<T, Function>();
     ObjectId id = handle_ ? handle_->id : ObjectId{};
-    id.number = request.kept = new_object_number();
-    const RemoteRef<Kept> kept(table_of(handle_, target.method)->created(id), deadline_);
+    id.number = request.kept = detail::new_object_number();
+    const RemoteRef<Kept> kept(detail::table_of(handle_, target.method)->created(id), deadline_);
     return std::pair<Future<Reply>, RemoteRef<Kept>>(
         begin<Reply>(target, std::move(request), options), kept);
   }
@@ -201,7 +215,8 @@ class RemoteRef {
   Future<T> fetch(const CallOptions& options = {}) const
     requires Message<T>
   {
-    return begin<T>(own_target<T>(kFetchName, Effect::kRepeatable), Nothing{}, options);
+    return begin<T>(detail::own_target<T>(detail::kFetchName, Effect::kRepeatable), Nothing{},
+                    options);
   }
 
   bool operator==(const RemoteRef& other) const {
@@ -215,16 +230,16 @@ class RemoteRef {
 
   template <class Reply, class Request>
   Future<Reply> begin(CallTarget target, Request request, const CallOptions& options) const {
-    const auto table = table_of(handle_, target.method);
+    const auto table = detail::table_of(handle_, target.method);
     auto caller = table->caller_of(*handle_, target.method);
     target.object = handle_->id.number;
-    auto call = begin_call(*caller, *table, target, std::move(request),
-                           Deadline::after(options.deadline.value_or(deadline_)));
+    auto call = detail::begin_call(*caller, *table, target, std::move(request),
+                                   Deadline::after(options.deadline.value_or(deadline_)));
     return {std::move(caller), std::move(call), table};
   }
 
   HandlePointer handle_;
-  std::chrono::milliseconds deadline_ = kDefaultDeadline;
+  std::chrono::milliseconds deadline_ = detail::kDefaultDeadline;
 };
 
 template <class T>
@@ -238,7 +253,7 @@ struct FieldCodec<RemoteRef<T>> {
   static void read(MessageReader& in, RemoteRef<T>& reference) {
     ObjectId id;
     FieldCodec<ObjectId>::read(in, id);
-    reference.handle_ = id.number == 0 ? nullptr : receive_reference(in, id);
+    reference.handle_ = id.number == 0 ? nullptr : detail::receive_reference(in, id);
   }
 };
 
@@ -246,12 +261,14 @@ struct FieldCodec<RemoteRef<T>> {
 // the object what only this worker has.
 template <RemoteClass T>
 using MakeObject =
-    std::function<std::shared_ptr<T>(const typename ArgumentsOf<T>::Type&, Context&)>;
+    std::function<std::shared_ptr<T>(const typename detail::ArgumentsOf<T>::Type&, Context&)>;
+
+namespace detail {
 
 // The methods of a class in the form that a worker serves; `make` may be null.
 template <RemoteClass T>
 std::vector<Method> methods_of(const ServeOptions& options, const MakeObject<T>& make = {}) {
-  using Arguments = typename ArgumentsOf<T>::Type;
+  using Arguments = typename detail::ArgumentsOf<T>::Type;
   const std::uint64_t class_number = method_id(T::kName);
   std::vector<Method> all;
   const auto add = [&](std::string_view name, Method::Kind kind, Handler handler) {
@@ -304,5 +321,7 @@ std::vector<Method> methods_of(const ServeOptions& options, const MakeObject<T>&
   std::apply([&](const auto&... each) { (add_one(each), ...); }, T::methods());
   return all;
 }
+
+}  // namespace detail
 
 }  // namespace paceline::rpc

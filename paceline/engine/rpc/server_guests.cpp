@@ -69,8 +69,13 @@ void Guest::ready() {
 bool Guest::wait_until_ready() {
   if (!is_known() || connection_->has_unsent()) return false;
   const auto before = connection_->bytes_received();
-  const auto deadline = Deadline::after(Connection::kLongestWait);
-  return receive(&deadline) && connection_->bytes_received() != before;
+  const auto deadline = Deadline::after(2 * Connection::kLongestWait);  // a receive() waits once
+  do {
+    if (!receive(&deadline)) return false;
+  } while (connection_->bytes_received() == before &&
+           deadline.remaining() > Connection::kLongestWait);
+  connection_->look_without_bell();
+  return connection_->bytes_received() != before;
 }
 
 void Guest::watch_input(bool watched) {

@@ -229,7 +229,7 @@ void Server::serve_references() {
   serve({.name = std::string(kHoldMethod),
          .handler =
              [this](const std::shared_ptr<Incoming>& call) {
-               const RequestOf<ObjectList> request(*call);
+               const detail::RequestOf<ObjectList> request(*call);
                ObjectStates states;
                {
                  CalleeRecord& session = *call->session_;
@@ -245,7 +245,7 @@ void Server::serve_references() {
   serve({.name = std::string(kReleaseMethod),
          .handler =
              [this](const std::shared_ptr<Incoming>& call) {
-               const RequestOf<ObjectList> request(*call);
+               const detail::RequestOf<ObjectList> request(*call);
                Objects::Dead dead;
                for (const ObjectNumber number : (*request).numbers) {
                  objects_.release(number, call->session_->number, dead);

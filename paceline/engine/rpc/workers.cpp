@@ -18,6 +18,7 @@
 #include "paceline/engine/rendezvous/meeting_point.h"
 #include "paceline/engine/rpc/pool.h"
 #include "paceline/engine/rpc/server.h"
+#include "paceline/engine/store/prefix_store.h"
 #include "paceline/engine/store/store.h"
 #include "paceline/engine/store/tcp_store.h"
 
@@ -206,7 +207,7 @@ struct Workers::Impl : std::enable_shared_from_this<Impl> {
     pool->run([self = shared_from_this(), said] {
       const Pool::Blocked blocked;
       try {
-        self->setup->directory->change(self->setup->self, WorkerState::kLeft);
+        self->setup->directory->change(self->setup->self, WorkerInfo::State::kLeft);
       } catch (const std::exception& error) {
         log::debug(self->setup->self.name + ": leaving: " + error.what());
       }
@@ -289,12 +290,12 @@ std::pair<std::shared_ptr<Caller>, HandlePointer> Workers::new_object(const std:
       std::this_thread::sleep_for(
           std::min<std::chrono::nanoseconds>(kNameless, deadline.remaining()));
     }
-    check(entry && entry->state == WorkerState::kPresent, "{}: create: {}", name(),
+    check(entry && entry->state == WorkerInfo::State::kPresent, "{}: create: {}", name(),
           entry ? fmt::format("worker {} has left or is lost", worker) : directory.nobody(worker));
     incarnation = entry->incarnation;
   }
   return {std::move(caller),
-          impl_->references->created({worker, incarnation, new_object_number()})};
+          impl_->references->created({worker, incarnation, detail::new_object_number()})};
 }
 
 std::vector<WorkerInfo> Workers::list() const {
@@ -316,7 +317,8 @@ bool Workers::wait_until_gone(const std::string& worker, std::chrono::millisecon
   for (;;) {
     check(impl_->is_present, "{}: wait_until_gone: this worker has left", name());
     const auto found = impl_->known.find(worker);
-    if (found != impl_->known.end() && found->second.state != WorkerState::kPresent) return true;
+    if (found != impl_->known.end() && found->second.state != WorkerInfo::State::kPresent)
+      return true;
     if (deadline.expired()) return false;
     impl_->looked.wait_for(lock, std::min(kLookAround, deadline.remaining()));
   }
@@ -351,7 +353,7 @@ std::unique_ptr<Workers> join(const std::string& name, const JoinOptions& given)
     impl->server->listen(std::move(local), std::move(tcp));
     Directory& directory = *setup->directory;
     const auto before = directory.find(name);
-    if (before && is_gone(*before)) directory.change(*before, WorkerState::kLost);
+    if (before && is_gone(*before)) directory.change(*before, WorkerInfo::State::kLost);
     directory.enter(self);
   } catch (...) {
     impl->is_present = false;

@@ -70,8 +70,8 @@ struct JoinOptions {
   std::string address{};
   std::string host{};    // a part of the host that counts as a host of its own, as in LinkOptions
   bool encrypt = false;  // connections to other hosts; or PACELINE_ENCRYPT=1. Equal on all workers.
-  std::chrono::milliseconds deadline = kDefaultDeadline;  // for calls without one
-  std::size_t max_message = std::size_t{256} << 20;       // bytes
+  std::chrono::milliseconds deadline = detail::kDefaultDeadline;  // for calls without one
+  std::size_t max_message = std::size_t{256} << 20;               // bytes
   // The credit that this worker gives to each other worker: calls under way, and bytes of their
   // requests.
   std::size_t max_calls = 1024;
@@ -84,7 +84,8 @@ struct JoinOptions {
   std::chrono::nanoseconds lease = kDefaultLease;
   std::chrono::milliseconds leave_timeout = std::chrono::seconds(5);
   // How long a thread that waits for a worker of this host polls for its message before it sleeps.
-  // Polling saves some microseconds per call and costs a core.
+  // Polling saves some microseconds per call and costs a core. 0: for 25 microseconds, as long as
+  // that helps.
   std::chrono::nanoseconds spin{};
 };
 
@@ -103,21 +104,21 @@ class Workers {
   // Throws Error(kInvalid) if the method already has a handler.
   template <class M, class F>
   void serve(F handler, const ServeOptions& options = {}) {
-    serve(std::vector{
-        Method{.name = std::string(M::kName),
-               .handler = make_handler<typename M::Request, typename M::Reply>(std::move(handler)),
-               .options = options}});
+    serve(std::vector{Method{
+        .name = std::string(M::kName),
+        .handler = detail::make_handler<typename M::Request, typename M::Reply>(std::move(handler)),
+        .options = options}});
   }
   // Lets other workers create objects of the class here. Serves all its methods, or none.
   template <RemoteClass T>
   void serve(const ServeOptions& options = {}) {
-    serve(methods_of<T>(options));
+    serve(detail::methods_of<T>(options));
   }
 
   // As above; `make(const Arguments&, rpc::Context&)` returns the objects, as std::shared_ptr<T>.
   template <RemoteClass T>
   void serve_made_by(MakeObject<T> make, const ServeOptions& options = {}) {
-    serve(methods_of<T>(options, make));
+    serve(detail::methods_of<T>(options, make));
   }
 
   // Calls a method. The call waits, at most until its deadline, for a worker that has not joined
@@ -127,8 +128,8 @@ class Workers {
   Future<typename M::Reply> call(const std::string& worker, typename M::Request request = {},
                                  const CallOptions& options = {}) {
     auto caller = caller_of(worker);
-    auto call = begin_call(*caller, *references(), target_of<M>(), std::move(request),
-                           deadline_of(options));
+    auto call = detail::begin_call(*caller, *references(), detail::target_of<M>(),
+                                   std::move(request), deadline_of(options));
     return {std::move(caller), std::move(call), references()};
   }
 
@@ -136,22 +137,23 @@ class Workers {
   // once. Throws CallError at once if the callee's credit is used up.
   template <class M>
   void tell(const std::string& worker, typename M::Request request = {}) {
-    tell_call(*caller_of(worker), *references(), target_of<M>(), std::move(request),
-              deadline_of({}));
+    detail::tell_call(*caller_of(worker), *references(), detail::target_of<M>(), std::move(request),
+                      deadline_of({}));
   }
 
   // Makes an object on a worker that serves its class. The reference can be used at once; if the
   // constructor fails, the calls after it fail as well. Throws Error(kInvalid) if no such worker
   // has joined by the deadline.
   template <RemoteClass T>
-  RemoteRef<T> create(const std::string& worker, typename ArgumentsOf<T>::Type arguments = {},
+  RemoteRef<T> create(const std::string& worker,
+                      typename detail::ArgumentsOf<T>::Type arguments = {},
                       const CallOptions& options = {}) {
     const Deadline deadline = deadline_of(options);
     const auto [caller, reference] = new_object(worker, deadline);
-    CallTarget target = own_target<T>(kCreateName, Effect::kOnce);
+    CallTarget target = detail::own_target<T>(detail::kCreateName, Effect::kOnce);
     target.object = reference->id.number;
     reference->creation =
-        begin_call(*caller, *references(), target, std::move(arguments), deadline);
+        detail::begin_call(*caller, *references(), target, std::move(arguments), deadline);
     return {reference, default_deadline()};
   }
 

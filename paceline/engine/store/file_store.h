@@ -81,7 +81,7 @@ class FileStore final : public Store {
   // `path` must not exist, be empty, or be in use by other ranks of this run. Any other file gives
   // Error(kInvalid); if an earlier run left the file, the message names that run's process, host
   // and time.
-  explicit FileStore(std::string path, std::chrono::milliseconds timeout = kDefaultStoreTimeout);
+  explicit FileStore(std::string path, std::chrono::milliseconds timeout = kDefaultTimeout);
 
   StoreReply run(const StoreRequest& request) override;
 

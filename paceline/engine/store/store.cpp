@@ -4,6 +4,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/store/memory_store.h"
+#include "paceline/engine/store/prefix_store.h"
 #include "paceline/engine/store/store_request.h"
 
 namespace paceline {

@@ -22,8 +22,6 @@
 
 namespace paceline {
 
-inline constexpr std::chrono::milliseconds kDefaultStoreTimeout = std::chrono::seconds(300);
-
 struct StoreReply;
 struct StoreRequest;
 
@@ -31,8 +29,9 @@ class Store {
  public:
   static constexpr std::size_t kMaxKeyBytes = 8 << 10;
   static constexpr std::size_t kMaxValueBytes = 8 << 20;
+  static constexpr std::chrono::milliseconds kDefaultTimeout = std::chrono::seconds(300);
 
-  explicit Store(std::chrono::milliseconds timeout = kDefaultStoreTimeout) : timeout_(timeout) {}
+  explicit Store(std::chrono::milliseconds timeout = kDefaultTimeout) : timeout_(timeout) {}
   virtual ~Store() = default;
 
   void set(const std::string& key, const std::string& value) { multi_set({key}, {value}); }
@@ -73,7 +72,7 @@ class Store {
   // Requires: keys.size() == values.size().
   void multi_set(const std::vector<std::string>& keys, const std::vector<std::string>& values);
 
-  // The time limit of operations that are called without one. The default is kDefaultStoreTimeout.
+  // The time limit of operations that are called without one. The default is kDefaultTimeout.
   virtual std::chrono::milliseconds timeout() const { return timeout_; }
   virtual void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
 
@@ -82,26 +81,6 @@ class Store {
 
  private:
   std::atomic<std::chrono::milliseconds> timeout_;
-};
-
-// A request to any store, and the reply to it, as values.
-
-// A view of another store in which every key k is "prefix/k": one store serves many groups,
-// generations and purposes without collisions. num_keys() and the timeout are those of the
-// underlying store.
-//
-// Thread safety: as Store. It shares ownership of the underlying store with other users.
-class PrefixStore final : public Store {
- public:
-  PrefixStore(std::string prefix, std::shared_ptr<Store> below);
-
-  StoreReply run(const StoreRequest& request) override;
-  std::chrono::milliseconds timeout() const override { return below_->timeout(); }
-  void set_timeout(std::chrono::milliseconds timeout) override { below_->set_timeout(timeout); }
-
- private:
-  std::string prefix_;
-  std::shared_ptr<Store> below_;
 };
 
 }  // namespace paceline

@@ -28,7 +28,7 @@ class TcpStore final : public Store {
   // of the store. Throws Error(kTimeout), which names the endpoint and the last cause, and
   // Error(kInvalid) when the server has another secret or is not a Paceline store.
   TcpStore(Endpoint endpoint, const Secret& secret,
-           std::chrono::milliseconds timeout = kDefaultStoreTimeout);
+           std::chrono::milliseconds timeout = kDefaultTimeout);
 
   StoreReply run(const StoreRequest& request) override;
 

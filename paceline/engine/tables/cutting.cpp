@@ -1,10 +1,12 @@
 #include "paceline/engine/tables/cutting.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <memory>
-#include <numeric>
+#include <optional>
+#include <span>
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/tables/row_store.h"
@@ -15,20 +17,8 @@ namespace paceline::tables {
 
 namespace {
 
-// The entries in ascending order of their ids.
-std::vector<std::uint32_t> sorted_entries(const TableMemory& memory) {
-  std::vector<std::uint32_t> numbers;
-  for_entries(memory, [&](std::uint32_t number, const Entry&) { numbers.push_back(number); });
-  const auto id = [&](std::uint32_t number) {
-    return static_cast<Id>(memory.entry(number).id.load(std::memory_order_relaxed));
-  };
-  std::sort(numbers.begin(), numbers.end(),
-            [&](std::uint32_t a, std::uint32_t b) { return id(a) < id(b); });
-  return numbers;
-}
-
-void add_row(const TableMemory& memory, std::uint32_t data, std::vector<float>& rows,
-             std::uint32_t row_floats) {
+void add_row(const TableMemory& memory, std::uint32_t data, std::uint32_t row_floats,
+             std::vector<float>& rows) {
   const std::size_t before = rows.size();
   rows.resize(before + row_floats);
   const LongWord* const from = memory.data(data);
@@ -38,6 +28,55 @@ void add_row(const TableMemory& memory, std::uint32_t data, std::vector<float>& 
                 std::min<std::size_t>(sizeof pair, (row_floats - i) * sizeof(float)));
   }
 }
+
+void add_slot(const TableMemory& memory, std::uint32_t slot, TableCut& cut) {
+  for_entries(memory, slot, [&](const Entry& entry) {
+    cut.ids.push_back(static_cast<Id>(entry.id.load()));
+    cut.sightings.push_back(static_cast<std::int32_t>(entry.sightings));
+    cut.used.push_back(static_cast<std::int64_t>(entry.used));
+    cut.admitted.push_back(entry.data != 0 ? 1 : 0);
+    if (entry.data != 0) add_row(memory, entry.data, cut.row_floats, cut.rows);
+  });
+}
+
+void add_sessions(const TableMemory& memory, TableCut& cut) {
+  for (std::uint32_t i = 0; i < kMaxSessions; ++i) {
+    const SessionRecord& session = memory.session(i);
+    if (session.number == 0 || session.sequence == 0) continue;
+    for (const std::uint64_t number :
+         {session.number.load(), session.sequence.load(),
+          static_cast<std::uint64_t>(session.position), static_cast<std::uint64_t>(session.size),
+          session.digest.load()})
+      cut.sessions.push_back(static_cast<std::int64_t>(number));
+  }
+}
+
+// The locks of all slots: nothing changes any more. Each slot is opened after it has been copied.
+class HeldSlots {
+ public:
+  explicit HeldSlots(const TableAccess& access) : memory_(*access.memory) {
+    for (std::uint32_t i = 0; i < kNumSlots; ++i)
+      locks_[i] = std::make_unique<LockGuard>(access, memory_.slot(i).lock);
+  }
+  // Calls `copy` for each slot. Slots for which workers wait come first.
+  template <class Copy>
+  void release_after(Copy copy) {
+    const auto release = [&](std::uint32_t slot) {
+      copy(slot);
+      locks_[slot].reset();
+    };
+    for (std::uint32_t slot = 0; slot < kNumSlots; ++slot) {
+      for (std::uint32_t i = slot; slot % kSlotsBetweenLooks == 0 && i < kNumSlots; ++i)
+        if (locks_[i] && (memory_.slot(i).lock.load() & kWaiters) != 0) release(i);
+      if (locks_[slot]) release(slot);
+    }
+  }
+
+ private:
+  static constexpr std::uint32_t kSlotsBetweenLooks = 8;
+  const TableMemory& memory_;
+  std::array<std::unique_ptr<LockGuard>, kNumSlots> locks_;
+};
 
 void check_fit(const TableAccess& access, const TableCut& cut) {
   const Settings& settings = access.memory->settings();
@@ -106,11 +145,9 @@ TableCut take_cut(const TableAccess& access) {
   TableHeader& header = access.header();
   if (is_synchronous(memory) && header.apply_clock > header.applied)
     apply_stages(access, header.apply_clock - 1);  // the worker that applied them died
-  const LockGuard applying(access, header.applying);
-  std::vector<std::unique_ptr<LockGuard>> slots;
-  slots.reserve(kNumSlots);
-  for (std::uint32_t i = 0; i < kNumSlots; ++i)
-    slots.push_back(std::make_unique<LockGuard>(access, memory.slot(i).lock));
+  std::optional<LockGuard> applying(std::in_place, access, header.applying);
+  HeldSlots slots(access);
+  applying.reset();
   TableCut cut{.width = settings.width,
                .optimizer = optimizer_name(settings),
                .row_floats = floats_of_row(settings),
@@ -118,28 +155,12 @@ TableCut take_cut(const TableAccess& access) {
                .initial_range = settings.initial_range,
                .lr = std::bit_cast<double>(header.lr.load()),
                .now = header.now};
-  const auto numbers = sorted_entries(memory);
-  cut.ids.reserve(numbers.size());
+  add_sessions(memory, cut);
+  cut.ids.reserve(header.num_entries);
   cut.rows.reserve(std::size_t{header.num_rows} * cut.row_floats);
-  for (const std::uint32_t number : numbers) {
-    const Entry& entry = memory.entry(number);
-    cut.ids.push_back(static_cast<Id>(entry.id.load()));
-    cut.sightings.push_back(static_cast<std::int32_t>(entry.sightings));
-    cut.used.push_back(static_cast<std::int64_t>(entry.used));
-    cut.admitted.push_back(entry.data != 0 ? 1 : 0);
-    if (entry.data != 0) add_row(memory, entry.data, cut.rows, cut.row_floats);
-  }
-  for (std::uint32_t i = 0; i < kMaxSessions; ++i) {
-    const SessionRecord& session = memory.session(i);
-    if (session.number == 0 || session.sequence == 0) continue;
-    for (const std::uint64_t number :
-         {session.number.load(), session.sequence.load(),
-          static_cast<std::uint64_t>(session.position), static_cast<std::uint64_t>(session.size),
-          session.digest.load()})
-      cut.sessions.push_back(static_cast<std::int64_t>(number));
-  }
+  slots.release_after([&](std::uint32_t slot) { add_slot(memory, slot, cut); });
   access.require_open();
-  return cut;
+  return merge(std::span(&cut, 1));  // in ascending order
 }
 
 void restore_cut(const TableAccess& access, const TableCut& cut, const TakesId& takes) {

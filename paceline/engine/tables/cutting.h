@@ -9,8 +9,9 @@
 
 namespace paceline::tables {
 
-// Copies the table between two transactions: pushes of all workers wait meanwhile, pulls do not.
-// For a synchronous table that is the end of a clock: staged pushes are not part of it.
+// Copies the table as it is between two transactions. A push waits only until the rows that it
+// needs have been copied, which happens before other rows are copied; pulls do not wait. For a
+// synchronous table the moment is the end of a clock: staged pushes are not part of it.
 TableCut take_cut(const TableAccess& access);
 
 // Puts the ids of a cut that `takes` accepts (null: all) into an empty table. Throws

@@ -31,7 +31,7 @@ Value RemoteRows::value_of(rpc::Future<Value> future, const std::string& server)
         backup_of(*workers_.store(), server).empty())
       continue;
     throw rpc::CallError(
-        ErrorCode::kPeerLost, rpc::Executed::kUnknown, server, "tables.rows",
+        ErrorCode::kPeerLost, rpc::CallError::Executed::kUnknown, server, "tables.rows",
         fmt::format("worker {}: table '{}': server {} is lost", worker_, table_, server));
   }
   return future.get();
@@ -56,20 +56,32 @@ auto RemoteRows::call_server(std::size_t part, Call call) const {
 template <class Call, class Use>
 void RemoteRows::on_servers(const std::vector<std::size_t>& parts, Call call, Use use) const {
   std::vector<Ref> servers;
-  std::vector<decltype(call(server_of(0), std::size_t{0}))> futures;
+  std::vector<std::optional<decltype(call(server_of(0), std::size_t{0}))>> futures;
   for (const std::size_t part : parts) {
     servers.push_back(server_of(part));
-    futures.push_back(call(servers.back(), part));
+    futures.emplace_back();
+    try {
+      futures.back() = call(servers.back(), part);
+    } catch (const rpc::CallError&) {
+      // The server is known to be lost; the call is made below.
+    }
   }
   std::exception_ptr first;
   for (std::size_t i = 0; i < parts.size(); ++i) {
+    const auto call_again = [&] {
+      use(parts[i],
+          call_server(parts[i], [&](const Ref& server) { return call(server, parts[i]); }));
+    };
     try {
+      if (!futures[i]) {
+        call_again();
+        continue;
+      }
       try {
-        use(parts[i], value_of(std::move(futures[i]), servers[i].owner()));
+        use(parts[i], value_of(std::move(*futures[i]), servers[i].owner()));
       } catch (const rpc::CallError& error) {
         if (!move_part(parts[i], servers[i].owner(), error)) throw;
-        use(parts[i],
-            call_server(parts[i], [&](const Ref& server) { return call(server, parts[i]); }));
+        call_again();
       }
     } catch (...) {
       if (!first) first = std::current_exception();
@@ -217,10 +229,9 @@ void RemoteRows::pull(std::span<const Id> ids, std::span<float> values) {
 }
 
 void RemoteRows::push(std::span<const Id> ids, std::span<const float> gradients,
-                      const PushOptions& options) {
+                      std::optional<std::uint64_t> number) {
   check_open("push");
-  check(options.sequence != 0, "worker {}: push: table '{}': pushes are numbered from 1", worker_,
-        table_);
+  check(number != 0, "worker {}: push: table '{}': pushes are numbered from 1", worker_, table_);
   const BatchUse use{worker_, "push", table_, width_};
   check_size(use, ids.size(), gradients.size());
   check_finite(use, ids, gradients);
@@ -231,7 +242,7 @@ void RemoteRows::push(std::span<const Id> ids, std::span<const float> gradients,
   // A push that has not reached all servers continues if it is repeated: those that have applied it
   // change nothing.
   const bool continues = unfinished_digest_ == batch.digest();
-  sequence_ = options.sequence.value_or(continues ? sequence_ : sequence_ + 1);
+  sequence_ = number.value_or(continues ? sequence_ : sequence_ + 1);
   unfinished_digest_ = batch.digest();
   std::vector<Share> shares = divide(batch);
   std::vector<float> sum;
@@ -285,8 +296,8 @@ std::uint64_t RemoteRows::sequence() const {
   return sequence;
 }
 
-TableStats RemoteRows::stats() const {
-  TableStats all;
+Rows::Stats RemoteRows::stats() const {
+  Rows::Stats all;
   for (std::size_t s = 0; s < map_.servers.size(); ++s) {
     const RowsState one = state_of(s);
     all.epoch = map_.epoch;

@@ -34,7 +34,7 @@ class RemoteRows final : public Rows {
   using Rows::push;
   void pull(std::span<const Id> ids, std::span<float> values) override;
   void push(std::span<const Id> ids, std::span<const float> gradients,
-            const PushOptions& options) override;
+            std::optional<std::uint64_t> number) override;
   void tick() override;
   const std::string& name() const override { return table_; }
   std::uint32_t width() const override { return width_; }
@@ -43,7 +43,7 @@ class RemoteRows final : public Rows {
   void set_lr(double lr) override;
   std::uint64_t session() const override { return session_; }
   std::uint64_t sequence() const override;
-  TableStats stats() const override;
+  Rows::Stats stats() const override;
   TableCut cut() override;
   void restore(const TableCut& cut) override;
   void leave() override;

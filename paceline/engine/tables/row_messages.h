@@ -52,6 +52,17 @@ struct HoldRows {
   using Reply = rpc::Nothing;
 };
 
+// Asks a server for the memory that it has, for a backup that was started again.
+struct HeldParts {
+  static constexpr std::string_view kName = "tables.parts";
+  static constexpr rpc::Effect kEffect = rpc::Effect::kRepeatable;
+  using Request = rpc::Nothing;
+  struct Reply {
+    std::vector<HoldRows::Request> parts;
+    static auto fields(auto& m) { return std::tie(m.parts); }
+  };
+};
+
 struct PullRows {
   std::uint64_t epoch = 0;
   bool as_bfloat16 = false;

@@ -2,6 +2,8 @@
 
 #include <map>
 #include <mutex>
+#include <set>
+#include <sstream>
 #include <string_view>
 #include <utility>
 
@@ -18,6 +20,8 @@ namespace {
 constexpr std::string_view kAt = " at ";  // "trainer0 at server1": a worker in a table's memory
 
 std::string backup_key(const std::string& server) { return "tables/backups/" + server; }
+// Lists the servers of which a worker is the backup, a line for each start of one.
+std::string wards_key(const std::string& backup) { return "tables/wards/" + backup; }
 
 // The memory of a server's part of a table. Other servers of the host find it under this name.
 std::string memory_name(const OpenRows& request) {
@@ -60,11 +64,47 @@ class RowServer::Shelf {
           "open_rows: table '{}': server {} cannot be the backup, because it is on another host",
           open.table, workers.name());
     const std::lock_guard lock(mutex_);
-    held_[memory_name(open)] = memory;
+    held_[memory_name(open)] = {.request = open, .memory = memory};
+  }
+
+  // All memory that this server has.
+  HeldParts::Reply parts(rpc::Workers& workers) {
+    HeldParts::Reply reply;
+    const std::lock_guard lock(mutex_);
+    const auto add = [&](Part& part) {
+      if (!part.memory) return;
+      refresh(HostDirectory(workers.store(), memory_name(part.request)), part);
+      reply.parts.push_back({part.request, part.memory->header().number});
+    };
+    for (auto& [name, table] : tables_)
+      for (auto& [number, part] : table.parts) add(part);
+    for (auto& [name, part] : held_) add(part);
+    return reply;
+  }
+
+  // After a restart: keeps open again what the servers have of which this one is the backup.
+  void hold_again(rpc::Workers& workers) {
+    const std::string key = wards_key(workers.name());
+    if (!workers.store()->check({key})) return;
+    std::istringstream lines(workers.store()->get(key));
+    std::set<std::string> wards;
+    for (std::string name; std::getline(lines, name);) wards.insert(name);
+    for (const rpc::WorkerInfo& worker : workers.list()) {
+      if (worker.state != rpc::WorkerInfo::State::kPresent || !wards.contains(worker.name))
+        continue;
+      try {
+        const auto held = workers.call<HeldParts>(worker.name, {}, {.deadline = kFind}).get();
+        for (const HoldRows::Request& part : held.parts) hold(workers, part);
+      } catch (const Error& error) {
+        log::warning(fmt::format("server {}: cannot be the backup of {}: {}", workers.name(),
+                                 worker.name, error.what()));
+      }
+    }
   }
 
  private:
   struct Part {
+    OpenRows request{};
     MemoryPointer memory;
     bool is_kept = false;  // the backup has the memory
   };
@@ -93,15 +133,22 @@ class RowServer::Shelf {
           "open_rows: table '{}': this server has slot map {} of {} servers, but the request has "
           "slot map {} of {} servers; start the job again with a saved table",
           request.table, table.epoch, table.num_servers, request.epoch, request.num_servers);
-    MemoryPointer& memory = table.parts[request.server].memory;
-    // After a take-over the memory is another one.
-    const bool is_open =
-        memory && memory->header().state == static_cast<std::uint32_t>(TableState::kOpen);
-    if (!is_open) memory = directory.find_or_make(settings, Deadline::after(kFind));
-    const std::string difference = settings.difference(memory->settings());
+    Part& part = table.parts[request.server];
+    if (!part.memory) part.request = request;
+    refresh(directory, part);
+    const std::string difference = settings.difference(part.memory->settings());
     check(difference.empty(), "open_rows: table '{}' is open with other options: {}", request.table,
           difference);
-    return memory;
+    return part.memory;
+  }
+
+  // Sets the memory of a part to the present one: after a take-over it is another one.
+  static void refresh(const HostDirectory& directory, Part& part) {
+    MemoryPointer& memory = part.memory;
+    const bool is_open =
+        memory && memory->header().state == static_cast<std::uint32_t>(TableState::kOpen);
+    if (!is_open)
+      memory = directory.find_or_make(settings_in(part.request), Deadline::after(kFind));
   }
 
   void keep_at(rpc::Workers& workers, const std::string& backup, const OpenRows& request,
@@ -125,8 +172,9 @@ class RowServer::Shelf {
       if (!is_lost) throw;
     }
     if (is_lost) {
-      log::warning(fmt::format("server {}: table '{}' has no backup any more: worker {} is lost",
+      log::warning(fmt::format("server {}: table '{}' has no backup until worker {} is back",
                                workers.name(), request.table, backup));
+      return;
     }
     const std::lock_guard lock(mutex_);
     tables_[request.table].parts[request.server].is_kept = true;
@@ -134,23 +182,30 @@ class RowServer::Shelf {
 
   std::mutex mutex_;  // guards the members below
   std::map<std::string, Table> tables_;
-  std::map<std::string, MemoryPointer> held_;
+  std::map<std::string, Part> held_;  // by the name of the memory
 };
 
 RowServer::RowServer() : shelf_(std::make_shared<Shelf>()) {}
 RowServer::~RowServer() = default;
 
 void RowServer::serve(rpc::Workers& workers, const RowServerOptions& options) {
-  if (!options.backup.empty()) workers.store()->set(backup_key(workers.name()), options.backup);
+  if (!options.backup.empty()) {
+    workers.store()->set(backup_key(workers.name()), options.backup);
+    workers.store()->append(wards_key(options.backup), workers.name() + "\n");
+  }
   workers.serve<HoldRows>(
       [shelf = shelf_, &workers](const HoldRows::Request& request, rpc::Context& /*context*/) {
         shelf->hold(workers, request);
         return rpc::Nothing{};
       });
+  workers.serve<HeldParts>([shelf = shelf_, &workers](const rpc::Nothing&, rpc::Context&) {
+    return shelf->parts(workers);
+  });
   workers.serve_made_by<ServedRows>([shelf = shelf_, &workers, backup = options.backup](
                                         const OpenRows& request, rpc::Context& context) {
     return shelf->open(workers, backup, request, context.caller());
   });
+  shelf_->hold_again(workers);
 }
 
 std::string backup_of(Store& store, const std::string& server) {

@@ -9,7 +9,8 @@
 //
 // The memory outlives the server's process if another server of the host, its backup, keeps it
 // open. When the server is lost, its workers continue at the backup, in the same memory: their
-// sessions are in it, so each push is applied exactly once.
+// sessions are in it, so each push is applied exactly once. A server that is started again under
+// its name is a backup again: it opens the memory of the servers whose backup it is.
 //
 // Thread safety: every method may be called from any thread.
 

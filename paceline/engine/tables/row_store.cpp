@@ -273,14 +273,13 @@ void remove_expired(const TableAccess& access, std::uint32_t begin, std::uint32_
   }
 }
 
-void prefetch_chain(const TableMemory& memory, Id id) { __builtin_prefetch(&memory.bucket(id)); }
-
-void for_entries(const TableMemory& memory,
-                 const std::function<void(std::uint32_t number, const Entry& entry)>& visit) {
-  for (std::size_t b = 0; b < memory.num_buckets(); ++b) {
+void for_entries(const TableMemory& memory, std::uint32_t slot,
+                 const std::function<void(const Entry& entry)>& visit) {
+  const std::size_t first = std::size_t{slot} * memory.layout().buckets_per_slot;
+  for (std::size_t b = first; b < first + memory.layout().buckets_per_slot; ++b) {
     for (std::uint32_t number = memory.bucket_number(b); number != 0;
          number = memory.entry(number).next)
-      visit(number, memory.entry(number));
+      visit(memory.entry(number));
   }
 }
 

@@ -18,34 +18,9 @@
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/tables/row_options.h"
 #include "paceline/engine/tables/table_cut.h"
+#include "paceline/engine/tables/table_snapshot.h"
 
 namespace paceline::tables {
-
-// A worker's view of a table. Counts are those of this worker, unless they say otherwise.
-struct TableStats {
-  std::uint64_t epoch = 0;  // the table's memory: one more after each take-over
-  std::uint64_t rows = 0;   // in the whole table
-  std::uint64_t clock = 0;  // of this worker
-  std::uint64_t pulls = 0;  // calls of pull()
-  std::uint64_t pulled_ids = 0, pushed_ids = 0, pushed_rows = 0;
-  std::uint64_t duplicate_pushes = 0;   // repeated pushes that had been applied before
-  std::uint64_t dropped_gradients = 0;  // of ids that are not admitted yet
-  std::uint64_t torn_reads = 0;
-  std::uint64_t expired_rows = 0;  // removed by this worker
-  // How many clocks the slowest worker was behind this one at its pulls: the clocks whose pushes a
-  // pull may have missed.
-  std::uint64_t largest_staleness = 0;
-  double mean_staleness = 0;
-  std::uint64_t evicted_workers = 0;   // workers that died or were given up, in the whole table
-  std::uint64_t repaired_updates = 0;  // rows that a dead worker had half written
-};
-
-struct PushOptions {
-  // The number of the push in its session, for a worker that was started again and does not know
-  // whether its last push arrived. A push with a number that has been applied changes nothing; one
-  // that was applied in part continues. By default the next number.
-  std::optional<std::uint64_t> sequence{};
-};
 
 // Thread safety: pull() and the accessors may be called from any thread; push(), tick() and leave()
 // run one at a time. A forked child must not use its parent's rows.
@@ -54,6 +29,25 @@ struct PushOptions {
 // TableOptions::timeout. All throw Error(kPeerLost) if the other workers have given this one up.
 class Rows {
  public:
+  // A worker's view of a table. Counts are those of this worker, unless they say otherwise.
+  struct Stats {
+    std::uint64_t epoch = 0;  // the table's memory: one more after each take-over
+    std::uint64_t rows = 0;   // in the whole table
+    std::uint64_t clock = 0;  // of this worker
+    std::uint64_t pulls = 0;  // calls of pull()
+    std::uint64_t pulled_ids = 0, pushed_ids = 0, pushed_rows = 0;
+    std::uint64_t duplicate_pushes = 0;   // repeated pushes that had been applied before
+    std::uint64_t dropped_gradients = 0;  // of ids that are not admitted yet
+    std::uint64_t torn_reads = 0;
+    std::uint64_t expired_rows = 0;  // removed by this worker
+    // How many clocks the slowest worker was behind this one at its pulls: the clocks whose pushes
+    // a pull may have missed.
+    std::uint64_t largest_staleness = 0;
+    double mean_staleness = 0;
+    std::uint64_t evicted_workers = 0;   // workers that died or were given up, in the whole table
+    std::uint64_t repaired_updates = 0;  // rows that a dead worker had half written
+  };
+
   virtual ~Rows() = default;  // leaves
   Rows(const Rows&) = delete;
   Rows& operator=(const Rows&) = delete;
@@ -68,9 +62,15 @@ class Rows {
   // (docs/tables.md). Before any row changes, throws Error(kInvalid) for a wrong size or for a
   // gradient that is not finite, and names its row. Throws Error(kSystem) if the table is full or
   // the system has no memory; the same push then continues where it stopped when it is repeated.
+  //
+  // `sequence` is the number of the push in its session, for a worker that was started again and
+  // does not know whether its last push arrived. A push with a number that has been applied changes
+  // nothing; one that was applied in part continues. By default the next number.
   virtual void push(std::span<const Id> ids, std::span<const float> gradients,
-                    const PushOptions& options) = 0;
-  void push(std::span<const Id> ids, std::span<const float> gradients) { push(ids, gradients, {}); }
+                    std::optional<std::uint64_t> sequence) = 0;
+  void push(std::span<const Id> ids, std::span<const float> gradients) {
+    push(ids, gradients, std::nullopt);
+  }
 
   // Ends this worker's clock: its pushes so far belong to it. Waits for slower workers if the
   // consistency of the table demands it. After an exception, call it again: it goes on waiting.
@@ -86,11 +86,14 @@ class Rows {
   // The session of this worker's pushes, and the number of the last one that began.
   virtual std::uint64_t session() const = 0;
   virtual std::uint64_t sequence() const = 0;
-  virtual TableStats stats() const = 0;
+  virtual Stats stats() const = 0;
 
-  // Copies the whole table as it is at one moment (table_cut.h). Pushes of all workers wait
-  // meanwhile, pulls do not. Pushes that a synchronous table has staged are not in it.
+  // Copies the whole table as it is at one moment (table_cut.h). A push waits only until the rows
+  // that it needs have been copied; pulls do not wait. Pushes that a synchronous table has staged
+  // are not in it. On servers, each has a moment of its own.
   virtual TableCut cut() = 0;
+  // As cut(), for reading: the rows as they were at that moment, whatever is pushed later.
+  TableSnapshot snapshot() { return TableSnapshot(cut()); }
   // Fills an empty table with a cut. Throws Error(kInvalid) if the table is not empty or does not
   // fit, Error(kSystem) if it is too small; no row has changed then.
   virtual void restore(const TableCut& cut) = 0;

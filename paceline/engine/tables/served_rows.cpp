@@ -131,7 +131,7 @@ rpc::Nothing ServedRows::push(const PushRows& request) {
                  static_cast<std::int64_t>(gradients_.size()));
     gradients = gradients_;
   }
-  rows_.push(request.ids, gradients, {.sequence = request.sequence});
+  rows_.push(request.ids, gradients, request.sequence);
   return {};
 }
 
@@ -149,7 +149,7 @@ rpc::Nothing ServedRows::set_lr(const LearningRate& request) {
 }
 
 RowsState ServedRows::state(const rpc::Nothing& /*nothing*/) const {
-  const TableStats stats = rows_.stats();
+  const Rows::Stats stats = rows_.stats();
   return {.session = rows_.session(),
           .sequence = rows_.sequence(),
           .lr = rows_.lr(),

@@ -112,8 +112,10 @@ void SharedRows::pull(std::span<const Id> ids, std::span<float> values) {
   with_access("pull", [&](const TableAccess& access) {
     access.require_open();
     record_staleness(access);
+    RowPrefetch prefetch(*access.memory, 0, ids.size(),
+                         [&](std::size_t place) { return ids[place]; });
     for (std::size_t i = 0; i < ids.size(); ++i) {
-      prefetch_rows(*access.memory, i, ids.size(), [&](std::size_t place) { return ids[place]; });
+      prefetch.at(i);
       read_row(access, ids[i], values.data() + i * width_, options_.torn_reads);
     }
     access.require_open();  // nothing that is read after a take-over counts
@@ -122,16 +124,16 @@ void SharedRows::pull(std::span<const Id> ids, std::span<float> values) {
 }
 
 void SharedRows::push(std::span<const Id> ids, std::span<const float> gradients,
-                      const PushOptions& options) {
+                      std::optional<std::uint64_t> number) {
   check_tick("push");
-  check(options.sequence != 0, "worker {}: push: table '{}': pushes are numbered from 1",
-        options_.worker, options_.table);
+  check(number != 0, "worker {}: push: table '{}': pushes are numbered from 1", options_.worker,
+        options_.table);
   const BatchUse use{options_.worker, "push", options_.table, width_};
   check_size(use, ids.size(), gradients.size());
   check_finite(use, ids, gradients);
   const std::lock_guard lock(pushing_);
   batch_.assign(ids);
-  std::optional<std::uint64_t> sequence = options.sequence, staged;
+  std::optional<std::uint64_t> sequence = number, staged;
   with_access("push", [&](const TableAccess& access) {
     access.require_open();
     if (ids.empty()) return;
@@ -170,9 +172,10 @@ void SharedRows::push_batch(const TableAccess& access, std::span<const float> gr
     transaction.set(session.sequence, sequence);
     transaction.set(session.digest, batch_.digest());
   };
-  const auto id_at = [&](std::size_t place) { return batch_.id(place); };
+  RowPrefetch prefetch(*access.memory, i, batch_.size(),
+                       [&](std::size_t place) { return batch_.id(place); });
   for (; i < batch_.size(); ++i) {
-    prefetch_rows(*access.memory, i, batch_.size(), id_at);
+    prefetch.at(i);
     push_row(access, batch_.id(i), batch_.gradient(i, gradients, width_, sum_), set_position);
     count(access.self().counts.pushed_rows, 1);
   }
@@ -227,7 +230,7 @@ std::uint64_t SharedRows::sequence() const {
   return own.memory->session(own.self().session).sequence;
 }
 
-TableStats SharedRows::stats() const {
+Rows::Stats SharedRows::stats() const {
   const TableAccess own = access("stats");
   const TableHeader& header = own.header();
   const WorkerCounts& counts = own.self().counts;

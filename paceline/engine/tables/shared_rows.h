@@ -41,7 +41,7 @@ class SharedRows final : public Rows {
   using Rows::push;
   void pull(std::span<const Id> ids, std::span<float> values) override;
   void push(std::span<const Id> ids, std::span<const float> gradients,
-            const PushOptions& options) override;
+            std::optional<std::uint64_t> number) override;
   void tick() override;
   const std::string& name() const override { return options_.table; }
   std::uint32_t width() const override { return width_; }
@@ -50,7 +50,7 @@ class SharedRows final : public Rows {
   void set_lr(double lr) override;
   std::uint64_t session() const override;
   std::uint64_t sequence() const override;
-  TableStats stats() const override;
+  Rows::Stats stats() const override;
   TableCut cut() override;
   void restore(const TableCut& cut) override { restore_some(cut, nullptr); }
   // Restores only the ids that `takes` accepts.

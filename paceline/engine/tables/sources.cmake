@@ -16,6 +16,7 @@ set(SOURCES
   table_clock.cpp
   table_cut.cpp
   table_memory.cpp
+  table_snapshot.cpp
   table_workers.cpp
   tables.cpp
   take_over.cpp

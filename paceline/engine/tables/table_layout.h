@@ -78,7 +78,7 @@ struct TableHeader {
   Word num_evicted, num_repaired;  // lost workers; those that left an update unfinished
 };
 
-// The counts of one worker, for TableStats.
+// The counts of one worker, for Rows::Stats.
 struct WorkerCounts {
   LongWord pulled_ids, pushed_ids, pushed_rows, duplicate_pushes, dropped_gradients, torn_reads,
       expired_rows, largest_staleness, staleness_sum, pulls;

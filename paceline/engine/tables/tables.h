@@ -24,7 +24,8 @@ struct TableOptions {
   std::optional<std::uint64_t> session{};
   // How long a call waits for other workers that are alive.
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
-  // A pull may mix elements of two steps of a row; such reads are counted (TableStats::torn_reads).
+  // A pull may mix elements of two steps of a row; such reads are counted
+  // (Rows::Stats::torn_reads).
   bool allow_torn_reads = false;
   // The names of the servers that have the rows (row_server.h); empty: the workers of this host
   // share a table in its memory.

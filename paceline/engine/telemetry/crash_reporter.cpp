@@ -29,6 +29,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/log.h"
 #include "paceline/engine/core/system/io.h"
 #include "paceline/engine/core/system/socket.h"
@@ -286,6 +287,10 @@ std::string uncaught_text(const char* type, const std::string& what, int rank) {
 void report_uncaught_errors() noexcept {
   if (std::get_terminate() != __gnu_cxx::__verbose_terminate_handler) return;
   handler_before = std::set_terminate(on_terminate);
+}
+
+void do_not_report_uncaught_errors() noexcept {
+  if (std::get_terminate() == on_terminate) std::set_terminate(handler_before);
 }
 
 }  // namespace paceline

@@ -47,6 +47,10 @@ void show_stack_to_launcher() noexcept;
 // at a time.
 void report_uncaught_errors() noexcept;
 
+// Restores the handler from before: for a library in a program that is not ours, such as a module
+// of Python. Thread safety: as above.
+void do_not_report_uncaught_errors() noexcept;
+
 // The text that is printed for an exception of this type and text (typeid().name(), what()); `rank`
 // is -1 when it is unknown. LibTorch's list of frames is left out. Thread safety: a pure function.
 std::string uncaught_text(const char* type, const std::string& what, int rank);

@@ -7,6 +7,7 @@ set(SOURCES
   metrics_log.cpp
   phase_times.cpp
   record_file.cpp
+  step_gauge.cpp
   step_log.cpp
   timeline.cpp
   timeline_file.cpp)
@@ -14,5 +15,5 @@ set(LIBRARIES fmt::fmt nlohmann_json::nlohmann_json)
 
 # GCC's thread sanitizer does not understand fences, and says so.
 if(PACELINE_SANITIZE MATCHES thread)
-  set_source_files_properties(paceline/engine/telemetry/call_gauge.cpp paceline/engine/telemetry/step_log.cpp paceline/engine/telemetry/timeline.cpp PROPERTIES COMPILE_OPTIONS -Wno-tsan)
+  set_source_files_properties(paceline/engine/telemetry/call_gauge.cpp paceline/engine/telemetry/step_gauge.cpp paceline/engine/telemetry/timeline.cpp PROPERTIES COMPILE_OPTIONS -Wno-tsan)
 endif()

@@ -1,62 +1,16 @@
 #pragma once
 
-// The progress and the speed of a training program, in two forms: a gauge that other programs read
-// while it runs (`paceline top`), and a log for `paceline advise`. The gauge counts steps, samples
-// and seconds in a mapped file, PACELINE_FLIGHT_DIR/rank-000.steps, of 72 bytes.
-// telemetry/FORMAT.md describes every byte; a program in any language can keep one.
-//
-// Cost of a step: five stores and one reading of the clock, no system call. Thread safety: one
-// writer.
+// The log of a training program's steps for `paceline advise`. Each step is also counted in a gauge
+// that other programs read while the program runs (step_gauge.h).
 
 #include <cstdint>
-#include <optional>
-#include <string>
+#include <memory>
 
 #include "paceline/engine/telemetry/metrics_log.h"
 
 namespace paceline {
 
-struct StepReading {
-  int pid = 0;  // the process that writes the gauge
-  std::uint64_t steps = 0;
-  std::uint64_t samples = 0;         // the samples of this rank
-  double seconds = 0;                // of all steps together
-  double communication_seconds = 0;  // the part of `seconds` in which the rank waited for others
-  // The steps that the training had made before these, for example before a restart; nullopt:
-  // unknown.
-  std::optional<std::uint64_t> begun_at;
-  // When the first of these steps began and the last one ended, in seconds on this host's monotonic
-  // clock; nullopt: unknown.
-  std::optional<double> first_began, last_ended;
-};
-
-// "rank-003.steps".
-std::string step_gauge_name(int rank);
-
-// Returns nullopt when there is no such file, or it is not a step gauge.
-std::optional<StepReading> read_step_gauge(const std::string& path);
-
-class StepGauge {
- public:
-  // Continues the counts of an earlier gauge of this process. Without PACELINE_FLIGHT_DIR, or when
-  // the file cannot be made, nothing is counted: a gauge is optional.
-  StepGauge() noexcept;
-  // Removes the file, unless PACELINE_FLIGHT_KEEP=1 leaves that to the program that started the
-  // job.
-  ~StepGauge();
-  StepGauge(const StepGauge&) = delete;
-  StepGauge& operator=(const StepGauge&) = delete;
-
-  // Sets how many steps the training has made before its first step here. Only the first call in a
-  // process counts.
-  void begin_at(std::int64_t steps) noexcept;
-  void step(std::int64_t samples, double seconds, double communication_seconds) noexcept;
-
- private:
-  struct Page;
-  Page* page_ = nullptr;
-  std::string path_;
-};
+class StepGauge;
 
 // Logs every step of a training program for `paceline advise`, which starts the program to measure
 // its speed. DistributedDataParallel and train::run_loop() keep a log by themselves; only other
@@ -88,7 +42,7 @@ class StepLog {
   StepLog& operator=(const StepLog&) = delete;
 
   // False while another log of this process counts; this log then drops everything.
-  bool counts() const { return gauge_.has_value(); }
+  bool counts() const { return gauge_ != nullptr; }
 
   // Call it once, before the first step.
   void model(std::int64_t parameter_bytes);
@@ -98,7 +52,7 @@ class StepLog {
 
  private:
   MetricsLog log_;
-  std::optional<StepGauge> gauge_;
+  std::unique_ptr<StepGauge> gauge_;  // null: another log counts
 };
 
 }  // namespace paceline

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "paceline/engine/collectives/group/object_collectives.h"
+#include "paceline/engine/collectives/group/shared_error.h"
 #include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/json_text.h"

@@ -17,8 +17,7 @@ namespace paceline::images {
 // The part that torchvision's RandomResizedCrop takes: a random area and a random aspect, uniform
 // in its logarithm. After ten draws that do not fit, it is the largest part in the middle with an
 // aspect in the range. Requires: the ranges are ordered and above 0.
-Region random_resized_crop(Size image, const RandomResizedCropOptions& options,
-                           SampleRandom& random);
+Region random_resized_crop(Size image, Range area, Range aspect, SampleRandom& random);
 
 // The region that torchvision's RandomErasing erases. Its size is empty if nothing is erased,
 // because of the probability or because ten draws did not fit.

@@ -34,17 +34,16 @@ Region draw_place(Size image, Size size, SampleRandom& random) {
 
 }  // namespace
 
-Region random_resized_crop(Size image, const RandomResizedCropOptions& options,
-                           SampleRandom& random) {
+Region random_resized_crop(Size image, Range area, Range aspect, SampleRandom& random) {
   for (int i = 0; i < kTries; ++i) {
-    const auto [width, height] = draw_size(image, options.area, options.aspect, random);
+    const auto [width, height] = draw_size(image, area, aspect, random);
     if (width > 0 && width <= image.width && height > 0 && height <= image.height)
       return draw_place(image, {width, height}, random);
   }
   auto [width, height] = image;
   const double ratio = static_cast<double>(width) / height;
-  if (ratio < options.aspect.low) height = rounded(width / options.aspect.low);
-  if (ratio > options.aspect.high) width = rounded(height * options.aspect.high);
+  if (ratio < aspect.low) height = rounded(width / aspect.low);
+  if (ratio > aspect.high) width = rounded(height * aspect.high);
   return {(image.width - width) / 2, (image.height - height) / 2, width, height};
 }
 
@@ -209,8 +208,8 @@ void require_valid(const ImagePipelineOptions& options) {
   for (const double probability : {options.flip_probability, options.erasing.probability}) {
     check(probability >= 0 && probability <= 1, "image pipeline: a probability of {}", probability);
   }
-  require_range(options.crop.area, "a crop's area");
-  require_range(options.crop.aspect, "a crop's aspect");
+  require_range(options.crop_area, "a crop's area");
+  require_range(options.crop_aspect, "a crop's aspect");
   require_range(options.erasing.area, "an erased area");
   require_range(options.erasing.aspect, "an erased aspect");
   const ColourJitterOptions& jitter = options.jitter;
@@ -287,7 +286,9 @@ Image ImagePipeline::frame(EncodedImage& image, SampleRandom& random) const {
   const Region all_of_it{0, 0, size.width, size.height};
   if (options_.framing == Framing::kWhole) return take(image, whole, size, all_of_it);
   if (options_.framing == Framing::kRandomResizedCrop)
-    return take(image, random_resized_crop(image.size(), options_.crop, random), size, all_of_it);
+    return take(image,
+                random_resized_crop(image.size(), options_.crop_area, options_.crop_aspect, random),
+                size, all_of_it);
   const CentreCrop crop = centre_crop(image.size(), options_.shorter_side, size);
   return take(image, whole, crop.resized, crop.region);
 }

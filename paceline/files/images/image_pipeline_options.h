@@ -16,11 +16,6 @@ struct Range {
   double low = 0, high = 0;
 };
 
-struct RandomResizedCropOptions {
-  Range area{0.08, 1};                 // relative to the image's area
-  Range aspect{3.0 / 4.0, 4.0 / 3.0};  // width by height
-};
-
 struct RandomErasingOptions {
   double probability = 0;
   Range area{0.02, 0.33};
@@ -44,7 +39,9 @@ enum class Framing {
 struct ImagePipelineOptions {
   Size size{224, 224};
   Framing framing = Framing::kCentreCrop;
-  RandomResizedCropOptions crop = {};
+  // The part that kRandomResizedCrop takes: relative to the image's area, and width by height.
+  Range crop_area{0.08, 1};
+  Range crop_aspect{3.0 / 4.0, 4.0 / 3.0};
   int shorter_side = 256;       // for kCentreCrop, before the crop
   double flip_probability = 0;  // probability of mirroring left to right
   ColourJitterOptions jitter = {};

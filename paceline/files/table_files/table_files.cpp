@@ -4,11 +4,11 @@
 #include <array>
 #include <cstdio>
 #include <numeric>
-#include <set>
 #include <utility>
 
 #include "paceline/engine/core/check.h"
 #include "paceline/files/checkpoint/box_file.h"
+#include "paceline/files/table_files/table_checkpoints.h"
 
 namespace paceline::tables {
 
@@ -60,23 +60,21 @@ TableCut parse(const std::string& text, const std::string& where) {
   return cut;
 }
 
-void check_names(const std::vector<NamedCut>& tables) {
-  std::set<std::string> names;
-  for (const NamedCut& table : tables) {
-    check(!table.table.empty() && table.table.find('/') == std::string::npos,
-          "save: table '{}': the name must not be empty or have a slash", table.table);
-    check(names.insert(table.table).second, "save: two tables have the name '{}'", table.table);
+void check_names(const std::map<std::string, TableCut>& tables) {
+  for (const auto& [name, cut] : tables) {
+    check(!name.empty() && name.find('/') == std::string::npos,
+          "save: table '{}': the name must not be empty or have a slash", name);
   }
 }
 
 Manifest write_files(FileSystem& files, const std::string& folder, std::int64_t step,
-                     const std::vector<NamedCut>& tables,
+                     const std::map<std::string, TableCut>& tables,
                      const std::map<std::string, std::string>& texts) {
   Manifest manifest{.step = step, .metadata = texts};
   std::vector<Part> parts;
-  for (const NamedCut& table : tables) {
-    manifest.metadata[kPrefix + table.table] = text_of(table.cut);
-    for (Part& part : parts_of(table.table, table.cut)) parts.push_back(std::move(part));
+  for (const auto& [name, cut] : tables) {
+    manifest.metadata[kPrefix + name] = text_of(cut);
+    for (Part& part : parts_of(name, cut)) parts.push_back(std::move(part));
   }
   std::sort(parts.begin(), parts.end(),
             [](const Part& a, const Part& b) { return a.name < b.name; });
@@ -114,7 +112,7 @@ void read_part(BoxReader& reader, const Manifest& manifest, const std::string& n
 }  // namespace
 
 void save_tables(CheckpointDirectory& directory, std::int64_t step,
-                 const std::vector<NamedCut>& tables,
+                 const std::map<std::string, TableCut>& tables,
                  const std::map<std::string, std::string>& texts) {
   check_names(tables);
   directory.save_files(step, [&](const std::string& folder) {
@@ -155,6 +153,33 @@ std::map<std::string, std::string> texts_in(const CheckpointDirectory& directory
   auto texts = directory.read_manifest(step).metadata;
   std::erase_if(texts, [](const auto& entry) { return entry.first.starts_with(kPrefix); });
   return texts;
+}
+
+TableCheckpoints::TableCheckpoints(const std::string& folder, int keep, bool read_only)
+    : directory_(std::make_unique<CheckpointDirectory>(
+          folder, CheckpointDirectoryOptions{.keep = keep, .read_only = read_only})) {}
+
+TableCheckpoints::~TableCheckpoints() = default;
+
+void TableCheckpoints::save(std::int64_t step, const std::map<std::string, TableCut>& tables,
+                            const std::map<std::string, std::string>& texts) {
+  save_tables(*directory_, step, tables, texts);
+}
+
+std::vector<std::int64_t> TableCheckpoints::steps() const { return directory_->list(); }
+
+TableCut TableCheckpoints::load(std::int64_t step, const std::string& table) const {
+  return load_table(*directory_, step, table);
+}
+
+std::vector<std::string> TableCheckpoints::tables(std::int64_t step) const {
+  directory_->require_step(step);
+  return tables_in(*directory_, step);
+}
+
+std::map<std::string, std::string> TableCheckpoints::texts(std::int64_t step) const {
+  directory_->require_step(step);
+  return texts_in(*directory_, step);
 }
 
 }  // namespace paceline::tables

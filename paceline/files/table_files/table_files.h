@@ -1,13 +1,7 @@
 #pragma once
 
-// Cuts of tables (engine/tables/table_cut.h) in a directory of checkpoints: one checkpoint holds
-// all tables of a job and, as texts, whatever else belongs to the same moment, for instance the
-// positions of samplers. Each table is stored as tensors, so `paceline inspect` shows them, and
-// files are checked as those of every checkpoint.
-//
-//   CheckpointDirectory directory("tables");
-//   save_tables(directory, step, {{"item", rows->cut()}}, {{"sampler", position}});
-//   rows->restore(load_table(directory, step, "item"));
+// The files of TableCheckpoints (table_checkpoints.h): how cuts of tables are written to a
+// directory of checkpoints, and read from it.
 //
 // Thread safety: as CheckpointDirectory.
 
@@ -21,17 +15,12 @@
 
 namespace paceline::tables {
 
-struct NamedCut {
-  std::string table;
-  TableCut cut;
-};
-
 // Saves a checkpoint, which replaces one of the same step. When this returns, it survives a power
 // cut; a process that is killed earlier leaves the older checkpoints as they were. Errors of
-// CheckpointDirectory::save_files(); Error(kInvalid) for two tables of one name, or a name that is
-// not UTF-8 or has a slash.
+// CheckpointDirectory::save_files(); Error(kInvalid) for a name that is not UTF-8, is empty or has
+// a slash.
 void save_tables(CheckpointDirectory& directory, std::int64_t step,
-                 const std::vector<NamedCut>& tables,
+                 const std::map<std::string, TableCut>& tables,
                  const std::map<std::string, std::string>& texts = {});
 
 // Reads a table. Error(kInvalid), with the tables that exist, if the checkpoint has none of this

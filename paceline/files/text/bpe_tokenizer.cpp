@@ -3,6 +3,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/json_text.h"
+#include "paceline/files/text/gpt2_words.h"
 #include "paceline/files/text/tokenizer.h"
 #include "paceline/files/text/unicode.h"
 

@@ -82,9 +82,6 @@ class BpeTokenizer : public Tokenizer {
       merges_;  // key: two tokens, the left one in the high half
 };
 
-// The words into which GPT-2 cuts a text, in order; joined they are the text.
-std::vector<std::string_view> split_for_gpt2(std::string_view text);
-
 // BERT's tokenizer. A text is cut into words at white space and punctuation, and each word, from
 // its beginning, into the longest pieces that the vocabulary has (WordPiece; Schuster and Nakajima,
 // 2012; as in Devlin et al., 2018). The name of a piece that continues a word begins with "##". A

@@ -9,7 +9,7 @@
 
 #include "paceline/engine/core/system/host.h"
 #include "paceline/engine/telemetry/flight_file.h"
-#include "paceline/engine/telemetry/step_log.h"
+#include "paceline/engine/telemetry/step_gauge.h"
 
 namespace paceline::launcher {
 

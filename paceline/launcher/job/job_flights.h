@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "paceline/engine/collectives/flight/explain.h"
-#include "paceline/engine/telemetry/step_log.h"
+#include "paceline/engine/telemetry/step_gauge.h"
 #include "paceline/launcher/process/process.h"
 #include "paceline/launcher/process/process_end.h"
 
@@ -43,7 +43,7 @@ class JobFlights {
   // Removes the records of these ranks.
   void remove(const std::vector<int>& ranks) const;
   // The step gauge of the rank that has made the most steps, of all these ranks, since the records
-  // were last removed; nullopt if no rank counts its steps (engine/telemetry/step_log.h).
+  // were last removed; nullopt if no rank counts its steps (engine/telemetry/step_gauge.h).
   std::optional<StepReading> steps(const std::vector<int>& ranks) const;
 
  private:

@@ -2,7 +2,7 @@
 
 // The result of a job with several generations on this node: how long it took, how many steps its
 // ranks made, how the time was spent, and how the job ended. The numbers of steps are those of the
-// ranks' step gauges (engine/telemetry/step_log.h), if the ranks keep them.
+// ranks' step gauges (engine/telemetry/step_gauge.h), if the ranks keep them.
 //
 //   steps made   in all generations together, without steps in which a rank died
 //   steps kept   from the training's position at the first count to its position at the last one
@@ -27,7 +27,7 @@
 #include <optional>
 #include <string>
 
-#include "paceline/engine/telemetry/step_log.h"
+#include "paceline/engine/telemetry/step_gauge.h"
 #include "paceline/launcher/messages/agent_messages.h"
 #include "paceline/launcher/process/process_end.h"
 

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -157,7 +158,7 @@ std::string base_of_log_folders() {
 }
 
 std::vector<std::string> kept_log_folders(const std::string& base) {
-  std::vector<std::pair<std::time_t, std::string>> kept;
+  std::vector<std::tuple<std::time_t, long, std::string>> kept;  // seconds, ns, path
   const Folder folder(opendir(base.c_str()), closedir);
   while (const dirent* entry = folder ? readdir(folder.get()) : nullptr) {
     const std::string name = entry->d_name;
@@ -167,11 +168,12 @@ std::vector<std::string> kept_log_folders(const std::string& base) {
     struct stat status {};
     if (!opened || fstat(opened.get(), &status) != 0 || status.st_uid != geteuid()) continue;
     const Fd claim(openat(opened.get(), kClaimFile, O_RDWR | O_CLOEXEC | O_NOFOLLOW));
-    if (!is_in_use(claim)) kept.emplace_back(status.st_mtime, base + "/" + name);
+    if (is_in_use(claim)) continue;
+    kept.emplace_back(status.st_mtim.tv_sec, status.st_mtim.tv_nsec, base + "/" + name);
   }
   std::sort(kept.rbegin(), kept.rend());
   std::vector<std::string> folders;
-  for (auto& [time, path] : kept) folders.push_back(std::move(path));
+  for (auto& [seconds, ns, path] : kept) folders.push_back(std::move(path));
   return folders;
 }
 

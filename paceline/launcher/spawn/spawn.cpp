@@ -210,8 +210,7 @@ void SpawnedJob::throw_failure() {
 
 void spawn(int num_ranks, const std::function<void(int rank)>& body, const SpawnOptions& options) {
   check(num_ranks >= 1, "spawn: {} ranks; at least 1 is needed", num_ranks);
-  check(options.kind == RanksAs::kProcesses,
-        "spawn: ranks as threads need a body that takes its ProcessGroup");
+  check(!options.as_threads, "spawn: ranks as threads need a body that takes its ProcessGroup");
   SpawnedJob(num_ranks, options).run(body);
 }
 
@@ -282,7 +281,7 @@ void spawn_threads(int num_ranks, const std::function<void(ProcessGroup&)>& body
 void spawn(int num_ranks, const std::function<void(ProcessGroup& group)>& body,
            const SpawnOptions& options) {
   check(num_ranks >= 1, "spawn: {} ranks; at least 1 is needed", num_ranks);
-  if (options.kind == RanksAs::kThreads) {
+  if (options.as_threads) {
     spawn_threads(num_ranks, body, options);
     return;
   }

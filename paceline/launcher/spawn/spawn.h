@@ -6,7 +6,7 @@
 //     auto group = paceline::init_process_group();
 //     ...
 //   });
-//   paceline::spawn(4, [](paceline::ProcessGroup& group) { ... }, {.kind = RanksAs::kThreads});
+//   paceline::spawn(4, [](paceline::ProcessGroup& group) { ... }, {.as_threads = true});
 //
 // Ranks as threads share the process: they start in a millisecond, a debugger sees them all, and
 // the thread sanitizer checks them. Ranks as processes resemble those of a job: each is a forked
@@ -21,13 +21,10 @@
 
 namespace paceline {
 
-enum class RanksAs {
-  kProcesses,  // forked from this one
-  kThreads,    // threads of this process; only for a body that takes its group
-};
-
 struct SpawnOptions {
-  RanksAs kind = RanksAs::kProcesses;
+  // Ranks are threads of this process, for a body that takes its group; otherwise they are
+  // processes, forked from this one.
+  bool as_threads = false;
   // Ranks that still run after this time are killed.
   std::chrono::milliseconds timeout = std::chrono::hours(24);
   // Whether the other ranks get SIGTERM after the first failure, and SIGKILL after `grace`. Set it

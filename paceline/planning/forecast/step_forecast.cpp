@@ -6,6 +6,7 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/planning/forecast/step_parts.h"
 #include "paceline/planning/schedules/named_schedules.h"
+#include "paceline/planning/schedules/schedule_checks.h"
 #include "paceline/planning/schedules/schedule_clock.h"
 #include "paceline/planning/schedules/search.h"
 #include "paceline/planning/schedules/simulate.h"
@@ -150,8 +151,7 @@ Forecaster::Passes Forecaster::simulated_passes(const Way& way) {
     chosen = search.division;
     plan = std::move(search.found.schedule);
   } else {
-    plan = pipeline_schedule(way.schedule,
-                             {.num_ranks = way.stages, .num_micro_batches = way.micro_batches});
+    plan = pipeline_schedule(way.schedule, way.stages, way.micro_batches);
   }
   const pipeline::Costs& costs = divisions[chosen].costs;
   pipeline::ScheduleClock clock(plan.rank_of_stage, plan.num_micro_batches, costs);

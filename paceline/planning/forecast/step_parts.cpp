@@ -91,7 +91,6 @@ ExposedExchange exposed_exchange(const std::vector<GradientsOfLayer>& layers, do
 namespace {
 
 using pipeline::Action;
-using pipeline::ActionKind;
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
@@ -149,10 +148,10 @@ class SharedRun {
   double ready_at(const Action& action) const {
     const auto& [kind, stage, micro_batch] = action;
     const std::size_t here = place(stage, micro_batch);
-    if (kind == ActionKind::kForward)
+    if (kind == Action::Kind::kForward)
       return stage == 0 ? 0
                         : arrival(forward_end_[place(stage - 1, micro_batch)], stage - 1, stage);
-    if (kind == ActionKind::kWeightGradient) return input_end_[here];
+    if (kind == Action::Kind::kWeightGradient) return input_end_[here];
     if (stage + 1 == plan_.num_stages()) return forward_end_[here];
     return std::max(forward_end_[here],
                     arrival(input_end_[place(stage + 1, micro_batch)], stage + 1, stage));
@@ -204,7 +203,7 @@ class SharedRun {
     }
     for (const std::size_t rank : ended) {
       const Action& action = *next_of(rank);
-      if (action.kind == ActionKind::kForward)
+      if (action.kind == Action::Kind::kForward)
         forward_end_[place(action.stage, action.micro_batch)] = next;
       if (action.makes_input_gradient()) input_end_[place(action.stage, action.micro_batch)] = next;
       ranks_[rank].computes = false;

@@ -98,7 +98,7 @@ class ListScheduler {
   Candidate next_forward(int rank, int stage) const {
     const Stage& own = stages_[size(stage)];
     const auto next = own.forward_end.size();
-    const Action action{ActionKind::kForward, stage, static_cast<int>(next)};
+    const Action action{Action::Kind::kForward, stage, static_cast<int>(next)};
     if (next == size(total_) || !may_begin_forward(rank, action)) return {action, kForever};
     double ready = 0;
     if (stage > 0) {
@@ -114,7 +114,7 @@ class ListScheduler {
     const auto next = own.input_end.size();
     const int micro_batch = static_cast<int>(next);
     const bool is_apart = micro_batch >= policy_.split_from;
-    const Action action{is_apart ? ActionKind::kInputGradient : ActionKind::kBackward, stage,
+    const Action action{is_apart ? Action::Kind::kInputGradient : Action::Kind::kBackward, stage,
                         micro_batch};
     if (next == size(total_) || own.forward_end.size() <= next) return {action, kForever};
     double ready = 0;
@@ -128,14 +128,14 @@ class ListScheduler {
 
   Candidate next_weight(int rank, int stage) const {
     const Stage& own = stages_[size(stage)];
-    const Action action{ActionKind::kWeightGradient, stage, own.weights};
+    const Action action{Action::Kind::kWeightGradient, stage, own.weights};
     const bool is_ready = size(own.weights) < own.input_end.size();
     return {action, is_ready ? of_rank_[size(rank)].free_at : kForever};
   }
 
   // Among actions of one kind, the smaller precedence comes first.
   std::tuple<int, int> precedence(const Action& action) const {
-    const bool forward = action.kind == ActionKind::kForward;
+    const bool forward = action.kind == Action::Kind::kForward;
     const int deep = forward ? -action.stage : action.stage;
     switch (policy_.order) {
       case StageOrder::kDeepFirst:
@@ -188,7 +188,7 @@ class ListScheduler {
     own.free_at = candidate.begin + amounts_.duration(action);
     own.bytes += amounts_.change_of_bytes(action);
     schedule_.ranks[size(rank)].push_back(action);
-    if (action.kind == ActionKind::kForward) {
+    if (action.kind == Action::Kind::kForward) {
       stage.forward_end.push_back(own.free_at);
       ++own.in_flight;
     } else if (action.makes_input_gradient()) {

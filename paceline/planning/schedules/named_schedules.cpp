@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/planning/schedules/schedule_checks.h"
 #include "paceline/planning/schedules/schedule_makers.h"
 
 namespace paceline::pipeline {
@@ -30,13 +31,13 @@ PipelineSchedule empty_schedule(std::string_view name, const PipelineScheduleSiz
 // Stages take turns of `per_turn` micro-batches.
 class Turns {
  public:
-  Turns(const PipelineScheduleSize& size, int rank, int per_turn, ActionKind kind)
+  Turns(const PipelineScheduleSize& size, int rank, int per_turn, Action::Kind kind)
       : size_(size), rank_(rank), per_turn_(per_turn), kind_(kind) {}
 
   Action next() {
     const int turn = step_ / per_turn_ % size_.stages_per_rank;
     const int round = step_ / (per_turn_ * size_.stages_per_rank);
-    const int local = kind_ == ActionKind::kForward ? turn : size_.stages_per_rank - 1 - turn;
+    const int local = kind_ == Action::Kind::kForward ? turn : size_.stages_per_rank - 1 - turn;
     const int micro_batch = round * per_turn_ + step_ % per_turn_;
     ++step_;
     return {kind_, local * size_.num_ranks + rank_, micro_batch};
@@ -46,7 +47,7 @@ class Turns {
   const PipelineScheduleSize size_;
   const int rank_;
   const int per_turn_;
-  const ActionKind kind_;
+  const Action::Kind kind_;
   int step_ = 0;
 };
 
@@ -66,10 +67,10 @@ int round_size(std::string_view name, const PipelineScheduleSize& size) {
 std::vector<Action> in_turns(const PipelineScheduleSize& size, int rank, int per_turn, int warmup,
                              std::optional<int> weight_delay) {
   const int total = size.num_micro_batches * size.stages_per_rank;
-  const auto backward = weight_delay ? ActionKind::kInputGradient : ActionKind::kBackward;
-  Turns forwards(size, rank, per_turn, ActionKind::kForward);
+  const auto backward = weight_delay ? Action::Kind::kInputGradient : Action::Kind::kBackward;
+  Turns forwards(size, rank, per_turn, Action::Kind::kForward);
   Turns backwards(size, rank, per_turn, backward);
-  Turns weights(size, rank, per_turn, ActionKind::kWeightGradient);
+  Turns weights(size, rank, per_turn, Action::Kind::kWeightGradient);
   warmup = std::min(warmup, total);
   std::vector<Action> actions;
   for (int i = 0; i < warmup; ++i) actions.push_back(forwards.next());
@@ -138,7 +139,9 @@ namespace paceline {
 
 std::span<const std::string_view> pipeline_schedule_names() { return pipeline::kNames; }
 
-PipelineSchedule pipeline_schedule(std::string_view name, const PipelineScheduleSize& size) {
+PipelineSchedule pipeline_schedule(std::string_view name, int num_ranks, int num_micro_batches,
+                                   int stages_per_rank) {
+  const pipeline::PipelineScheduleSize size{num_ranks, num_micro_batches, stages_per_rank};
   constexpr std::array kMakers = {&pipeline::gpipe, &pipeline::one_f_one_b,
                                   &pipeline::interleaved_one_f_one_b, &pipeline::zero_bubble};
   const auto at =

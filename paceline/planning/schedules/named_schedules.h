@@ -27,15 +27,10 @@
 
 namespace paceline {
 
-struct PipelineScheduleSize {
-  int num_ranks = 1;
-  int num_micro_batches = 1;
-  int stages_per_rank = 1;
-};
-
 // {"gpipe", "1f1b", "interleaved-1f1b", "zero-bubble"}.
 std::span<const std::string_view> pipeline_schedule_names();
 // Throws Error(kInvalid), which lists the names, for an unknown name.
-PipelineSchedule pipeline_schedule(std::string_view name, const PipelineScheduleSize& size);
+PipelineSchedule pipeline_schedule(std::string_view name, int num_ranks, int num_micro_batches,
+                                   int stages_per_rank = 1);
 
 }  // namespace paceline

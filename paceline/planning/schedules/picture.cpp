@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/planning/schedules/schedule_checks.h"
 
 namespace paceline::pipeline {
 
@@ -32,7 +33,7 @@ std::string escaped(std::string_view text) {
   return result;
 }
 
-std::size_t colour_of(ActionKind kind) { return static_cast<std::size_t>(kind); }
+std::size_t colour_of(Action::Kind kind) { return static_cast<std::size_t>(kind); }
 
 std::string box(const TimedAction& timed, double x, double width, double y) {
   const Action& action = timed.action;

@@ -9,6 +9,7 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/number_text.h"
 #include "paceline/planning/schedules/action_text.h"
+#include "paceline/planning/schedules/schedule_checks.h"
 #include "paceline/planning/schedules/schedule_clock.h"
 #include "paceline/planning/schedules/simulate.h"
 
@@ -21,7 +22,7 @@ constexpr int kLargest = std::numeric_limits<int>::max();
 
 }  // namespace
 
-char letter_of(ActionKind kind) { return kLetters[static_cast<std::size_t>(kind)]; }
+char letter_of(Action::Kind kind) { return kLetters[static_cast<std::size_t>(kind)]; }
 
 std::string to_string(const Action& action) {
   return fmt::format("{}{}{}", action.stage, letter_of(action.kind), action.micro_batch);
@@ -33,7 +34,7 @@ Action parse_action(std::string_view text) {
     const auto stage = parse_number<int>(text.substr(0, at), 0, kLargest);
     const auto micro_batch = parse_number<int>(text.substr(at + 1), 0, kLargest);
     if (stage && micro_batch) {
-      return {static_cast<ActionKind>(kLetters.find(text[at])), *stage, *micro_batch};
+      return {static_cast<Action::Kind>(kLetters.find(text[at])), *stage, *micro_batch};
     }
   }
   fail(ErrorCode::kInvalid,
@@ -107,14 +108,18 @@ std::string to_csv(const PipelineSchedule& schedule) {
   return text;
 }
 
-PipelineSchedule schedule_from_csv(const std::string& text, const std::string& name) {
+}  // namespace paceline::pipeline
+
+namespace paceline {
+
+PipelineSchedule PipelineSchedule::from_csv(const std::string& text, const std::string& name) {
   PipelineSchedule schedule;
   schedule.name = name;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
-    schedule.ranks.push_back(parse_line(line));
-    for (const Action& action : schedule.ranks.back())
-      place(schedule, action, schedule.num_ranks() - 1);
+    schedule.ranks.push_back(pipeline::parse_line(line));
+    for (const pipeline::Action& action : schedule.ranks.back())
+      pipeline::place(schedule, action, schedule.num_ranks() - 1);
   }
   for (int stage = 0; stage < schedule.num_stages(); ++stage) {
     check(schedule.rank_of_stage[static_cast<std::size_t>(stage)] >= 0,
@@ -122,6 +127,10 @@ PipelineSchedule schedule_from_csv(const std::string& text, const std::string& n
   }
   return schedule;
 }
+
+}  // namespace paceline
+
+namespace paceline::pipeline {
 
 namespace {
 
@@ -163,20 +172,20 @@ void require_once(const PipelineSchedule& schedule, int stage, int micro_batch,
                   const Counts& counts) {
   const int rank = schedule.rank_of_stage[static_cast<std::size_t>(stage)];
   const auto [forward, backward, input, weight] = counts;
-  const auto name = [&](ActionKind kind) { return to_string(Action{kind, stage, micro_batch}); };
+  const auto name = [&](Action::Kind kind) { return to_string(Action{kind, stage, micro_batch}); };
   check(forward == 1, "schedule {}: rank {}: {} is missing", schedule.name, rank,
-        name(ActionKind::kForward));
+        name(Action::Kind::kForward));
   if (backward == 1) {
     check(input + weight == 0, "schedule {}: rank {}: {} appears as a whole and in halves",
-          schedule.name, rank, name(ActionKind::kBackward));
+          schedule.name, rank, name(Action::Kind::kBackward));
     return;
   }
   check(input + weight > 0, "schedule {}: rank {}: {} is missing", schedule.name, rank,
-        name(ActionKind::kBackward));
+        name(Action::Kind::kBackward));
   check(input == 1, "schedule {}: rank {}: {} is missing", schedule.name, rank,
-        name(ActionKind::kInputGradient));
+        name(Action::Kind::kInputGradient));
   check(weight == 1, "schedule {}: rank {}: {} is missing", schedule.name, rank,
-        name(ActionKind::kWeightGradient));
+        name(Action::Kind::kWeightGradient));
 }
 
 // The action of the schedule that stands for `wanted`: the same action, or a whole backward pass in

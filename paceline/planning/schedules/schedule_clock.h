@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "paceline/planning/schedules/schedule_checks.h"
 #include "paceline/planning/schedules/simulate.h"
 
 namespace paceline::pipeline {

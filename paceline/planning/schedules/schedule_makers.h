@@ -11,6 +11,13 @@
 
 namespace paceline::pipeline {
 
+// The arguments of pipeline_schedule() (named_schedules.h).
+struct PipelineScheduleSize {
+  int num_ranks = 1;
+  int num_micro_batches = 1;
+  int stages_per_rank = 1;
+};
+
 // The schedules by functions of their own. All of these throw Error(kInvalid) for numbers below 1.
 PipelineSchedule gpipe(const PipelineScheduleSize& size);
 // Throws Error(kInvalid) for several stages per rank.

@@ -10,6 +10,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/planning/schedules/named_schedules.h"
+#include "paceline/planning/schedules/schedule_checks.h"
 #include "paceline/planning/schedules/schedule_clock.h"
 #include "paceline/planning/schedules/simulate.h"
 
@@ -100,7 +101,7 @@ class Search {
     for (const std::string_view name : pipeline_schedule_names()) {
       if (name == "zero-bubble" && !options_.may_split_backward) continue;
       try {
-        add_named(pipeline_schedule(name, {num_ranks_, num_micro_batches_, per_rank}));
+        add_named(pipeline_schedule(name, num_ranks_, num_micro_batches_, per_rank));
       } catch (const Error&) {
         // This schedule does not exist for these numbers.
       }
@@ -185,39 +186,38 @@ class Search {
     const std::size_t at = below(random, actions.size());
     const std::size_t places = 1 + below(random, kMostPlaces);
     const bool later = random() % 2 == 0, halves = random() % 4 == 0;
-    const bool has_halves =
-        actions[at].kind == ActionKind::kInputGradient || actions[at].kind == ActionKind::kBackward;
+    const bool has_halves = actions[at].kind == Action::Kind::kInputGradient ||
+                            actions[at].kind == Action::Kind::kBackward;
     if (!halves || !has_halves || !options_.may_split_backward) {
       if (later ? at + places >= actions.size() : at < places) return false;
       return move(actions, at, later ? at + places : at - places);
     }
-    return actions[at].kind == ActionKind::kBackward ? split(actions, at, places)
-                                                     : join(actions, at);
+    return actions[at].kind == Action::Kind::kBackward ? split(actions, at, places)
+                                                       : join(actions, at);
   }
 
   static bool split(std::vector<Action>& actions, std::size_t at, std::size_t places) {
     const auto [kind, stage, micro_batch] = actions[at];
-    actions[at].kind = ActionKind::kInputGradient;
+    actions[at].kind = Action::Kind::kInputGradient;
     const std::size_t behind = at + 1;
-    actions.insert(iterator(actions, behind), {ActionKind::kWeightGradient, stage, micro_batch});
+    actions.insert(iterator(actions, behind), {Action::Kind::kWeightGradient, stage, micro_batch});
     return move(actions, behind, std::min(at + places, actions.size() - 1));
   }
 
   static bool join(std::vector<Action>& actions, std::size_t at) {
-    const Action weights{ActionKind::kWeightGradient, actions[at].stage, actions[at].micro_batch};
+    const Action weights{Action::Kind::kWeightGradient, actions[at].stage, actions[at].micro_batch};
     const auto found = std::find(iterator(actions, at), actions.end(), weights);
     if (found == actions.end()) return false;
     if (!move(actions, static_cast<std::size_t>(found - actions.begin()), at + 1)) return false;
     actions.erase(iterator(actions, at + 1));
-    actions[at].kind = ActionKind::kBackward;
+    actions[at].kind = Action::Kind::kBackward;
     return true;
   }
 
   // Sets `best` back to the named schedule. Call this if no change has made it faster.
   void restore_named(Timed& best) {
-    best.schedule = pipeline_schedule(
-        best.schedule.name,
-        {num_ranks_, num_micro_batches_, static_cast<int>(layout_.size()) / num_ranks_});
+    best.schedule = pipeline_schedule(best.schedule.name, num_ranks_, num_micro_batches_,
+                                      static_cast<int>(layout_.size()) / num_ranks_);
     clock_.run(best.schedule.ranks);
     best.bytes = peak_of_all();
     best.busy_s = busy_of_all();
@@ -231,7 +231,7 @@ class Search {
   // micro-batches must stay in order.
   static bool are_in_order(const Action& a, const Action& b) {
     return a.stage == b.stage &&
-           ((a.kind == ActionKind::kForward && b.kind == ActionKind::kForward) ||
+           ((a.kind == Action::Kind::kForward && b.kind == Action::Kind::kForward) ||
             (a.makes_input_gradient() && b.makes_input_gradient()) ||
             (a.makes_weight_gradient() && b.makes_weight_gradient()));
   }

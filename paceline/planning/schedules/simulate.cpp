@@ -7,6 +7,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/planning/schedules/pipeline_schedule.h"
+#include "paceline/planning/schedules/schedule_checks.h"
 #include "paceline/planning/schedules/schedule_clock.h"
 
 namespace paceline::pipeline {
@@ -121,16 +122,16 @@ std::vector<std::vector<TimedAction>> ScheduleClock::timed(
 std::optional<Action> ScheduleClock::missing(const Action& action) const {
   const auto& [kind, stage, micro_batch] = action;
   const std::size_t here = place(stage, micro_batch);
-  if (kind == ActionKind::kForward) {
+  if (kind == Action::Kind::kForward) {
     if (stage > 0 && forward_end_[place(stage - 1, micro_batch)] == kNever)
-      return Action{ActionKind::kForward, stage - 1, micro_batch};
+      return Action{Action::Kind::kForward, stage - 1, micro_batch};
     return std::nullopt;
   }
-  if (kind == ActionKind::kWeightGradient) {
-    if (input_end_[here] == kNever) return Action{ActionKind::kInputGradient, stage, micro_batch};
+  if (kind == Action::Kind::kWeightGradient) {
+    if (input_end_[here] == kNever) return Action{Action::Kind::kInputGradient, stage, micro_batch};
     return std::nullopt;
   }
-  if (forward_end_[here] == kNever) return Action{ActionKind::kForward, stage, micro_batch};
+  if (forward_end_[here] == kNever) return Action{Action::Kind::kForward, stage, micro_batch};
   if (stage + 1 < static_cast<int>(rank_of_stage_.size()) &&
       input_end_[place(stage + 1, micro_batch)] == kNever)
     return Action{kind, stage + 1, micro_batch};
@@ -140,13 +141,13 @@ std::optional<Action> ScheduleClock::missing(const Action& action) const {
 double ScheduleClock::duration(const Action& action) const {
   const StageCosts& costs = costs_of(action.stage);
   switch (action.kind) {
-    case ActionKind::kForward:
+    case Action::Kind::kForward:
       return costs.forward_s;
-    case ActionKind::kInputGradient:
+    case Action::Kind::kInputGradient:
       return costs.input_gradient_s;
-    case ActionKind::kWeightGradient:
+    case Action::Kind::kWeightGradient:
       return costs.weight_gradient_s;
-    case ActionKind::kBackward:
+    case Action::Kind::kBackward:
       break;
   }
   return costs.backward_s.value_or(costs.input_gradient_s + costs.weight_gradient_s);
@@ -155,13 +156,13 @@ double ScheduleClock::duration(const Action& action) const {
 double ScheduleClock::change_of_bytes(const Action& action) const {
   const StageCosts& costs = costs_of(action.stage);
   switch (action.kind) {
-    case ActionKind::kForward:
+    case Action::Kind::kForward:
       return costs.activation_bytes;
-    case ActionKind::kInputGradient:
+    case Action::Kind::kInputGradient:
       return costs.deferred_bytes - costs.activation_bytes;
-    case ActionKind::kWeightGradient:
+    case Action::Kind::kWeightGradient:
       return -costs.deferred_bytes;
-    case ActionKind::kBackward:
+    case Action::Kind::kBackward:
       break;
   }
   return -costs.activation_bytes;
@@ -175,10 +176,11 @@ double ScheduleClock::arrival(double end, int from, int to) const {
 double ScheduleClock::ready_at(const Action& action) const {
   if (missing(action)) return kNever;
   const auto& [kind, stage, micro_batch] = action;
-  if (kind == ActionKind::kForward) {
+  if (kind == Action::Kind::kForward) {
     return stage == 0 ? 0 : arrival(forward_end_[place(stage - 1, micro_batch)], stage - 1, stage);
   }
-  if (kind == ActionKind::kWeightGradient || stage + 1 == static_cast<int>(rank_of_stage_.size())) {
+  if (kind == Action::Kind::kWeightGradient ||
+      stage + 1 == static_cast<int>(rank_of_stage_.size())) {
     return 0;  // its input was made on this rank
   }
   return arrival(input_end_[place(stage + 1, micro_batch)], stage + 1, stage);
@@ -196,7 +198,7 @@ void ScheduleClock::carry_out(std::size_t rank, const Action& action, double rea
     const auto other = static_cast<std::size_t>(rank_of_stage_[static_cast<std::size_t>(stage)]);
     if (other != rank) to_try_.push_back(other);
   };
-  if (action.kind == ActionKind::kForward) {
+  if (action.kind == Action::Kind::kForward) {
     forward_end_[place(action.stage, action.micro_batch)] = free_at_[rank];
     wake(action.stage + 1);
   } else if (action.makes_input_gradient()) {

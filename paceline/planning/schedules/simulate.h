@@ -37,12 +37,6 @@ struct Costs {
 // The same costs for all `num_stages` stages.
 Costs equal_costs(int num_stages, const StageCosts& each = {});
 
-struct TimedAction {
-  Action action;
-  double begin_s = 0;
-  double end_s = 0;
-};
-
 // A simulated or measured step.
 struct TimedSchedule {
   std::vector<std::vector<TimedAction>> ranks;

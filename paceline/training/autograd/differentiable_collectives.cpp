@@ -10,6 +10,7 @@
 #include <torch/custom_class.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/training/autograd/regions.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/tensor/shaped_messages.h"
 #include "paceline/training/tensor/tensor_call.h"

@@ -22,6 +22,8 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/timing.h"
 #include "paceline/training/autograd/branch_call.h"
+#include "paceline/training/autograd/branch_functions.h"
+#include "paceline/training/tensor/coalesced_collectives.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/tensor/random.h"
 #include "paceline/training/tensor/random_state.h"
@@ -378,6 +380,29 @@ std::vector<double> measure_branches(GroupRef group, const Tensors& inputs,
   });
   group->all_reduce(std::span(costs), ReduceOp::kMean);
   return costs;
+}
+
+ParallelBranches::ParallelBranches(GroupPtr group, std::vector<Branch> branches,
+                                   std::vector<int> owner)
+    : group_(std::move(group)), branches_(std::move(branches)), owner_(std::move(owner)) {}
+
+ParallelBranches::ParallelBranches(GroupPtr group, std::vector<Branch> branches,
+                                   const Tensors& inputs, int repeats)
+    : group_(std::move(group)),
+      branches_(std::move(branches)),
+      owner_(assign_branches(measure_branches(group_, inputs, branches_, repeats),
+                             group_->world_size())) {}
+
+Tensors ParallelBranches::forward(const Tensors& inputs) const {
+  return parallel_branches(group_, inputs, branches_, owner_);
+}
+
+void ParallelBranches::share_gradients() const {
+  share_branch_gradients(group_, branches_, owner_);
+}
+
+void ParallelBranches::share_parameters() const {
+  share_branch_parameters(group_, branches_, owner_);
 }
 
 }  // namespace paceline

@@ -3,13 +3,12 @@
 // Independent branches of a model on different ranks: each rank computes the branches that it owns,
 // and every rank gets all results.
 //
-//   std::vector<Branch> branches = {make_branch("1x1", one), make_branch("3x3", three), ...};
-//   const auto costs = measure_branches(group, {x}, branches);
-//   const auto owner = assign_branches(costs, group->world_size());
-//   auto y = torch::cat(parallel_branches(group, {x}, branches, owner), 1);   // as if y were local
+//   ParallelBranches branches(group, {make_branch("1x1", one), make_branch("3x3", three), ...},
+//                             {x});                      // the owners by the branches' times
+//   auto y = torch::cat(branches.forward({x}), 1);       // as if y were local
 //   ...
 //   loss.backward();
-//   share_branch_gradients(group, branches, owner);
+//   branches.share_gradients();
 //   optimizer.step();
 //
 // Every rank computes the layers before and after the branches, with the same inputs and the same
@@ -20,17 +19,18 @@
 // used has no backward pass.
 //
 // Parameters of a branch get their gradients on its owner only. Either all ranks copy the owner's
-// gradients (share_branch_gradients()), or only the owner updates the parameters, and the other
-// ranks copy the parameters before a checkpoint or a change of owners (share_branch_parameters()).
-// On another axis of a device mesh, DistributedDataParallel averages gradients among ranks that own
-// the same branches; in that case call share_branch_gradients() after its backward pass.
+// gradients (share_gradients()), or only the owner updates the parameters, and the other ranks copy
+// the parameters before a checkpoint or a change of owners (share_parameters()). On another axis of
+// a device mesh, DistributedDataParallel averages gradients among ranks that own the same branches;
+// in that case call share_gradients() after its backward pass.
 //
-// Each call draws one random number and derives a seed for each branch from it: so random numbers
-// do not depend on the owners, and afterwards the generators of all ranks have the same state.
+// Each forward pass draws one random number and derives a seed for each branch from it: so random
+// numbers do not depend on the owners, and afterwards the generators of all ranks have the same
+// state.
 //
-// Results are contiguous and on the CPU. Each call costs a small exchange and one broadcast for
-// each result; its backward pass costs two broadcasts for each branch with one input. A rank keeps
-// only the activations of its own branches in memory.
+// Results are contiguous and on the CPU. Each forward pass costs a small exchange and one broadcast
+// for each result; its backward pass costs two broadcasts for each branch with one input. A rank
+// keeps only the activations of its own branches in memory.
 //
 // Errors: an error of a branch's function is thrown on every rank, with the names of rank and
 // branch. If ranks pass different branches, owners or inputs, Error(kInvalid) shows both sides. The
@@ -73,34 +73,34 @@ Branch make_branch(std::string name, Module module) {
           .buffers = std::move(buffers)};
 }
 
-// Collective. Returns the results of all branches; owner[b] is the rank that computes branches[b].
-// Allows one backward pass for each call. Gradients of gradients are Error(kUnsupported).
-std::vector<at::Tensor> parallel_branches(const GroupPtr& group,
-                                          const std::vector<at::Tensor>& inputs,
-                                          const std::vector<Branch>& branches,
-                                          const std::vector<int>& owner);
+class ParallelBranches {
+ public:
+  // owner[b] is the rank that computes branches[b]; the same on every rank, which each call checks.
+  ParallelBranches(GroupPtr group, std::vector<Branch> branches, std::vector<int> owner);
+  // Collective: measures the seconds of a forward and a backward pass of each branch on `inputs`,
+  // and assigns the branches in order of decreasing time, each to the rank with the least work so
+  // far; the busiest rank has at most 4/3 of the least possible work. Every rank runs all branches,
+  // once to warm up and then `repeats` times. Gradients, buffers and random numbers are left
+  // unchanged. Error(kInvalid) on every rank if a branch throws or `repeats` is below 1.
+  ParallelBranches(GroupPtr group, std::vector<Branch> branches,
+                   const std::vector<at::Tensor>& inputs, int repeats = 3);
 
-// Collective. Copies the gradients of the branches' parameters from the owners to every rank; a
-// gradient that is undefined on the owner becomes undefined. Error(kInvalid) for a parameter that
-// belongs to branches with different owners.
-void share_branch_gradients(GroupRef group, const std::vector<Branch>& branches,
-                            const std::vector<int>& owner);
-// Collective. Copies the branches' parameters and buffers from the owners to every rank.
-void share_branch_parameters(GroupRef group, const std::vector<Branch>& branches,
-                             const std::vector<int>& owner);
+  const std::vector<int>& owner() const { return owner_; }
 
-// Chooses the owner of each branch by cost: assigns the branches in order of decreasing cost, each
-// to the rank with the least work so far; ties go to the first branch and to the lowest rank. The
-// busiest rank has at most 4/3 of the least possible work. A pure function. Error(kInvalid) if
-// num_ranks is below 1, or a cost is negative or not finite.
-std::vector<int> assign_branches(const std::vector<double>& costs, int num_ranks);
+  // Collective. Returns the results of all branches, in their order. Allows one backward pass for
+  // each call. Gradients of gradients are Error(kUnsupported).
+  std::vector<at::Tensor> forward(const std::vector<at::Tensor>& inputs) const;
+  // Collective. Copies the gradients of the branches' parameters from the owners to every rank; a
+  // gradient that is undefined on the owner becomes undefined. Error(kInvalid) for a parameter that
+  // belongs to branches with different owners.
+  void share_gradients() const;
+  // Collective. Copies the branches' parameters and buffers from the owners to every rank.
+  void share_parameters() const;
 
-// Collective. Measures the seconds of a forward and a backward pass of each branch, without the
-// time to communicate results and gradients: every rank runs all branches, once to warm up and then
-// `repeats` times, and takes the fastest time; the result is the mean over all ranks, the same on
-// every rank. Gradients, buffers and random numbers are left unchanged. Error(kInvalid) on every
-// rank if a branch throws or `repeats` is below 1.
-std::vector<double> measure_branches(GroupRef group, const std::vector<at::Tensor>& inputs,
-                                     const std::vector<Branch>& branches, int repeats = 3);
+ private:
+  GroupPtr group_;
+  std::vector<Branch> branches_;
+  std::vector<int> owner_;
+};
 
 }  // namespace paceline

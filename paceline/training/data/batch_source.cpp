@@ -314,7 +314,7 @@ class StreamSource : public BatchSource {
 
   // Reads the records of the next step of all ranks, and makes this rank's batches from them.
   void read_step() {
-    std::vector<StreamedRecord> records;
+    std::vector<StreamedDataset::Record> records;
     while (std::ssize(records) < step_size_) {
       auto record = reader_->next();
       if (!record) break;
@@ -353,7 +353,7 @@ class StreamSource : public BatchSource {
   const bool is_global_;
   std::int64_t epoch_ = 0;
   std::int64_t consumed_ = 0;  // records consumed by all ranks, up to the last draft
-  std::unique_ptr<RecordReader> reader_;
+  std::unique_ptr<StreamedDataset::Reader> reader_;
   std::deque<Draft> drafts_;  // of the current step
 };
 

@@ -61,8 +61,8 @@ std::vector<PlannedBatch> plan_global_batches(const std::vector<std::int64_t>& o
 
 // A planned batch whose tensors have not been made yet.
 struct Draft {
-  PlannedBatch plan;                    // its `consumed` does not count padding
-  std::vector<StreamedRecord> records;  // for a stream: the records of the batch
+  PlannedBatch plan;                             // its `consumed` does not count padding
+  std::vector<StreamedDataset::Record> records;  // for a stream: the records of the batch
   std::int64_t epoch = 0;
   bool ends_epoch = false;
 };
@@ -99,6 +99,13 @@ class BatchSource {
 
  private:
   const SourceTraits traits_;
+};
+
+// The part of a stream's records that a rank takes: every num_ranks-th record of each step.
+struct StreamShare {
+  int num_ranks = 1;
+  int rank = 0;
+  std::uint64_t seed = 0;  // for the random numbers of logical shards
 };
 
 // Make sources for the samples of a sampler, for exactly the given samples, and for a stream.

@@ -43,9 +43,10 @@ DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, std::vector<std::
                        const DataLoaderOptions& options)
     : DataLoader(make_source(dataset, std::move(indices), valid(options)), options) {}
 
-DataLoader::DataLoader(std::shared_ptr<const StreamedDataset> stream, const StreamShare& share,
-                       const DataLoaderOptions& options)
-    : DataLoader(make_source(std::move(stream), share, valid(options)), options) {}
+DataLoader::DataLoader(std::shared_ptr<const StreamedDataset> stream, int num_ranks, int rank,
+                       const DataLoaderOptions& options, std::uint64_t seed)
+    : DataLoader(make_source(std::move(stream), {num_ranks, rank, seed}, valid(options)), options) {
+}
 
 DataLoader::~DataLoader() { stop_threads(); }
 
@@ -54,12 +55,12 @@ bool DataLoader::is_streamed() const { return source_->traits().is_streamed; }
 const std::string& DataLoader::name() const { return source_->traits().name; }
 std::int64_t DataLoader::logical_shards() const { return source_->traits().logical_shards; }
 
-LoaderPosition DataLoader::position() const {
+DataLoader::Position DataLoader::position() const {
   if (has_ended_) return {epoch_ + 1, 0};
   return {epoch_, consumed_};
 }
 
-void DataLoader::set_position(const LoaderPosition& position) {
+void DataLoader::set_position(const Position& position) {
   check(position.epoch >= 0 && position.consumed >= 0,
         "data loader: {} samples of epoch {} are no position", position.consumed, position.epoch);
   stop_threads();

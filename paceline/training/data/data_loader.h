@@ -13,8 +13,8 @@
 // With global_batch_size a step takes this many samples of all ranks together, so a job that
 // shrinks or grows continues with the same steps (batch_source.h). The training loop must then
 // use batch.weighted(loss) in place of each loss, and reduce gradients and call the optimizer only
-// after batches with `ends_step`; train::run_loop() does that. The weight is meant for losses that
-// are means over a batch's samples; for other losses see training/train/loop.h.
+// after batches with `ends_step`; train::TrainingRun does that. The weight is meant for losses that
+// are means over a batch's samples; for other losses see training/train/step_gradients.h.
 //
 // Streams are read in the same way (streamed_dataset.h). With DataLoaderOptions::groups all samples
 // of a batch belong to one group (distributed_sampler.h).
@@ -81,21 +81,6 @@ struct DataLoaderOptions {
   Groups groups = nullptr;
 };
 
-// The part of a stream's records that a rank takes: every num_ranks-th record of each step.
-struct StreamShare {
-  int num_ranks = 1;
-  int rank = 0;
-  std::uint64_t seed = 0;  // for the random numbers of logical shards
-};
-
-// A place in the data: `consumed` samples of an epoch, of all ranks together.
-struct LoaderPosition {
-  std::int64_t epoch = 0;
-  std::int64_t consumed = 0;
-
-  bool operator==(const LoaderPosition&) const = default;
-};
-
 class DataLoader;
 
 // The batches of one epoch of a DataLoader, as a range for one loop. Each batch is taken when the
@@ -148,6 +133,14 @@ class Epoch {
 
 class DataLoader {
  public:
+  // A place in the data: `consumed` samples of an epoch, of all ranks together.
+  struct Position {
+    std::int64_t epoch = 0;
+    std::int64_t consumed = 0;
+
+    bool operator==(const Position&) const = default;
+  };
+
   // For training; copies `sampler`. Error(kInvalid) when the sampler is for another number of
   // samples, when the number of ranks does not divide the logical shards, or when the groups are
   // for another number of samples or no group fills a batch.
@@ -156,11 +149,12 @@ class DataLoader {
   // For evaluation: takes exactly these samples, in this order.
   DataLoader(std::shared_ptr<const Dataset> dataset, std::vector<std::int64_t> indices,
              const DataLoaderOptions& options);
-  // For training on a stream. All ranks take the same number of steps: if the last step has fewer
-  // records than ranks, some records are taken twice; in a global batch the repeated records have
-  // the weight 0.
-  DataLoader(std::shared_ptr<const StreamedDataset> stream, const StreamShare& share,
-             const DataLoaderOptions& options);
+  // For training on a stream: `rank` of `num_ranks` ranks takes every num_ranks-th record of each
+  // step. `seed`: for the random numbers of logical shards. All ranks take the same number of
+  // steps: if the last step has fewer records than ranks, some records are taken twice; in a global
+  // batch the repeated records have the weight 0.
+  DataLoader(std::shared_ptr<const StreamedDataset> stream, int num_ranks, int rank,
+             const DataLoaderOptions& options, std::uint64_t seed = 0);
   ~DataLoader();
   DataLoader(const DataLoader&) = delete;
   DataLoader& operator=(const DataLoader&) = delete;
@@ -187,8 +181,8 @@ class DataLoader {
   // The place from which another loader can continue: in the current epoch or, if its loop has come
   // to the end, at the beginning of the next one. set_position() makes the next epoch() continue
   // there; a loop begins with the epoch position().epoch. The Checkpointer calls both.
-  LoaderPosition position() const;
-  void set_position(const LoaderPosition& position);
+  Position position() const;
+  void set_position(const Position& position);
   // The name of the data in messages.
   const std::string& name() const;
   // Logical shards of a step; 0: no logical shards.

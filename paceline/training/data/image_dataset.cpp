@@ -151,14 +151,14 @@ ImageSamples::ImageSamples(ImageDataset images, const ImageSamplesOptions& optio
     : images_(readable(std::move(images))),
       shape_{images_.channels(), images_.height(), images_.width()},
       channels_last_(options.channels_last),
-      transform_(shape_, options.transform, options.seed) {}
+      transform_(shape_, options) {}
 
 std::vector<at::Tensor> ImageSamples::batch(std::span<const std::int64_t> indices,
                                             std::int64_t epoch) const {
   const auto* const images = images_.images.data_ptr<std::uint8_t>();
   const auto* const labels = images_.labels.data_ptr<std::int64_t>();
   return make_image_batch(indices, shape_, channels_last_, [&](std::int64_t index, float* out) {
-    transform_.apply(images + index * shape_.pixels(), out, channels_last_, epoch, index);
+    transform_.apply(images + index * shape_.pixels(), out, epoch, index);
     return labels[index];
   });
 }

@@ -18,6 +18,9 @@ namespace paceline::data {
 
 // Images as the files store them: one byte for each pixel and channel.
 struct ImageDataset {
+  // Where Debian's package dataset-fashion-mnist installs its files.
+  static constexpr const char* kFashionMnistFolder = "/usr/share/datasets/fashion-mnist";
+
   std::string name;                  // for example "fashion-mnist"
   at::Tensor images;                 // uint8 [N, channels, height, width]
   at::Tensor labels;                 // int64 [N], in [0, classes.size())
@@ -39,18 +42,11 @@ enum class Split { kTrain, kTest };
 // (http://yann.lecun.com/exdb/mnist). Each file may be compressed; its name then ends in ".gz".
 ImageDataset load_mnist(const std::string& folder, Split split);
 // Reads the same files, with Fashion-MNIST's classes. Debian's package dataset-fashion-mnist
-// installs them in kFashionMnistFolder.
-inline constexpr const char* kFashionMnistFolder = "/usr/share/datasets/fashion-mnist";
+// installs them in ImageDataset::kFashionMnistFolder.
 ImageDataset load_fashion_mnist(const std::string& folder, Split split);
 // Reads data_batch_1.bin ... data_batch_5.bin, test_batch.bin from `folder` or its subfolder
 // cifar-10-batches-bin: CIFAR-10's binary version, with 3,073 bytes per record.
 ImageDataset load_cifar10(const std::string& folder, Split split);
-
-struct ImageSamplesOptions {
-  TransformOptions transform;
-  bool channels_last = false;  // memory format of the images
-  std::uint64_t seed = 0;      // for the transform's random choices
-};
 
 // Labelled images as a model takes them: transformed, in batches from make_image_batch().
 class ImageSamples : public Dataset {

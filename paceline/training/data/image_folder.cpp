@@ -38,9 +38,8 @@ std::vector<at::Tensor> ImageFolder::batch(std::span<const std::int64_t> indices
   const auto [width, height] = options_.pipeline.size;
   return make_image_batch(indices, {.channels = 3, .height = height, .width = width},
                           options_.channels_last, [&](std::int64_t index, float* out) {
-                            return options_.on_bad_image == OnBadImage::kFail
-                                       ? load(index, epoch, out)
-                                       : load_or_skip(index, epoch, out);
+                            return options_.skip_bad_images ? load_or_skip(index, epoch, out)
+                                                            : load(index, epoch, out);
                           });
 }
 

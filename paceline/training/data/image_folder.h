@@ -35,17 +35,13 @@ class ImagePipeline;
 
 namespace paceline::data {
 
-// How to handle a file that has vanished, cannot be read or is damaged.
-enum class OnBadImage {
-  kFail,  // throws an Error that names the file
-  kSkip,  // the next valid file takes its place; skipped files are counted, the first ones logged
-};
-
 struct ImageFolderOptions {
   images::ImagePipelineOptions pipeline = {};
   bool channels_last = false;  // memory format of the images
   std::uint64_t seed = 0;      // seed for the random choices
-  OnBadImage on_bad_image = OnBadImage::kFail;
+  // If a file has vanished, cannot be read or is damaged, the next valid file takes its place;
+  // skipped files are counted, the first ones logged. Otherwise an Error names the file.
+  bool skip_bad_images = false;
 };
 
 class ImageFolder : public Dataset {

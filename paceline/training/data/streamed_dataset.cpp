@@ -22,15 +22,18 @@ void shuffle(std::vector<Item>& items, images::SampleRandom random) {
               items[static_cast<std::size_t>(random.below(left))]);
 }
 
-class WindowShuffle : public RecordReader {
+// Shuffles the records of `reader` within windows of `window` records; one window is in memory at a
+// time. The order depends only on (seed, epoch), so the position is all that is needed to continue.
+// Error(kInvalid) unless `window` is above 0.
+class WindowShuffle : public StreamedDataset::Reader {
  public:
-  WindowShuffle(std::unique_ptr<RecordReader> reader, std::int64_t window, std::uint64_t seed,
-                std::int64_t epoch)
+  WindowShuffle(std::unique_ptr<StreamedDataset::Reader> reader, std::int64_t window,
+                std::uint64_t seed, std::int64_t epoch)
       : reader_(std::move(reader)), window_(window), seed_(seed), epoch_(epoch) {
     check(window > 0, "a stream's window of {} records to shuffle", window);
   }
 
-  std::optional<StreamedRecord> next() override {
+  std::optional<StreamedDataset::Record> next() override {
     if (next_ == records_.size()) fill();
     if (records_.empty()) return {};
     return std::move(records_[next_++]);
@@ -60,27 +63,21 @@ class WindowShuffle : public RecordReader {
     shuffle(records_, images::SampleRandom(seed_, epoch_, windows_++));
   }
 
-  const std::unique_ptr<RecordReader> reader_;
+  const std::unique_ptr<StreamedDataset::Reader> reader_;
   const std::int64_t window_;
   const std::uint64_t seed_;
   const std::int64_t epoch_;
   std::int64_t windows_ = 0;  // windows read or skipped
-  std::vector<StreamedRecord> records_;
+  std::vector<StreamedDataset::Record> records_;
   std::size_t next_ = 0;
 };
 
 }  // namespace
 
-std::int64_t RecordReader::skip(std::int64_t count) {
+std::int64_t StreamedDataset::Reader::skip(std::int64_t count) {
   std::int64_t skipped = 0;
   while (skipped < count && next()) ++skipped;
   return skipped;
-}
-
-std::unique_ptr<RecordReader> shuffled_in_windows(std::unique_ptr<RecordReader> reader,
-                                                  std::int64_t window, std::uint64_t seed,
-                                                  std::int64_t epoch) {
-  return std::make_unique<WindowShuffle>(std::move(reader), window, seed, epoch);
 }
 
 namespace {
@@ -97,15 +94,15 @@ std::vector<Path> shared(std::vector<std::string> paths) {
 }
 
 // Reads the lines of several files, one file after another.
-class LineReader : public RecordReader {
+class LineReader : public StreamedDataset::Reader {
  public:
   LineReader(std::vector<Path> paths, std::int64_t max_line_bytes)
       : paths_(std::move(paths)), max_line_bytes_(static_cast<std::size_t>(max_line_bytes)) {
     open();
   }
 
-  std::optional<StreamedRecord> next() override {
-    StreamedRecord record;
+  std::optional<StreamedDataset::Record> next() override {
+    StreamedDataset::Record record;
     if (!pass_line(&record.bytes)) return {};
     if (record.bytes.ends_with('\r')) record.bytes.pop_back();
     record.file = paths_[place_];
@@ -191,20 +188,21 @@ std::string LineFiles::name() const {
                             : fmt::format("{} and {} more", *paths_[0], paths_.size() - 1);
 }
 
-std::unique_ptr<RecordReader> LineFiles::read(std::int64_t epoch) const {
+std::unique_ptr<StreamedDataset::Reader> LineFiles::read(std::int64_t epoch) const {
   std::vector<Path> paths = paths_;
   const bool shuffles = options_.shuffle_window > 0;
   if (shuffles) shuffle(paths, {options_.seed, epoch, -1});  // -1, because windows count from 0
   auto lines = std::make_unique<LineReader>(std::move(paths), options_.max_line_bytes);
   if (!shuffles) return lines;
-  return shuffled_in_windows(std::move(lines), options_.shuffle_window, options_.seed, epoch);
+  return std::make_unique<WindowShuffle>(std::move(lines), options_.shuffle_window, options_.seed,
+                                         epoch);
 }
 
-std::vector<at::Tensor> LineFiles::batch(std::span<const StreamedRecord> records,
+std::vector<at::Tensor> LineFiles::batch(std::span<const StreamedDataset::Record> records,
                                          std::int64_t epoch) const {
   std::vector<Sample> samples;
   samples.reserve(records.size());
-  for (const StreamedRecord& record : records) {
+  for (const StreamedDataset::Record& record : records) {
     try {
       samples.push_back(parse_(record, epoch));
     } catch (const Error& error) {

@@ -26,43 +26,36 @@
 
 namespace paceline::data {
 
-struct StreamedRecord {
-  std::string bytes;
-  std::shared_ptr<const std::string> file;  // the file of the record; null: not known
-  std::int64_t line = 0;                    // its line in the file, from 1; 0: not known
-  std::int64_t number = 0;  // its position in the epoch, from 0; a DataLoader sets it
-};
-
-// Reads the records of an epoch, in order. Thread safety: none.
-class RecordReader {
- public:
-  virtual ~RecordReader() = default;
-  // Returns the next record; nullopt at the end.
-  virtual std::optional<StreamedRecord> next() = 0;
-  // Skips `count` records, or all remaining ones if there are fewer; returns the number skipped.
-  virtual std::int64_t skip(std::int64_t count);
-};
-
 class StreamedDataset {
  public:
+  struct Record {
+    std::string bytes;
+    std::shared_ptr<const std::string> file;  // the file of the record; null: not known
+    std::int64_t line = 0;                    // its line in the file, from 1; 0: not known
+    std::int64_t number = 0;  // its position in the epoch, from 0; a DataLoader sets it
+  };
+
+  // Reads the records of an epoch, in order. Thread safety: none.
+  class Reader {
+   public:
+    virtual ~Reader() = default;
+    // Returns the next record; nullopt at the end.
+    virtual std::optional<Record> next() = 0;
+    // Skips `count` records, or all remaining ones if there are fewer; returns the number skipped.
+    virtual std::int64_t skip(std::int64_t count);
+  };
+
   virtual ~StreamedDataset() = default;
   virtual std::string name() const = 0;  // for messages
   // Returns a reader of the records of an epoch, the same on every rank. A random order must depend
   // only on `epoch` and the stream's own seed.
-  virtual std::unique_ptr<RecordReader> read(std::int64_t epoch) const = 0;
+  virtual std::unique_ptr<Reader> read(std::int64_t epoch) const = 0;
   // Returns these records as tensors whose dim 0 counts the records, as Dataset::batch() does.
   // Random choices must depend only on `epoch`, the record's number and the stream's own seed.
   // Thread safety: several threads may call it at the same time.
-  virtual std::vector<at::Tensor> batch(std::span<const StreamedRecord> records,
+  virtual std::vector<at::Tensor> batch(std::span<const Record> records,
                                         std::int64_t epoch) const = 0;
 };
-
-// Shuffles the records of `reader` within windows of `window` records; one window is in memory at a
-// time. The order depends only on (seed, epoch), so the position is all that is needed to continue.
-// Error(kInvalid) unless `window` is above 0.
-std::unique_ptr<RecordReader> shuffled_in_windows(std::unique_ptr<RecordReader> reader,
-                                                  std::int64_t window, std::uint64_t seed,
-                                                  std::int64_t epoch);
 
 struct LineFilesOptions {
   // 0: lines keep the order of the files. Above 0: every epoch takes the files in another order,
@@ -77,7 +70,7 @@ struct LineFilesOptions {
 //
 //   const auto lines = std::make_shared<data::LineFiles>(
 //       std::vector<std::string>{"a.jsonl", "b.jsonl.gz"},
-//       [&](const data::StreamedRecord& line, std::int64_t epoch) -> data::Sample { ... },
+//       [&](const data::StreamedDataset::Record& line, std::int64_t epoch) -> data::Sample { ... },
 //       data::LineFilesOptions{.shuffle_window = 10000, .collate = data::padded()});
 //
 // A line is a record, without its line end (\n or \r\n); an empty line is an empty record. The
@@ -92,7 +85,7 @@ class LineFiles : public StreamedDataset {
  public:
   // Makes a sample from a line. Random choices must depend only on the record's number and the
   // epoch. Several threads may call it at the same time.
-  using Parse = std::function<Sample(const StreamedRecord& line, std::int64_t epoch)>;
+  using Parse = std::function<Sample(const Record& line, std::int64_t epoch)>;
 
   // Error(kInvalid) if there are no files or an option is out of range; kSystem when a file cannot
   // be opened.
@@ -102,10 +95,9 @@ class LineFiles : public StreamedDataset {
   // The reader's errors name the file and the line: kSystem; kCorrupt for damaged gzip data, for a
   // text whose byte order mark is not that of UTF-8, for a Git LFS pointer file, or for a line that
   // is too long.
-  std::unique_ptr<RecordReader> read(std::int64_t epoch) const override;
+  std::unique_ptr<Reader> read(std::int64_t epoch) const override;
   // An Error of `parse` is thrown again, with the file and the line before its text.
-  std::vector<at::Tensor> batch(std::span<const StreamedRecord> records,
-                                std::int64_t epoch) const override;
+  std::vector<at::Tensor> batch(std::span<const Record> records, std::int64_t epoch) const override;
 
  private:
   const std::vector<std::shared_ptr<const std::string>> paths_;  // shared with the records

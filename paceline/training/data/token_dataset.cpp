@@ -19,25 +19,34 @@ bool write_as(int file, std::span<const std::int32_t> tokens) {
   std::vector<Element> row;
   row.reserve(tokens.size());
   for (const std::int32_t token : tokens) {
-    check(token >= 0 && token <= kMost, "write_tokens: {} does not fit {} bits", token,
+    check(token >= 0 && token <= kMost, "TokenDataset::write: {} does not fit {} bits", token,
           8 * sizeof(Element));
     row.push_back(static_cast<Element>(token));
   }
   return write_whole(file, std::as_bytes(std::span(row)));
 }
 
+void require_width(at::ScalarType type) {
+  check(type == at::kShort || type == at::kInt,
+        "a file of tokens has elements of 16 or 32 bits (at::kShort or at::kInt), not {}",
+        c10::toString(type));
+}
+
 }  // namespace
 
-void write_tokens(const std::string& path, std::span<const std::int32_t> tokens, TokenWidth width) {
+void TokenDataset::write(const std::string& path, std::span<const std::int32_t> tokens,
+                         at::ScalarType type) {
+  require_width(type);
   FileDraft draft(path);  // a random name, because several ranks may write to one path
-  const bool is_written = width == TokenWidth::k16 ? write_as<std::uint16_t>(draft.fd(), tokens)
-                                                   : write_as<std::int32_t>(draft.fd(), tokens);
+  const bool is_written = type == at::kShort ? write_as<std::uint16_t>(draft.fd(), tokens)
+                                             : write_as<std::int32_t>(draft.fd(), tokens);
   if (!is_written) throw system_error("writing " + path);
   draft.publish();
 }
 
-at::Tensor map_tokens(const std::string& path, TokenWidth width) {
-  const std::int64_t bytes_a_token = width == TokenWidth::k16 ? 2 : 4;
+at::Tensor TokenDataset::map(const std::string& path, at::ScalarType type) {
+  require_width(type);
+  const std::int64_t bytes_a_token = type == at::kShort ? 2 : 4;
   std::error_code error;
   const auto bytes = static_cast<std::int64_t>(std::filesystem::file_size(path, error));
   if (error) fail(ErrorCode::kCorrupt, "{}: {}", path, error.message());
@@ -45,8 +54,7 @@ at::Tensor map_tokens(const std::string& path, TokenWidth width) {
     fail(ErrorCode::kCorrupt, "{}: {} bytes are not a row of tokens of {} bytes", path, bytes,
          bytes_a_token);
   }
-  return at::from_file(path, /*shared=*/false, bytes / bytes_a_token,
-                       at::TensorOptions(width == TokenWidth::k16 ? at::kShort : at::kInt));
+  return at::from_file(path, /*shared=*/false, bytes / bytes_a_token, at::TensorOptions(type));
 }
 
 TokenDataset::TokenDataset(std::string name, at::Tensor tokens, std::int64_t context)

@@ -3,9 +3,9 @@
 // Text for a language model as a row of tokens: in memory, or in a mapped file, which may be larger
 // than memory and whose pages all ranks of a host share.
 //
-//   data::write_tokens("text.bin", tokenizer.encode(text));
+//   data::TokenDataset::write("text.bin", tokenizer.encode(text));
 //   const auto dataset = std::make_shared<data::TokenDataset>(
-//       "text.bin", data::map_tokens("text.bin"), /*context=*/256);
+//       "text.bin", data::TokenDataset::map("text.bin"), /*context=*/256);
 
 #include <cstdint>
 #include <span>
@@ -15,20 +15,6 @@
 
 namespace paceline::data {
 
-// The width of a token in a file, which is little-endian and has no header. nanoGPT and other
-// programs write k16 for vocabularies of up to 65,536 tokens.
-enum class TokenWidth : std::uint8_t { k16, k32 };
-
-// Writes or replaces the file. Error(kInvalid) for a token that does not fit the width; kSystem if
-// a system call fails.
-void write_tokens(const std::string& path, std::span<const std::int32_t> tokens,
-                  TokenWidth width = TokenWidth::k16);
-
-// Maps the file's tokens as a row of int16 (with the bits of unsigned numbers) or int32; pages are
-// read when they are used. The file must not change while the tensor exists. Error(kCorrupt) when
-// the file is missing, empty, not a regular file, or not a whole number of tokens.
-at::Tensor map_tokens(const std::string& path, TokenWidth width = TokenWidth::k16);
-
 // A text as samples of `context` tokens. Sample i is two rows of int64: the `context` tokens that
 // begin at token i x context, and the `context` tokens that begin one token later. Tokens at the
 // end that do not fill a sample are not used.
@@ -37,6 +23,19 @@ class TokenDataset : public Dataset {
   // `tokens`: a row of int16 (as unsigned numbers), int32 or int64. Error(kInvalid) unless it has
   // more than `context` tokens.
   TokenDataset(std::string name, at::Tensor tokens, std::int64_t context);
+
+  // A file of tokens is little-endian and has no header. The type of its tokens, in both functions,
+  // is at::kShort (with the bits of unsigned numbers), as nanoGPT and other programs write
+  // vocabularies of up to 65,536 tokens, or at::kInt; Error(kInvalid) for another type.
+  //
+  // Writes or replaces the file. Error(kInvalid) for a token that does not fit the type; kSystem if
+  // a system call fails.
+  static void write(const std::string& path, std::span<const std::int32_t> tokens,
+                    at::ScalarType type = at::kShort);
+  // Maps the file's tokens as a row of this type; pages are read when they are used. The file must
+  // not change while the tensor exists. Error(kCorrupt) when the file is missing, empty, not a
+  // regular file, or not a whole number of tokens.
+  static at::Tensor map(const std::string& path, at::ScalarType type = at::kShort);
 
   std::string name() const override { return name_; }
   std::int64_t size() const override { return (tokens_.numel() - 1) / context_; }

@@ -5,9 +5,8 @@
 
 namespace paceline::data {
 
-ImageTransform::ImageTransform(const ImageShape& shape, const TransformOptions& options,
-                               std::uint64_t seed)
-    : shape_(shape), options_(options), seed_(seed) {
+ImageTransform::ImageTransform(const ImageShape& shape, const ImageSamplesOptions& options)
+    : shape_(shape), options_(options) {
   const auto channels = static_cast<std::size_t>(shape.channels);
   check(options.mean.empty() || options.mean.size() == channels,
         "transform: {} means for {} channels", options.mean.size(), channels);
@@ -28,7 +27,7 @@ ImageTransform::ImageTransform(const ImageShape& shape, const TransformOptions& 
 ImageTransform::Placement ImageTransform::place(std::int64_t epoch, std::int64_t index) const {
   Placement placement;
   if (options_.crop_padding == 0 && !options_.random_flip) return placement;
-  images::SampleRandom random(seed_, epoch, index);
+  images::SampleRandom random(options_.seed, epoch, index);
   if (options_.crop_padding > 0) {
     const std::int64_t places = 2 * options_.crop_padding + 1;
     placement.shift_y = random.below(places) - options_.crop_padding;
@@ -38,8 +37,8 @@ ImageTransform::Placement ImageTransform::place(std::int64_t epoch, std::int64_t
   return placement;
 }
 
-void ImageTransform::apply(const std::uint8_t* image, float* out, bool channels_last,
-                           std::int64_t epoch, std::int64_t index) const {
+void ImageTransform::apply(const std::uint8_t* image, float* out, std::int64_t epoch,
+                           std::int64_t index) const {
   const Placement placement = place(epoch, index);
   const bool moved = placement.flip || placement.shift_x != 0 || placement.shift_y != 0;
   const std::int64_t height = shape_.height;
@@ -47,8 +46,8 @@ void ImageTransform::apply(const std::uint8_t* image, float* out, bool channels_
   for (std::int64_t channel = 0; channel < shape_.channels; ++channel) {
     const float* table = table_.data() + channel * 256;
     const std::uint8_t* plane = image + channel * height * width;
-    float* to = channels_last ? out + channel : out + channel * height * width;
-    const std::int64_t stride = channels_last ? shape_.channels : 1;
+    float* to = options_.channels_last ? out + channel : out + channel * height * width;
+    const std::int64_t stride = options_.channels_last ? shape_.channels : 1;
     if (!moved) {
       for (std::int64_t i = 0; i < height * width; ++i) to[i * stride] = table[plane[i]];
       continue;

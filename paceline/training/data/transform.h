@@ -9,13 +9,16 @@
 
 namespace paceline::data {
 
-struct TransformOptions {
+// How ImageSamples (image_dataset.h) makes the model's input of an image.
+struct ImageSamplesOptions {
   std::vector<float> mean;  // for each channel, of pixels in [0, 1]; empty: 0
   std::vector<float> std;   // for each channel, above 0; empty: 1
   // Pads the image with this many zero pixels on each side and crops the original size at a random
   // position.
   int crop_padding = 0;
-  bool random_flip = false;  // mirrored left to right with probability 1/2
+  bool random_flip = false;    // mirrored left to right with probability 1/2
+  bool channels_last = false;  // memory format of the images
+  std::uint64_t seed = 0;      // for the random choices
 };
 
 struct ImageShape {
@@ -26,12 +29,11 @@ struct ImageShape {
 class ImageTransform {
  public:
   // Error(kInvalid) when the size of mean or std is not the number of channels.
-  ImageTransform(const ImageShape& shape, const TransformOptions& options, std::uint64_t seed = 0);
+  ImageTransform(const ImageShape& shape, const ImageSamplesOptions& options);
 
   // Transforms one image of the given shape: planes of bytes become planes of floats, or floats
   // with the channels last. Thread safety: const; any thread may call it.
-  void apply(const std::uint8_t* image, float* out, bool channels_last, std::int64_t epoch,
-             std::int64_t index) const;
+  void apply(const std::uint8_t* image, float* out, std::int64_t epoch, std::int64_t index) const;
 
  private:
   struct Placement {
@@ -41,8 +43,7 @@ class ImageTransform {
   Placement place(std::int64_t epoch, std::int64_t index) const;
 
   const ImageShape shape_;
-  const TransformOptions options_;
-  const std::uint64_t seed_;
+  const ImageSamplesOptions options_;
   std::vector<float> table_;  // [channel][byte]: the normalised value of the byte
 };
 

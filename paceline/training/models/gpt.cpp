@@ -63,9 +63,9 @@ at::Tensor GptImpl::logits_of(const at::Tensor& states) {
 }
 
 at::Tensor GptImpl::forward(const at::Tensor& tokens, GptPast* past) {
-  at::Tensor states = embed_from(tokens, past == nullptr ? 0 : past->count);
-  states = h_->forward(states, {}, past == nullptr ? nullptr : &past->layers);
-  if (past != nullptr) past->count += tokens.size(1);
+  at::Tensor states = embed_from(tokens, past == nullptr ? 0 : past->count_);
+  states = h_->forward(states, {}, past == nullptr ? nullptr : &past->layers_);
+  if (past != nullptr) past->count_ += tokens.size(1);
   return logits_of(states);
 }
 
@@ -74,7 +74,7 @@ void GptImpl::require_same(const std::string& doing) const {
 }
 
 GptPast GptImpl::make_past(std::int64_t sequences, std::int64_t tokens) const {
-  return {.layers = h_->make_past(sequences, tokens)};
+  return GptPast(h_->make_past(sequences, tokens));
 }
 
 at::Tensor GptImpl::tied_weight() const { return weight_of(wte_); }

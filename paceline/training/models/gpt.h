@@ -38,9 +38,17 @@ struct GptOptions {
 
 // The keys and values of the earlier tokens of N sequences, kept for generation; made by
 // Gpt::make_past().
-struct GptPast {
-  std::vector<KeyValues> layers;
-  std::int64_t count = 0;  // tokens of each sequence so far
+class GptPast {
+ public:
+  // The tokens of each sequence so far.
+  std::int64_t count() const { return count_; }
+
+ private:
+  friend class GptImpl;
+  explicit GptPast(std::vector<KeyValues> layers) : layers_(std::move(layers)) {}
+
+  std::vector<KeyValues> layers_;
+  std::int64_t count_ = 0;
 };
 
 class GptImpl : public torch::nn::Cloneable<GptImpl> {

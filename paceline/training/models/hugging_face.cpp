@@ -287,13 +287,12 @@ class Loader {
   std::string wrong_;
 };
 
-std::int64_t vocabulary_of(const char* what, std::int64_t model,
-                           const HuggingFaceOptions& options) {
-  check(options.vocabulary >= 0 && options.vocabulary <= model,
+std::int64_t vocabulary_of(const char* what, std::int64_t model, std::int64_t in_file) {
+  check(in_file >= 0 && in_file <= model,
         "{}: a vocabulary of {} tokens in the file and of {} in the model; the model's must be at "
         "least as large",
-        what, options.vocabulary, model);
-  return options.vocabulary == 0 ? model : options.vocabulary;
+        what, in_file, model);
+  return in_file == 0 ? model : in_file;
 }
 
 StateDict named(const FileLayout& layout, const StateDict& weights, std::int64_t vocabulary) {
@@ -322,34 +321,34 @@ void require_gpt2(const GptOptions& options) {
 
 }  // namespace
 
-void load_hugging_face(Gpt& model, const StateDict& weights, const HuggingFaceOptions& options) {
+void load_hugging_face(Gpt& model, const StateDict& weights, std::int64_t vocabulary) {
   require_gpt2(model->options());
-  const auto vocabulary = vocabulary_of("gpt", model->options().vocabulary, options);
-  Loader(gpt2(), *model, weights, vocabulary).load();
+  Loader(gpt2(), *model, weights, vocabulary_of("gpt", model->options().vocabulary, vocabulary))
+      .load();
 }
 
-void load_hugging_face(Bert& model, const StateDict& weights, const HuggingFaceOptions& options) {
-  const auto vocabulary = vocabulary_of("bert", model->options().vocabulary, options);
-  Loader(bert(), *model, weights, vocabulary).load();
+void load_hugging_face(Bert& model, const StateDict& weights, std::int64_t vocabulary) {
+  Loader(bert(), *model, weights, vocabulary_of("bert", model->options().vocabulary, vocabulary))
+      .load();
 }
 
 StateDict to_hugging_face(const GptOptions& model, const StateDict& weights,
-                          const HuggingFaceOptions& options) {
+                          std::int64_t vocabulary) {
   require_gpt2(model);
-  return named(gpt2(), weights, vocabulary_of("gpt", model.vocabulary, options));
+  return named(gpt2(), weights, vocabulary_of("gpt", model.vocabulary, vocabulary));
 }
 
 StateDict to_hugging_face(const BertOptions& model, const StateDict& weights,
-                          const HuggingFaceOptions& options) {
-  return named(bert(), weights, vocabulary_of("bert", model.vocabulary, options));
+                          std::int64_t vocabulary) {
+  return named(bert(), weights, vocabulary_of("bert", model.vocabulary, vocabulary));
 }
 
-StateDict to_hugging_face(Gpt& model, const HuggingFaceOptions& options) {
-  return to_hugging_face(model->options(), weights_of(*model), options);
+StateDict to_hugging_face(Gpt& model, std::int64_t vocabulary) {
+  return to_hugging_face(model->options(), weights_of(*model), vocabulary);
 }
 
-StateDict to_hugging_face(Bert& model, const HuggingFaceOptions& options) {
-  return to_hugging_face(model->options(), weights_of(*model), options);
+StateDict to_hugging_face(Bert& model, std::int64_t vocabulary) {
+  return to_hugging_face(model->options(), weights_of(*model), vocabulary);
 }
 
 }  // namespace paceline::models

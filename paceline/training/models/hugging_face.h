@@ -26,33 +26,28 @@
 
 namespace paceline::models {
 
-struct HuggingFaceOptions {
-  // Tokens of the file; 0: as many as the model has. A model may have more, for instance 50,304
-  // instead of GPT-2's odd number of 50,257. Loading gives the additional tokens the mean of the
-  // file's weights, so that on average they are never more probable than the file's tokens; saving
-  // leaves them out.
-  std::int64_t vocabulary = 0;
-};
+// `vocabulary`, in all functions: the tokens of the file; 0: as many as the model has. A model may
+// have more, for instance 50,304 instead of GPT-2's odd number of 50,257. Loading gives the
+// additional tokens the mean of the file's weights, so that on average they are never more probable
+// than the file's tokens; saving leaves them out.
 
 // Loads the weights into the model. Error(kInvalid), which lists every tensor that is missing, has
 // another shape or element type, differs from the tensor to which it is tied, or does not belong to
 // the model; in that case no weight has been loaded.
-void load_hugging_face(Gpt& model, const StateDict& weights,
-                       const HuggingFaceOptions& options = {});
-void load_hugging_face(Bert& model, const StateDict& weights,
-                       const HuggingFaceOptions& options = {});
+void load_hugging_face(Gpt& model, const StateDict& weights, std::int64_t vocabulary = 0);
+void load_hugging_face(Bert& model, const StateDict& weights, std::int64_t vocabulary = 0);
 
 // Returns copies of the weights. Error(kUnsupported) for a model with rotary positions or fewer
 // heads of keys and values, which GPT-2's format cannot represent.
-StateDict to_hugging_face(Gpt& model, const HuggingFaceOptions& options = {});
-StateDict to_hugging_face(Bert& model, const HuggingFaceOptions& options = {});
+StateDict to_hugging_face(Gpt& model, std::int64_t vocabulary = 0);
+StateDict to_hugging_face(Bert& model, std::int64_t vocabulary = 0);
 
 // As above, for whole weights, or some of them, under the model's own names, as returned by
 // full_state_dict() and gather_stages(). Error(kInvalid) for a name that such a model does not
 // have.
 StateDict to_hugging_face(const GptOptions& model, const StateDict& weights,
-                          const HuggingFaceOptions& options = {});
+                          std::int64_t vocabulary = 0);
 StateDict to_hugging_face(const BertOptions& model, const StateDict& weights,
-                          const HuggingFaceOptions& options = {});
+                          std::int64_t vocabulary = 0);
 
 }  // namespace paceline::models

@@ -6,6 +6,7 @@
 #include <torch/nn/init.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/training/models/residual_block.h"
 
 namespace paceline::models {
 namespace {

@@ -9,7 +9,7 @@
 
 namespace paceline::models {
 
-BlockRange stage_range(std::int64_t num_blocks, int stage, int num_stages) {
+BlockRange BlockRange::of_stage(std::int64_t num_blocks, int stage, int num_stages) {
   check(num_stages > 0 && num_stages <= num_blocks && stage >= 0 && stage < num_stages,
         "stage {} of {} stages: {} blocks are for 1 to {} stages", stage, num_stages, num_blocks,
         num_blocks);

@@ -7,7 +7,7 @@
 // training/pipeline/stage_weights.h keeps the copies on two ranks equal; join_ends() replaces two
 // copies on one rank by one tensor.
 //
-//   models::GptStage stage(options, layers, models::stage_range(options.layers, rank, ranks));
+//   models::GptStage stage(options, layers, models::BlockRange::of_stage(options.layers, rank, ranks));
 //
 // The whole model exists briefly while a stage is constructed. A stage does not depend on other
 // ranks and does not support clone().
@@ -24,10 +24,6 @@
 #include "paceline/training/models/transformer.h"
 
 namespace paceline::models {
-
-// Returns the blocks of a stage; the numbers of blocks of two stages differ by at most one.
-// Error(kInvalid) when there are more stages than blocks.
-BlockRange stage_range(std::int64_t num_blocks, int stage, int num_stages);
 
 // A model (GptImpl, BertImpl) without the layers of the other stages.
 template <class Model>

@@ -127,11 +127,12 @@ void require_power(double power) {
   check(power > 0, "the order of a norm must be above 0, not {}", power);
 }
 
-double clip_norm(const Gradients& gradients, double max_norm, const ClipOptions& options) {
-  require_power(options.norm_type);
+double clip_norm(const Gradients& gradients, double max_norm, double norm_type,
+                 bool error_if_nonfinite) {
+  require_power(norm_type);
   check(max_norm >= 0, "clip_grad_norm: max_norm {} must not be negative", max_norm);
-  const double norm = norm_of(gradients, options.norm_type);
-  if (options.error_if_nonfinite && !std::isfinite(norm)) fail_nonfinite(gradients, norm);
+  const double norm = norm_of(gradients, norm_type);
+  if (error_if_nonfinite && !std::isfinite(norm)) fail_nonfinite(gradients, norm);
   const auto factor = static_cast<float>(max_norm / (norm + 1e-6));
   if (factor >= 1) return norm;
   for (const at::Tensor& gradient : gradients.memory) {
@@ -165,15 +166,16 @@ double grad_norm(const Optimizer& optimizer, double norm_type) {
   return norm_of(gradients_for(optimizer), norm_type);
 }
 
-double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm,
-                      const ClipOptions& options) {
+double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type,
+                      bool error_if_nonfinite) {
   require_whole_model("clip_grad_norm", parameters);
-  return clip_norm(whole_gradients(parameters), max_norm, options);
+  return clip_norm(whole_gradients(parameters), max_norm, norm_type, error_if_nonfinite);
 }
 
-double clip_grad_norm(const Optimizer& optimizer, double max_norm, const ClipOptions& options) {
+double clip_grad_norm(const Optimizer& optimizer, double max_norm, double norm_type,
+                      bool error_if_nonfinite) {
   core_of(optimizer).require_model_parts("clip_grad_norm");
-  return clip_norm(gradients_for(optimizer), max_norm, options);
+  return clip_norm(gradients_for(optimizer), max_norm, norm_type, error_if_nonfinite);
 }
 
 void clip_grad_value(const std::vector<at::Tensor>& parameters, double clip_value) {

@@ -22,21 +22,18 @@
 
 namespace paceline::optim {
 
-struct ClipOptions {
-  double norm_type = 2;             // above 0; may be infinity
-  bool error_if_nonfinite = false;  // throws Error(kInvalid), which names the first such parameter
-};
-
-// Returns the norm of all gradients as if they were one vector; changes nothing.
+// Returns the norm of all gradients as if they were one vector; changes nothing. `norm_type`, also
+// below: above 0; may be infinity.
 double grad_norm(const std::vector<at::Tensor>& parameters, double norm_type = 2);
 double grad_norm(const Optimizer& optimizer, double norm_type = 2);
 
 // Multiplies the gradients by max_norm / (norm + 1e-6) if that is below 1. Returns the norm before
 // clipping. If the norm is not finite, all gradients become 0 or NaN, as in PyTorch; with
-// `error_if_nonfinite` they stay unchanged and the function throws.
+// `error_if_nonfinite` they stay unchanged, and Error(kInvalid) names the first such parameter.
 double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm,
-                      const ClipOptions& options = {});
-double clip_grad_norm(const Optimizer& optimizer, double max_norm, const ClipOptions& options = {});
+                      double norm_type = 2, bool error_if_nonfinite = false);
+double clip_grad_norm(const Optimizer& optimizer, double max_norm, double norm_type = 2,
+                      bool error_if_nonfinite = false);
 
 // Clamps each element to [-clip_value, clip_value]; NaN stays NaN.
 void clip_grad_value(const std::vector<at::Tensor>& parameters, double clip_value);

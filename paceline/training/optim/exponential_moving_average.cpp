@@ -51,10 +51,9 @@ WordSums average(const at::Tensor& parameter, const at::Tensor& average, double 
 }  // namespace
 
 ExponentialMovingAverage::ExponentialMovingAverage(const std::vector<at::Tensor>& parameters,
-                                                   const Options& options)
-    : options_(options) {
-  check(options.decay >= 0 && options.decay <= 1, "the decay {} of an average must be in [0, 1]",
-        options.decay);
+                                                   double decay, bool warm_up)
+    : decay_(decay), warm_up_(warm_up) {
+  check(decay >= 0 && decay <= 1, "the decay {} of an average must be in [0, 1]", decay);
   std::unordered_set<const void*> known;
   for (const at::Tensor& parameter : parameters) {
     if (!known.insert(parameter.unsafeGetTensorImpl()).second) continue;
@@ -76,7 +75,7 @@ void ExponentialMovingAverage::update() {
   const at::NoGradGuard no_grad;
   const auto updates = static_cast<double>(num_updates_);
   const double warm = (1 + updates) / (10 + updates);
-  const double decay = options_.warm_up ? std::min(options_.decay, warm) : options_.decay;
+  const double decay = warm_up_ ? std::min(decay_, warm) : decay_;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const WordSums sums = average(parameters_[i], averages_[i], num_updates_ == 0 ? 0 : decay);
     require_sum(i, sums.read);
@@ -144,7 +143,7 @@ void ExponentialMovingAverage::set_state(const NamedTensors& state) {
 }
 
 Metadata ExponentialMovingAverage::options() const {
-  return {{"decay", to_word(options_.decay)}, {"warm_up", options_.warm_up ? "yes" : "no"}};
+  return {{"decay", to_word(decay_)}, {"warm_up", warm_up_ ? "yes" : "no"}};
 }
 
 void ExponentialMovingAverage::require_compatible(const Metadata& options) const {

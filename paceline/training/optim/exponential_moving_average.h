@@ -5,7 +5,7 @@
 // torch.optim.swa_utils.AveragedModel with get_ema_avg_fn(decay) computes it. The first update
 // copies the weights.
 //
-//   ExponentialMovingAverage average(optimizer.parameters(), {.decay = 0.999});
+//   ExponentialMovingAverage average(optimizer.parameters(), 0.999);
 //   ... optimizer.step(); average.update();
 //   { const auto swap = average.swap_in(); evaluate(...); }
 //
@@ -31,19 +31,13 @@
 
 namespace paceline::optim {
 
-struct ExponentialMovingAverageOptions {
-  double decay = 0.999;
-  bool warm_up = false;  // at update t, decay is at most (1 + t) / (10 + t), so that the first
-                         // weights lose their influence sooner
-};
-
 class ExponentialMovingAverage {
  public:
-  using Options = ExponentialMovingAverageOptions;
-
-  // Error(kInvalid) for a decay outside [0, 1] and parameters that are not dense float32, bfloat16
-  // or float16 tensors on the CPU.
-  ExponentialMovingAverage(const std::vector<at::Tensor>& parameters, const Options& options);
+  // With `warm_up`, decay is at most (1 + t) / (10 + t) at update t, so that the first weights lose
+  // their influence sooner. Error(kInvalid) for a decay outside [0, 1] and parameters that are not
+  // dense float32, bfloat16 or float16 tensors on the CPU.
+  explicit ExponentialMovingAverage(const std::vector<at::Tensor>& parameters, double decay = 0.999,
+                                    bool warm_up = false);
 
   // Updates the average; call it after each step of the optimizer. Error(kInvalid) while the
   // average is swapped in; DamagedState when the average has changed since the previous update.
@@ -87,7 +81,8 @@ class ExponentialMovingAverage {
   void require_sum(std::size_t parameter, std::uint32_t found) const;
 
   std::vector<at::Tensor> parameters_;
-  const Options options_;
+  const double decay_;
+  const bool warm_up_;
   std::vector<at::Tensor> averages_;  // float32, in the memory order of the parameters
   std::vector<std::uint32_t> sums_;   // [average]: the checksum of its words
   std::int64_t num_updates_ = 0;

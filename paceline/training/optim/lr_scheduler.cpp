@@ -60,37 +60,36 @@ void StepCountScheduler::set_progress(const Metadata& words) {
   apply();
 }
 
-StepLR::StepLR(Optimizer& optimizer, const StepLROptions& options)
-    : StepCountScheduler(optimizer), options_(options) {
-  check(options.step_size > 0 && options.gamma > 0,
-        "step: step_size {} and gamma {} must be above 0", options.step_size, options.gamma);
+StepLR::StepLR(Optimizer& optimizer, std::int64_t step_size, double gamma)
+    : StepCountScheduler(optimizer), step_size_(step_size), gamma_(gamma) {
+  check(step_size > 0 && gamma > 0, "step: step_size {} and gamma {} must be above 0", step_size,
+        gamma);
   apply();
 }
 
 double StepLR::rate(std::size_t group, std::int64_t step) const {
-  return base_rates()[group] *
-         std::pow(options_.gamma, static_cast<double>(step / options_.step_size));
+  return base_rates()[group] * std::pow(gamma_, static_cast<double>(step / step_size_));
 }
 
 Metadata StepLR::options() const {
-  return {{"step_size", to_word(options_.step_size)}, {"gamma", to_word(options_.gamma)}};
+  return {{"step_size", to_word(step_size_)}, {"gamma", to_word(gamma_)}};
 }
 
-MultiStepLR::MultiStepLR(Optimizer& optimizer, const MultiStepLROptions& options)
-    : StepCountScheduler(optimizer), options_(options) {
-  check(options.gamma > 0, "multi_step: gamma {} must be above 0", options.gamma);
-  std::ranges::sort(options_.milestones);
+MultiStepLR::MultiStepLR(Optimizer& optimizer, std::vector<std::int64_t> milestones, double gamma)
+    : StepCountScheduler(optimizer), milestones_(std::move(milestones)), gamma_(gamma) {
+  check(gamma > 0, "multi_step: gamma {} must be above 0", gamma);
+  std::ranges::sort(milestones_);
   apply();
 }
 
 double MultiStepLR::rate(std::size_t group, std::int64_t step) const {
-  const auto& all = options_.milestones;
+  const auto& all = milestones_;
   const auto reached = std::ranges::upper_bound(all, step) - all.begin();
-  return base_rates()[group] * std::pow(options_.gamma, static_cast<double>(reached));
+  return base_rates()[group] * std::pow(gamma_, static_cast<double>(reached));
 }
 
 Metadata MultiStepLR::options() const {
-  return {{"milestones", to_word(options_.milestones)}, {"gamma", to_word(options_.gamma)}};
+  return {{"milestones", to_word(milestones_)}, {"gamma", to_word(gamma_)}};
 }
 
 CosineAnnealingLR::CosineAnnealingLR(Optimizer& optimizer, const CosineAnnealingLROptions& options)
@@ -172,7 +171,8 @@ std::vector<OneCycleLR::Phase> OneCycleLR::phases() const {
 }
 
 double OneCycleLR::between(double first, double last, double share) const {
-  if (options_.anneal_strategy == AnnealStrategy::kLinear) return (last - first) * share + first;
+  if (options_.anneal_strategy == OneCycleLROptions::AnnealStrategy::kLinear)
+    return (last - first) * share + first;
   return last + (first - last) / 2 * (1 + std::cos(std::numbers::pi * share));
 }
 
@@ -197,7 +197,8 @@ Metadata OneCycleLR::options() const {
   return {{"max_lr", to_word(o.max_lr)},
           {"total_steps", to_word(o.total_steps)},
           {"pct_start", to_word(o.pct_start)},
-          {"anneal_strategy", o.anneal_strategy == AnnealStrategy::kCosine ? "cos" : "linear"},
+          {"anneal_strategy",
+           o.anneal_strategy == OneCycleLROptions::AnnealStrategy::kCosine ? "cos" : "linear"},
           {"cycle_momentum", o.cycle_momentum ? "yes" : "no"},
           {"base_momentum", to_word(o.base_momentum)},
           {"max_momentum", to_word(o.max_momentum)},
@@ -209,8 +210,9 @@ Metadata OneCycleLR::options() const {
 ReduceLROnPlateau::ReduceLROnPlateau(Optimizer& optimizer, const ReduceLROnPlateauOptions& options)
     : LRScheduler(optimizer),
       options_(options),
-      best_(options.mode == MetricMode::kMin ? std::numeric_limits<double>::infinity()
-                                             : -std::numeric_limits<double>::infinity()) {
+      best_(options.mode == ReduceLROnPlateauOptions::Mode::kMin
+                ? std::numeric_limits<double>::infinity()
+                : -std::numeric_limits<double>::infinity()) {
   check(options.factor > 0 && options.factor < 1, "reduce_on_plateau: factor {} must be in (0, 1)",
         options.factor);
   check(options.patience >= 0 && options.cooldown >= 0 && options.threshold >= 0 &&
@@ -219,8 +221,9 @@ ReduceLROnPlateau::ReduceLROnPlateau(Optimizer& optimizer, const ReduceLROnPlate
 }
 
 bool ReduceLROnPlateau::is_better(double metric) const {
-  const bool is_relative = options_.threshold_mode == ThresholdMode::kRelative;
-  if (options_.mode == MetricMode::kMin) {
+  const bool is_relative =
+      options_.threshold_mode == ReduceLROnPlateauOptions::ThresholdMode::kRelative;
+  if (options_.mode == ReduceLROnPlateauOptions::Mode::kMin) {
     return metric < (is_relative ? best_ * (1 - options_.threshold) : best_ - options_.threshold);
   }
   return metric > (is_relative ? best_ * (1 + options_.threshold) : best_ + options_.threshold);
@@ -254,11 +257,12 @@ void ReduceLROnPlateau::reduce() {
 
 Metadata ReduceLROnPlateau::options() const {
   const auto& o = options_;
-  return {{"mode", o.mode == MetricMode::kMin ? "min" : "max"},
+  return {{"mode", o.mode == ReduceLROnPlateauOptions::Mode::kMin ? "min" : "max"},
           {"factor", to_word(o.factor)},
           {"patience", to_word(o.patience)},
           {"threshold", to_word(o.threshold)},
-          {"threshold_mode", o.threshold_mode == ThresholdMode::kRelative ? "rel" : "abs"},
+          {"threshold_mode",
+           o.threshold_mode == ReduceLROnPlateauOptions::ThresholdMode::kRelative ? "rel" : "abs"},
           {"cooldown", to_word(o.cooldown)},
           {"min_lr", to_word(o.min_lr)},
           {"eps", to_word(o.eps)}};

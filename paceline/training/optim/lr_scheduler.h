@@ -5,7 +5,7 @@
 // rate from its base rate. Formulas and defaults are PyTorch's, in closed form: a rate depends only
 // on the number of steps, so a resumed schedule continues with the same bits.
 //
-//   StepLR schedule(optimizer, {.step_size = 30});
+//   StepLR schedule(optimizer, 30);
 //   ... optimizer.step(); schedule.step();
 //
 // Its state is stored in a checkpoint as words: its parameters, which must be the same when it is
@@ -83,41 +83,34 @@ class StepCountScheduler : public LRScheduler {
 
 // The constructors of schedules throw Error(kInvalid) for options that are out of range.
 
-struct StepLROptions {
-  std::int64_t step_size = 1;
-  double gamma = 0.1;
-};
-
 // rate = base x gamma^(steps / step_size), with an integer division:
 // torch.optim.lr_scheduler.StepLR.
 class StepLR final : public StepCountScheduler {
  public:
-  StepLR(Optimizer& optimizer, const StepLROptions& options);
+  StepLR(Optimizer& optimizer, std::int64_t step_size, double gamma = 0.1);
   const char* name() const override { return "step"; }
 
  private:
   double rate(std::size_t group, std::int64_t step) const override;
   Metadata options() const override;
 
-  const StepLROptions options_;
-};
-
-struct MultiStepLROptions {
-  std::vector<std::int64_t> milestones;  // in any order; a repeated one counts twice
-  double gamma = 0.1;
+  const std::int64_t step_size_;
+  const double gamma_;
 };
 
 // rate = base x gamma^(milestones reached): torch.optim.lr_scheduler.MultiStepLR.
 class MultiStepLR final : public StepCountScheduler {
  public:
-  MultiStepLR(Optimizer& optimizer, const MultiStepLROptions& options);
+  // `milestones`: in any order; a repeated one counts twice.
+  MultiStepLR(Optimizer& optimizer, std::vector<std::int64_t> milestones, double gamma = 0.1);
   const char* name() const override { return "multi_step"; }
 
  private:
   double rate(std::size_t group, std::int64_t step) const override;
   Metadata options() const override;
 
-  MultiStepLROptions options_;
+  std::vector<std::int64_t> milestones_;
+  const double gamma_;
 };
 
 struct CosineAnnealingLROptions {
@@ -142,9 +135,9 @@ class CosineAnnealingLR final : public StepCountScheduler {
 };
 
 // The shape of the curve between two rates.
-enum class AnnealStrategy : std::uint8_t { kCosine, kLinear };
-
 struct OneCycleLROptions {
+  enum class AnnealStrategy : std::uint8_t { kCosine, kLinear };
+
   std::vector<double> max_lr;    // one value for all groups, or one for each group
   std::int64_t total_steps = 0;  // steps of the whole training
   double pct_start = 0.3;        // the share of the steps in which the rate rises
@@ -185,11 +178,11 @@ class OneCycleLR final : public StepCountScheduler {
   OneCycleLROptions options_;
 };
 
-enum class MetricMode : std::uint8_t { kMin, kMax };  // which values of the metric are better
-enum class ThresholdMode : std::uint8_t { kRelative, kAbsolute };
-
 struct ReduceLROnPlateauOptions {
-  MetricMode mode = MetricMode::kMin;
+  enum class Mode : std::uint8_t { kMin, kMax };  // which values of the metric are better
+  enum class ThresholdMode : std::uint8_t { kRelative, kAbsolute };
+
+  Mode mode = Mode::kMin;
   double factor = 0.1;
   std::int64_t patience = 10;  // this many steps without improvement are accepted
   double threshold = 1e-4;     // a smaller improvement does not count as one

@@ -21,10 +21,6 @@ bool Optimizer::has_state() const { return !core_->rows().state_names().empty();
 
 NormPair Optimizer::measure(const UpdateSlice& /*slice*/) const { return {}; }
 
-void Optimizer::shard(std::shared_ptr<ProcessGroup> group, const ShardOptions& options) {
-  core_->shard(std::move(group), options);
-}
-
 std::shared_ptr<void> Optimizer::writable_parameters() const {
   return core_->writable_parameters();
 }

@@ -3,10 +3,10 @@
 // Optimizers that take a whole step in one pass over memory: parameter, gradient and state are read
 // once per element, and parameter and state are written once, vectorised. The formulas are
 // LibTorch's; a step equals LibTorch's own up to rounding. Parameters come in groups, each with its
-// own learning rate and options (update_rules.h). shard() divides the step among ranks; the
-// parameters get the same bits as without it. A 16-bit parameter has a float32 master in the state.
-// If a parameter differs from its rounded master, because it was loaded or averaged, the master
-// takes the parameter's value. See docs/optimizers.md.
+// own learning rate and options (update_rules.h). fully_shard() (training/parallel/fully_shard.h)
+// divides the step among ranks; the parameters get the same bits as without it. A 16-bit parameter
+// has a float32 master in the state. If a parameter differs from its rounded master, because it was
+// loaded or averaged, the master takes the parameter's value. See docs/optimizers.md.
 //
 // Parameters must be dense float32, bfloat16 or float16 tensors on the CPU or on one CUDA device;
 // gradients may have these types too. On a CUDA device a step consists of LibTorch's operations on
@@ -39,12 +39,6 @@ class Optimizer {
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  // Divides the steps among the ranks of `group`. Collective; call it before the first step.
-  // Afterwards step(), state() and set_state() are collective too. Requires: every rank has the
-  // same parameters with the same values and, at every step, the same gradients (as
-  // DistributedDataParallel leaves them). The parameters move into the group's symmetric memory, or
-  // into one copy per host. Does nothing in a group of one rank.
-  void shard(std::shared_ptr<ProcessGroup> group, const ShardOptions& options = {});
   // While the result lives, this process may write to the parameters outside of a step, by any
   // means, if it writes the same values as every other rank. With one copy this is the only way to
   // write to them: any other write outside of a step ends the process. If hosts divide the

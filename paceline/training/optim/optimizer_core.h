@@ -29,6 +29,7 @@
 #include "paceline/training/optim/rules/tensor_blocks.h"
 #include "paceline/training/optim/rules/update_lists.h"
 #include "paceline/training/optim/rules/update_slice.h"
+#include "paceline/training/optim/shard_options.h"
 
 namespace paceline::optim {
 
@@ -46,7 +47,12 @@ class OptimizerCore {
 
   // The functions of Optimizer with the same names.
   void add_groups(const std::vector<GroupTensors>& groups);
-  void shard(std::shared_ptr<ProcessGroup> group, const ShardOptions& options);
+  // Divides the steps among the ranks of `group`. Collective; call it before the first step.
+  // Afterwards step(), state() and set_state() are collective too. Requires: every rank has the
+  // same parameters with the same values and, at every step, the same gradients (as
+  // DistributedDataParallel leaves them). The parameters move into the group's symmetric memory, or
+  // into one copy per host. Does nothing in a group of one rank.
+  void shard(std::shared_ptr<ProcessGroup> group, const ShardOptions& options = {});
   std::shared_ptr<void> writable_parameters() const;
   std::shared_ptr<void> whole_parameters() const { return home_->whole(); }
   void set_model_parts(const ModelParts& parts);

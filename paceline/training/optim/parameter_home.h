@@ -14,6 +14,7 @@
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/training/optim/optimizer_shards.h"
 #include "paceline/training/optim/parameter_rows.h"
+#include "paceline/training/optim/shard_options.h"
 
 namespace paceline::optim {
 

@@ -47,7 +47,7 @@ at::Tensor same_place(const at::Tensor& like_flat, const GradientBucket& bucket,
 
 // Adds the residuals of a hook with error feedback: the part of each gradient that it has not sent.
 void add_errors(const at::Tensor& errors, const GradientBucket& bucket,
-                std::vector<HookTensor>& kept) {
+                std::vector<CommunicationHook::KeptTensor>& kept) {
   for (std::size_t i = 0; i < bucket.gradients.size(); ++i)
     kept.push_back({"error", i, same_place(errors, bucket, bucket.gradients[i]), true});
 }
@@ -213,9 +213,9 @@ void PowerSGDHook::multiply(const GradientBucket& bucket, State& state) const {
   if (options_.use_error_feedback) at::sub_out(state.error, state.input, bucket.flat);
 }
 
-std::vector<HookTensor> PowerSGDHook::kept(const GradientBucket& bucket) {
+std::vector<CommunicationHook::KeptTensor> PowerSGDHook::kept(const GradientBucket& bucket) {
   const State& state = states_.at(bucket.index);
-  std::vector<HookTensor> kept;
+  std::vector<CommunicationHook::KeptTensor> kept;
   if (options_.use_error_feedback) add_errors(state.error, bucket, kept);
   if (!options_.warm_start) return kept;
   for (const Matrix& matrix : state.matrices)
@@ -268,8 +268,8 @@ WorkPtr TopKHook::start_round(ProcessGroup& group, const GradientBucket& bucket,
   return nullptr;
 }
 
-std::vector<HookTensor> TopKHook::kept(const GradientBucket& bucket) {
-  std::vector<HookTensor> kept;
+std::vector<CommunicationHook::KeptTensor> TopKHook::kept(const GradientBucket& bucket) {
+  std::vector<CommunicationHook::KeptTensor> kept;
   add_errors(states_.at(bucket.index).error, bucket, kept);
   return kept;
 }

@@ -26,18 +26,19 @@ struct GradientBucket {
   std::vector<at::Tensor> gradients;  // views of `flat`, each with its parameter's shape
 };
 
-// A tensor that a hook keeps between passes for one gradient of a bucket.
-struct HookTensor {
-  std::string kind;          // "error"; a gradient has at most one tensor of a kind
-  std::size_t gradient = 0;  // number of the gradient in the bucket
-  at::Tensor tensor;  // float32; a view of the hook's memory, into which restored values are copied
-  // True for residuals (error feedback): each rank has its own, the part of its gradients that has
-  // not been sent yet. False: the tensor is the same on every rank.
-  bool is_residual = false;
-};
-
 class CommunicationHook {
  public:
+  // A tensor that a hook keeps between passes for one gradient of a bucket.
+  struct KeptTensor {
+    std::string kind;          // "error"; a gradient has at most one tensor of a kind
+    std::size_t gradient = 0;  // number of the gradient in the bucket
+    at::Tensor
+        tensor;  // float32; a view of the hook's memory, into which restored values are copied
+    // True for residuals (error feedback): each rank has its own, the part of its gradients that
+    // has not been sent yet. False: the tensor is the same on every rank.
+    bool is_residual = false;
+  };
+
   virtual ~CommunicationHook() = default;
 
   // The name contains every option that must be the same on all ranks: "bf16_compress", "power_sgd
@@ -51,7 +52,7 @@ class CommunicationHook {
   }
   // For checkpoints, between passes: the tensors that the hook keeps for a bucket of the last
   // prepare(), and the hook's progress, in words that are the same on every rank.
-  virtual std::vector<HookTensor> kept(const GradientBucket& bucket) {
+  virtual std::vector<KeptTensor> kept(const GradientBucket& bucket) {
     (void)bucket;
     return {};
   }
@@ -111,7 +112,7 @@ class PowerSGDHook : public CommunicationHook {
   std::string name() const override;
   void prepare(ProcessGroup& group, const std::vector<GradientBucket>& buckets) override;
   WorkPtr start_round(ProcessGroup& group, const GradientBucket& bucket, int round) override;
-  std::vector<HookTensor> kept(const GradientBucket& bucket) override;
+  std::vector<KeptTensor> kept(const GradientBucket& bucket) override;
   optim::Metadata progress() const override;
   void set_progress(const optim::Metadata& words) override;
 
@@ -149,7 +150,7 @@ class TopKHook : public CommunicationHook {
   std::string name() const override;
   void prepare(ProcessGroup& group, const std::vector<GradientBucket>& buckets) override;
   WorkPtr start_round(ProcessGroup& group, const GradientBucket& bucket, int round) override;
-  std::vector<HookTensor> kept(const GradientBucket& bucket) override;
+  std::vector<KeptTensor> kept(const GradientBucket& bucket) override;
 
  private:
   struct State {

@@ -7,13 +7,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <memory>
 
 #include "paceline/engine/core/logical_shards.h"
-#include "paceline/training/optim/optimizer_shards.h"
 
 namespace paceline::optim {
 class Optimizer;
-}
+struct ShardOptions;
+}  // namespace paceline::optim
 
 namespace paceline {
 
@@ -52,13 +53,13 @@ struct DistributedDataParallelOptions {
   // The number of logical shards of each step, the same on every rank; 0: no logical shards. With
   // shards, the model has the same bits for every number of ranks that divides them
   // (engine/core/logical_shards.h), if each rank has the same number of threads. The loop must call
-  // set_synchronize(batch.ends_step) of the reducer before each pass, as train::run_loop() does.
+  // set_synchronize(batch.ends_step) of the reducer before each pass, as train::TrainingRun does.
   std::int64_t logical_shards = job_logical_shards();
-  // An optimizer that the wrapper divides among the ranks as described by `shard` (fully_shard.h),
-  // once they have rank 0's parameters; the wrapper takes the names from the module. The optimizer
-  // must outlive the wrapper. Null: the wrapper divides no optimizer.
+  // Set by fully_shard(): the optimizer that the wrapper divides among the ranks, and how, once
+  // they have rank 0's parameters; the wrapper takes the names from the module. The optimizer must
+  // outlive the wrapper. Null: the wrapper divides no optimizer.
   optim::Optimizer* optimizer = nullptr;
-  optim::ShardOptions shard = {};
+  std::shared_ptr<const optim::ShardOptions> shard = {};  // shared by copies of these options
 };
 
 }  // namespace paceline

@@ -6,6 +6,7 @@
 #include "paceline/engine/collectives/group/engine_group.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/training/optim/optimizer_core.h"
+#include "paceline/training/optim/shard_options.h"
 #include "paceline/training/parallel/activation_checkpoint.h"
 #include "paceline/training/parallel/backward_end.h"
 #include "paceline/training/parallel/data_parallel_state.h"
@@ -123,7 +124,7 @@ void DataParallelState::shard_optimizer(const std::vector<NamedParameter>& param
           "set_requires_grad(false)",
           group_->self(), parameter.name);
   }
-  optim::ShardOptions shard = options_.shard;
+  optim::ShardOptions shard = *options_.shard;
   shard.names.clear();
   for (const auto& tensor : known) {
     const auto found = std::ranges::find_if(
@@ -132,12 +133,12 @@ void DataParallelState::shard_optimizer(const std::vector<NamedParameter>& param
           group_->self(), shard.names.size());
     shard.names.push_back(found->name);
   }
-  options_.optimizer->shard(group_, shard);
+  core_of(*options_.optimizer).shard(group_, shard);
 }
 
 // Without a sharded optimizer, each rank would take its own step in the same memory.
 void DataParallelState::require_one_copy(const std::vector<NamedParameter>& parameters) const {
-  if (options_.optimizer != nullptr && options_.shard.node_shared) return;
+  if (options_.optimizer != nullptr && options_.shard->node_shared) return;
   for (const auto& parameter : parameters) {
     check(!is_built_once(parameter.tensor),
           "{}: the ranks of this host have one copy of parameter {} (build_once), which needs "
@@ -291,8 +292,6 @@ std::shared_ptr<DataParallelState> make_state(std::shared_ptr<torch::nn::Module>
 
 Reducer& reducer_of(DataParallelState& state) { return state.reducer(); }
 
-GradientSync& gradient_sync_of(DataParallelState& state) { return state.reducer(); }
-
 void set_requires_gradient_sync(DataParallelState& state, bool required) {
   state.reducer().set_synchronize(required);
 }
@@ -307,12 +306,13 @@ void note_loss(DataParallelState& state, double loss) { state.reducer().note_los
 
 double step_loss(const DataParallelState& state) { return state.reducer().step_loss(); }
 
-}  // namespace detail
-
-NoSync::NoSync(GradientSync& sync) : sync_(sync), before_(sync.synchronizes()) {
-  sync_.set_synchronize(false);
+std::shared_ptr<void> no_sync(DataParallelState& state) {
+  GradientSync& sync = state.reducer();
+  const auto end = [&sync, before = sync.synchronizes()](void*) { sync.set_synchronize(before); };
+  sync.set_synchronize(false);
+  return {static_cast<void*>(&sync), end};
 }
 
-NoSync::~NoSync() { sync_.set_synchronize(before_); }
+}  // namespace detail
 
 }  // namespace paceline

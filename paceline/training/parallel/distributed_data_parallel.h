@@ -16,7 +16,6 @@
 
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/training/parallel/data_parallel_options.h"
-#include "paceline/training/parallel/no_sync.h"
 
 namespace paceline {
 
@@ -31,7 +30,7 @@ std::shared_ptr<DataParallelState> make_state(std::shared_ptr<torch::nn::Module>
                                               std::shared_ptr<ProcessGroup> group,
                                               const DistributedDataParallelOptions& options);
 Reducer& reducer_of(DataParallelState& state);
-GradientSync& gradient_sync_of(DataParallelState& state);
+std::shared_ptr<void> no_sync(DataParallelState& state);
 void set_requires_gradient_sync(DataParallelState& state, bool required);
 void set_hook(DataParallelState& state, std::shared_ptr<CommunicationHook> hook);
 void forget_gradients(DataParallelState& state);
@@ -161,7 +160,12 @@ class DistributedDataParallel {
   // rank. It costs no extra communication.
   void note_loss(double loss) { detail::note_loss(*state_, loss); }
   double step_loss() const { return detail::step_loss(*state_); }
-  [[nodiscard]] NoSync no_sync() { return NoSync(detail::gradient_sync_of(*state_)); }
+  // While the result lives, gradients are not communicated: they accumulate locally, and the first
+  // backward pass after it averages the sum. Both the forward and the backward pass must run while
+  // it lives:
+  //
+  //   const auto accumulating = model.no_sync();
+  [[nodiscard]] std::shared_ptr<void> no_sync() { return detail::no_sync(*state_); }
   Module& module() { return *module_; }
   // For torch::save(model.module_ptr(), path), which writes the same file as torch::save(model,
   // path). It is enough that one rank saves, because all ranks have the same values.

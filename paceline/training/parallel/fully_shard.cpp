@@ -15,6 +15,7 @@
 #include "paceline/engine/collectives/memory/one_copy.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/training/optim/optimizer.h"
+#include "paceline/training/optim/shard_options.h"
 #include "paceline/training/tensor/current_error.h"
 #include "paceline/training/tensor/tensor_memory.h"
 
@@ -35,10 +36,11 @@ DistributedDataParallelOptions detail::sharded_options(optim::Optimizer& optimiz
   DistributedDataParallelOptions all = options.data_parallel;
   if (options.stage == 0) return all;
   all.optimizer = &optimizer;
-  all.shard = {.node_shared = options.stage == 3,
-               .unit_bytes = options.stage >= 2 ? options.unit_bytes : 0,
-               .units = options.units,
-               .shard_across_hosts = options.shard_across_hosts};
+  all.shard = std::make_shared<const optim::ShardOptions>(
+      optim::ShardOptions{.node_shared = options.stage == 3,
+                          .unit_bytes = options.stage >= 2 ? options.unit_bytes : 0,
+                          .units = options.units,
+                          .shard_across_hosts = options.shard_across_hosts});
   return all;
 }
 

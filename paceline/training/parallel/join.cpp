@@ -55,16 +55,16 @@ int follow(DataParallelState& model, const Stepping& stepping, UnevenInputs& inp
 }
 
 void join_with(DataParallelState& model, const Stepping& stepping,
-               const std::function<void()>& loop, const JoinOptions& options) {
+               const std::function<void()>& loop, const detail::JoinRules& rules) {
   const int rank = model.group().rank();
   const Reducer& reducer = model.reducer();
   check(!reducer.steps().has_shards(),
         "rank {}: join: with logical shards every rank has the same number of passes", rank);
-  check(options.divide_by_initial_world_size || !reducer.has_hook(),
+  check(rules.divide_by_initial_world_size || !reducer.has_hook(),
         "rank {}: join: a communication hook divides by the number of all ranks: leave "
         "divide_by_initial_world_size as it is",
         rank);
-  UnevenInputs inputs(model.shared_group(), options);
+  UnevenInputs inputs(model.shared_group(), rules);
   {
     const Joining joining(model, stepping, inputs);
     loop();
@@ -77,20 +77,20 @@ void join_with(DataParallelState& model, const Stepping& stepping,
 }  // namespace
 
 void detail::join(DataParallelState& model, JoinedStep& step, const std::function<void()>& loop,
-                  const JoinOptions& options) {
+                  const JoinRules& rules) {
   const Stepping stepping{
       [&] { step(); }, [&](std::function<void()> before) { step.set_before(std::move(before)); }};
-  join_with(model, stepping, loop, options);
+  join_with(model, stepping, loop, rules);
 }
 
 void detail::join(DataParallelState& model, optim::Optimizer* optimizer,
-                  const std::function<void()>& loop, const JoinOptions& options) {
+                  const std::function<void()>& loop, const JoinRules& rules) {
   const Stepping stepping{[&] { optimizer->step(); },
                           [&](std::function<void()> before) {
                             if (optimizer != nullptr)
                               core_of(*optimizer).set_before_step(std::move(before));
                           }};
-  join_with(model, stepping, loop, options);
+  join_with(model, stepping, loop, rules);
 }
 
 }  // namespace paceline

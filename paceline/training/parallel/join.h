@@ -38,7 +38,7 @@
 
 #include "paceline/training/optim/optimizer.h"
 #include "paceline/training/parallel/distributed_data_parallel.h"
-#include "paceline/training/parallel/join_options.h"
+#include "paceline/training/parallel/join_rules.h"
 
 namespace torch::optim {
 class Optimizer;
@@ -66,13 +66,16 @@ class JoinedStep {
 namespace detail {
 
 void join(DataParallelState& model, JoinedStep& step, const std::function<void()>& loop,
-          const JoinOptions& options);
+          const detail::JoinRules& rules);
 void join(DataParallelState& model, optim::Optimizer* optimizer, const std::function<void()>& loop,
-          const JoinOptions& options);
+          const detail::JoinRules& rules);
 
 }  // namespace detail
 
-// Collective: runs `loop`. Every forward pass of `loop` that records gradients must be followed by
+// Collective: runs `loop`. An average divides by the number of all ranks or, without
+// `divide_by_initial_world_size`, by the number of ranks with inputs. With
+// `throw_on_early_termination` every rank throws Error(kInvalid) when the inputs of one rank end.
+// Every forward pass of `loop` that records gradients must be followed by
 // its backward pass. A rank without inputs takes its steps with the averaged gradients. If `loop`
 // contains other collectives, including SyncBatchNorm's, set throw_on_early_termination.
 // Error(kInvalid) with logical shards, and when a communication hook is used with
@@ -80,16 +83,20 @@ void join(DataParallelState& model, optim::Optimizer* optimizer, const std::func
 // gradients do not get rank 0's buffers.
 template <class Module>
 void join(DistributedDataParallel<Module>& model, JoinedStep& step,
-          const std::function<void()>& loop, const JoinOptions& options = {}) {
-  detail::join(model.state(), step, loop, options);
+          const std::function<void()>& loop, bool divide_by_initial_world_size = true,
+          bool throw_on_early_termination = false) {
+  detail::join(model.state(), step, loop,
+               {divide_by_initial_world_size, throw_on_early_termination});
 }
 // As above, for steps that consist only of the optimizer's step; the optimizer may be sharded.
 // Null: a rank without inputs takes no steps, and only gets the parameters and buffers of the other
 // ranks at the end.
 template <class Module>
 void join(DistributedDataParallel<Module>& model, optim::Optimizer* optimizer,
-          const std::function<void()>& loop, const JoinOptions& options = {}) {
-  detail::join(model.state(), optimizer, loop, options);
+          const std::function<void()>& loop, bool divide_by_initial_world_size = true,
+          bool throw_on_early_termination = false) {
+  detail::join(model.state(), optimizer, loop,
+               {divide_by_initial_world_size, throw_on_early_termination});
 }
 // As above, for an optimizer of LibTorch, as in PyTorch, or null. A rank without inputs takes no
 // steps, so its optimizer's state, such as momenta, does not change. Use a JoinedStep to take steps
@@ -97,8 +104,10 @@ void join(DistributedDataParallel<Module>& model, optim::Optimizer* optimizer,
 template <class Module, class NoOptimizer>
   requires std::is_convertible_v<NoOptimizer, torch::optim::Optimizer*>
 void join(DistributedDataParallel<Module>& model, NoOptimizer /*optimizer*/,
-          const std::function<void()>& loop, const JoinOptions& options = {}) {
-  detail::join(model.state(), static_cast<optim::Optimizer*>(nullptr), loop, options);
+          const std::function<void()>& loop, bool divide_by_initial_world_size = true,
+          bool throw_on_early_termination = false) {
+  detail::join(model.state(), static_cast<optim::Optimizer*>(nullptr), loop,
+               {divide_by_initial_world_size, throw_on_early_termination});
 }
 
 }  // namespace paceline

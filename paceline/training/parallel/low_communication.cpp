@@ -6,13 +6,15 @@
 #include <ATen/ATen.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/rpc/workers.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/tensor/tensor_view.h"
 
 namespace paceline {
 namespace {
 
-constexpr std::int64_t kBlock = 256;  // elements with one scale
+using detail::kOuterBlock;
+
 constexpr const char* kOwner = "low_communication";
 constexpr const char* kOuterSteps = "num_steps";
 
@@ -23,37 +25,39 @@ at::Tensor flat(const at::Tensor& tensor) {
   return tensor.detach().as_strided({tensor.numel()}, {1});
 }
 
-// int8 [blocks, 256] and a float32 scale for each block, as bytes [blocks, 260].
-at::Tensor to_int8(const at::Tensor& values) {
-  const at::Tensor blocks = values.view({-1, kBlock});
-  const at::Tensor scales = blocks.abs().amax(1, true) / 127;
-  const at::Tensor inverse = at::where(scales > 0, scales.reciprocal(), at::zeros_like(scales));
-  const at::Tensor bytes = (blocks * inverse).round().clamp(-127, 127).to(at::kChar);
-  return at::cat({bytes.view(at::kByte), scales.contiguous().view(at::kByte)}, 1);
-}
-at::Tensor from_int8(const at::Tensor& payload) {
-  const at::Tensor bytes = payload.slice(1, 0, kBlock).contiguous().view(at::kChar);
-  const at::Tensor scales = payload.slice(1, kBlock).contiguous().view(at::kFloat);
-  return (bytes.to(at::kFloat) * scales).view({-1});
-}
-
 // Keeps the optimizer's parameters open for reads and writes.
 std::shared_ptr<void> open_parameters(const LowCommunicationOptions& options) {
   return options.optimizer == nullptr ? nullptr : options.optimizer->writable_parameters();
 }
 
-}  // namespace
-
-std::shared_ptr<ProcessGroup> host_group(GroupRef group) {
-  return group->split(group->hosts().host_of[static_cast<std::size_t>(group->rank())],
-                      group->rank());
+// The number of a type of wire in checkpoints.
+std::int64_t number_of(at::ScalarType wire) {
+  return wire == at::kFloat ? 0 : wire == at::kBFloat16 ? 1 : 2;
 }
+
+}  // namespace
 
 LowCommunication::LowCommunication(std::shared_ptr<ProcessGroup> peers,
                                    std::shared_ptr<ProcessGroup> learner,
                                    std::vector<at::Tensor> parameters,
                                    const LowCommunicationOptions& options)
+    : LowCommunication(std::move(peers), nullptr, "", std::move(learner), std::move(parameters),
+                       options) {}
+
+LowCommunication::LowCommunication(rpc::Workers& workers, const std::string& server,
+                                   std::shared_ptr<ProcessGroup> learner,
+                                   std::vector<at::Tensor> parameters,
+                                   const LowCommunicationOptions& options)
+    : LowCommunication(nullptr, &workers, server, std::move(learner), std::move(parameters),
+                       options) {}
+
+LowCommunication::LowCommunication(std::shared_ptr<ProcessGroup> peers, rpc::Workers* workers,
+                                   std::string server, std::shared_ptr<ProcessGroup> learner,
+                                   std::vector<at::Tensor> parameters,
+                                   const LowCommunicationOptions& options)
     : peers_(std::move(peers)),
+      workers_(workers),
+      server_(std::move(server)),
       learner_(std::move(learner)),
       parameters_(std::move(parameters)),
       options_(options) {
@@ -70,6 +74,12 @@ LowCommunication::LowCommunication(std::shared_ptr<ProcessGroup> peers,
         "LowCommunication: warmup_steps {} must be at least 0, outer_lr {} above 0, and "
         "outer_momentum {} in [0, 1)",
         options.warmup_steps, options.outer_lr, options.outer_momentum);
+  check(peers_ || options.warmup_steps == 0,
+        "LowCommunication: warmup_steps {}: a server takes no mean of parameters; use 0",
+        options.warmup_steps);
+  check(options.wire == at::kFloat || options.wire == at::kBFloat16 || options.wire == at::kChar,
+        "LowCommunication: values cannot be sent as {}, only as float32, bfloat16 or int8",
+        c10::toString(options.wire));
   std::int64_t elements = 0;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor& parameter = parameters_[i];
@@ -81,22 +91,48 @@ LowCommunication::LowCommunication(std::shared_ptr<ProcessGroup> peers,
   }
   check(elements > 0, "LowCommunication: there are no parameters");
 
-  const std::int64_t ranks = learner_->world_size();
+  // The first rank of a learner exchanges whole fragments with a server.
+  const std::int64_t ranks = peers_ ? learner_->world_size() : 1;
+  const std::int64_t rank = peers_ ? learner_->rank() : 0;
   for (std::int64_t i = 0; i < options.fragments; ++i) {
     Fragment& fragment = fragments_.emplace_back();
     fragment.begin = elements * i / options.fragments;
     fragment.size = elements * (i + 1) / options.fragments - fragment.begin;
-    fragment.part_size = round_up((fragment.size + ranks - 1) / ranks, kBlock);
-    fragment.part_begin =
-        fragment.begin + std::min(fragment.size, fragment.part_size * learner_->rank());
+    fragment.part_size = round_up((fragment.size + ranks - 1) / ranks, kOuterBlock);
+    fragment.part_begin = fragment.begin + std::min(fragment.size, fragment.part_size * rank);
     fragment.offset = options.period * (i + 1) / options.fragments % options.period;
   }
 
   const auto open = open_parameters(options_);
   anchor_ = read(0, elements, elements);
   momentum_ = at::zeros_like(anchor_);
-  broadcast(*peers_, anchor_, 0);
+  if (peers_) {
+    broadcast(*peers_, anchor_, 0);
+  } else {
+    begin_at_server();
+  }
   write(0, anchor_);
+}
+
+// Gets the parameters of the server, and sends this learner's if it is the first one.
+void LowCommunication::begin_at_server() {
+  if (learner_->rank() == 0) {
+    detail::OpenLearner::Request request{.elements = anchor_.numel()};
+    for (const Fragment& fragment : fragments_) request.fragments.push_back(fragment.size);
+    const auto open = [&] {
+      return workers_
+          ->call<detail::OpenLearner>(server_, request, {.deadline = options_.server_timeout})
+          .get();
+    };
+    auto reply = open();
+    if (!reply.anchor.defined()) {
+      request.parameters = anchor_;
+      reply = open();
+    }
+    anchor_ = reply.anchor;
+    for (std::size_t i = 0; i < fragments_.size(); ++i) fragments_[i].version = reply.versions[i];
+  }
+  if (learner_->world_size() > 1) broadcast(*learner_, anchor_, 0);
 }
 
 at::Tensor LowCommunication::read(std::int64_t begin, std::int64_t size,
@@ -127,9 +163,10 @@ void LowCommunication::write(std::int64_t begin, const at::Tensor& values) const
   }
 }
 
-void LowCommunication::step() {
+void LowCommunication::step(std::int64_t tokens) {
   const at::NoGradGuard no_grad;
   ++num_steps_;
+  for (Fragment& fragment : fragments_) fragment.tokens += tokens;
   is_synchronised_ = false;
   if (num_steps_ <= options_.warmup_steps) return average_all();
   if (travelling_ && travelling_->due == num_steps_) arrive();
@@ -137,7 +174,7 @@ void LowCommunication::step() {
   for (std::size_t i = 0; i < fragments_.size(); ++i)
     if (fragments_[i].offset == place) send(i, num_steps_ + options_.delay);
   if (travelling_ && travelling_->due == num_steps_) arrive();
-  is_synchronised_ = options_.fragments == 1 && options_.delay == 0 && place == 0;
+  is_synchronised_ = peers_ && options_.fragments == 1 && options_.delay == 0 && place == 0;
 }
 
 void LowCommunication::finish() {
@@ -145,8 +182,12 @@ void LowCommunication::finish() {
   if (travelling_) arrive();
 }
 
-// The parts of all ranks of the learner.
+// The parts of all ranks of the learner; with a server, the fragment of its first rank.
 at::Tensor LowCommunication::gather(const Fragment& fragment, const at::Tensor& part) const {
+  if (!peers_) {
+    if (learner_->world_size() > 1) broadcast(*learner_, part, 0);
+    return part.slice(0, 0, fragment.size);
+  }
   const at::Tensor all =
       learner_->world_size() == 1 ? part : all_gather_into_tensor(*learner_, part);
   return all.slice(0, 0, fragment.size);
@@ -187,55 +228,80 @@ void LowCommunication::send(std::size_t number, std::int64_t due) {
 }
 
 void LowCommunication::encode(Travelling& round, Fragment& fragment) {
-  const auto elements = static_cast<double>(fragment.part_size);
-  const double learners = peers_->world_size();
-  if (options_.wire == WirePrecision::kFloat32) {
-    bytes_sent_ += 4 * elements * 2 * (learners - 1) / learners;
-    round.work = all_reduce(*peers_, round.values, ReduceOp::kMean, {.async_op = true});
-    return;
+  if (options_.wire == at::kFloat) {
+    round.payload = round.values;
+  } else {
+    if (fragment.error.defined()) round.values += fragment.error;
+    round.payload = detail::encode_update(round.values, options_.wire);
+    fragment.error = round.values - detail::decode_update(round.payload);
   }
-  if (fragment.error.defined()) round.values += fragment.error;
-  if (options_.wire == WirePrecision::kBfloat16) {
-    round.payload = round.values.to(at::kBFloat16);
-    fragment.error = round.values - round.payload.to(at::kFloat);
-    bytes_sent_ += 2 * elements * 2 * (learners - 1) / learners;
+  const auto bytes = static_cast<double>(round.payload.nbytes());
+  if (!peers_) return send_to_server(round, fragment, bytes);
+  const double learners = peers_->world_size();
+  if (options_.wire != at::kChar) {
+    bytes_sent_ += bytes * 2 * (learners - 1) / learners;
     round.work = all_reduce(*peers_, round.payload, ReduceOp::kMean, {.async_op = true});
     return;
   }
-  round.payload = to_int8(round.values);
-  fragment.error = round.values - from_int8(round.payload);
   round.payloads =
       at::empty({peers_->world_size() * round.payload.size(0), round.payload.size(1)}, at::kByte);
-  bytes_sent_ += static_cast<double>(round.payload.numel()) * (learners - 1);
+  bytes_sent_ += bytes * (learners - 1);
   round.work = all_gather_into_tensor(*peers_, round.payloads, round.payload, {.async_op = true});
+}
+
+void LowCommunication::send_to_server(Travelling& round, Fragment& fragment, double bytes) {
+  const std::int64_t tokens = std::exchange(fragment.tokens, 0);
+  if (learner_->rank() != 0) return;
+  bytes_sent_ += bytes;
+  round.reply = workers_->call<detail::ExchangeUpdate>(server_,
+                                                       {.fragment = round.fragment,
+                                                        .version = fragment.version,
+                                                        .tokens = tokens,
+                                                        .payload = round.payload},
+                                                       {.deadline = options_.server_timeout});
 }
 
 // Turns what has arrived into the mean difference.
 void LowCommunication::decode(Travelling& round) const {
-  if (options_.wire == WirePrecision::kBfloat16) round.values = round.payload.to(at::kFloat);
-  if (options_.wire != WirePrecision::kInt8) return;
+  if (options_.wire == at::kBFloat16) round.values = round.payload.to(at::kFloat);
+  if (options_.wire != at::kChar) return;
   round.values.zero_();
   for (const at::Tensor& payload : round.payloads.chunk(peers_->world_size()))
-    round.values += from_int8(payload);
+    round.values += detail::decode_update(payload);
   round.values /= peers_->world_size();
+}
+
+// Takes the outer step on the mean, or gets the result of the server's.
+void LowCommunication::finish_round(Travelling& round) {
+  Fragment& fragment = fragments_[round.fragment];
+  const std::int64_t end = fragment.begin + fragment.size;
+  const at::Tensor anchor = anchor_.slice(0, fragment.begin, end);
+  if (peers_) {
+    round.work->wait();
+    decode(round);
+    detail::take_outer_step(anchor, momentum_.slice(0, fragment.begin, end),
+                            gather(fragment, round.values), options_.outer_lr,
+                            options_.outer_momentum);
+    return;
+  }
+  if (round.reply) {
+    const auto reply = round.reply->get();
+    fragment.version = reply.version;
+    round.values.slice(0, 0, fragment.size).copy_(reply.anchor);
+  }
+  anchor.copy_(gather(fragment, round.values));
 }
 
 void LowCommunication::arrive() {
   Travelling round = std::move(*travelling_);
   travelling_.reset();
-  round.work->wait();
-  decode(round);
-  const Fragment& fragment = fragments_[round.fragment];
-  const std::int64_t end = fragment.begin + fragment.size;
-  const at::Tensor mean = gather(fragment, round.values);
-  const at::Tensor anchor = anchor_.slice(0, fragment.begin, end);
-  const at::Tensor momentum = momentum_.slice(0, fragment.begin, end);
-  momentum.mul_(options_.outer_momentum).add_(mean);
-  anchor.sub_(mean, options_.outer_lr).sub_(momentum, options_.outer_lr * options_.outer_momentum);
+  finish_round(round);
   ++num_rounds_;
 
+  const Fragment& fragment = fragments_[round.fragment];
+  const std::int64_t end = fragment.begin + fragment.size;
   const auto open = open_parameters(options_);
-  if (options_.delay == 0) return write(fragment.begin, anchor);
+  if (options_.delay == 0) return write(fragment.begin, anchor_.slice(0, fragment.begin, end));
   // What this learner has trained since the fragment was sent. Each rank adds it to its own part
   // only, because the ranks of a host may share the parameters.
   const std::int64_t size = std::min(fragment.part_size, end - fragment.part_begin);
@@ -252,7 +318,7 @@ optim::Metadata LowCommunication::options_words() const {
           {"warmup_steps", optim::to_word(options_.warmup_steps)},
           {"outer_lr", optim::to_word(options_.outer_lr)},
           {"outer_momentum", optim::to_word(options_.outer_momentum)},
-          {"wire", optim::to_word(static_cast<std::int64_t>(options_.wire))}};
+          {"wire", optim::to_word(number_of(options_.wire))}};
 }
 
 optim::Metadata LowCommunication::state() const {
@@ -264,7 +330,7 @@ optim::Metadata LowCommunication::state() const {
 void LowCommunication::set_state(const optim::Metadata& state) {
   optim::require_same_words(state, options_words(), kOwner);
   num_steps_ = optim::count_in(state, kOuterSteps, kOwner);
-  if (travelling_) travelling_->work->wait();
+  if (travelling_ && travelling_->work) travelling_->work->wait();
   travelling_.reset();
   for (Fragment& fragment : fragments_) fragment.error.reset();
 }

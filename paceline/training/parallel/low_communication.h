@@ -30,27 +30,32 @@
 //
 // All learners end a round with the same bits, if they have no delay.
 //
+// Asynchronous. Instead of a group, a server (outer_server.h) can take the outer steps. Then
+// learners may come, go and be slow: a round needs a quorum of them, not all. The first rank of a
+// learner sends whole fragments to the server as above, and receives float32.
+//
+//   LowCommunication outer(*workers, "server0", learner, model->parameters(), {.period = 50});
+//
 // Thread safety: none; one thread trains. A round of a fragment with a delay continues on the
-// threads of the learners' group.
+// threads of the learners' group, or of the worker.
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/engine/rpc/workers.h"
 #include "paceline/training/optim/metadata.h"
 #include "paceline/training/optim/optimizer.h"
+#include "paceline/training/parallel/outer_messages.h"
+#include "paceline/training/parallel/outer_step.h"
 
 namespace paceline {
-
-// Returns a group of the ranks of `group` that are on this rank's host, in the same order: a
-// learner for each host. Collective.
-std::shared_ptr<ProcessGroup> host_group(GroupRef group);
-
-enum class WirePrecision { kFloat32, kBfloat16, kInt8 };
 
 struct LowCommunicationOptions {
   std::int64_t period = 50;    // H: steps between two rounds of a fragment
@@ -58,12 +63,14 @@ struct LowCommunicationOptions {
   std::int64_t delay = 0;      // steps; below period / fragments
   // Steps at the beginning, after each of which the learners take the mean of their parameters.
   std::int64_t warmup_steps = 0;
-  double outer_lr = 0.7;
-  double outer_momentum = 0.9;
-  WirePrecision wire = WirePrecision::kFloat32;
+  double outer_lr = 0.7;             // with a server, that of OuterServerOptions counts
+  double outer_momentum = 0.9;       // likewise
+  at::ScalarType wire = at::kFloat;  // of the values that are sent; or at::kBFloat16, at::kChar
   // The optimizer of a learner that divides it (fully_shard()), which opens the parameters for the
   // rounds; null: every rank has its own parameters.
   optim::Optimizer* optimizer = nullptr;
+  // How long a learner waits for the end of a round at the server.
+  std::chrono::milliseconds server_timeout = std::chrono::minutes(10);
 };
 
 class LowCommunication {
@@ -74,14 +81,23 @@ class LowCommunication {
   // dense floating-point tensors on the CPU.
   LowCommunication(std::shared_ptr<ProcessGroup> peers, std::shared_ptr<ProcessGroup> learner,
                    std::vector<at::Tensor> parameters, const LowCommunicationOptions& options);
+  // Asynchronous: exchanges updates with the OuterServer of worker `server`, which knows the
+  // learner by the name of its first rank's worker. Collective over the ranks of the learner, which
+  // gets the parameters of the server, or those of the first learner. No warm-up. Throws
+  // rpc::CallError if the server does not answer or has other parameters or fragments. Requires:
+  // `workers` outlives this object; only the first rank uses it.
+  LowCommunication(rpc::Workers& workers, const std::string& server,
+                   std::shared_ptr<ProcessGroup> learner, std::vector<at::Tensor> parameters,
+                   const LowCommunicationOptions& options);
 
   // Call it after each step of the optimizer, on every rank. Collective in the steps in which a
-  // fragment is sent or arrives. Errors of collectives.
-  void step();
+  // fragment is sent or arrives. Errors of collectives and of calls. `tokens`: how much the learner
+  // has trained on in this step; a server weighs updates by it.
+  void step(std::int64_t tokens = 1);
   // Collective: waits for a fragment that is travelling, and takes its outer step.
   void finish();
 
-  // Whether all learners had the same parameters after the last step().
+  // Whether all learners had the same parameters after the last step(); false with a server.
   bool is_synchronised() const { return is_synchronised_; }
   std::int64_t num_rounds() const { return num_rounds_; }
   // The bytes that this rank has sent to other learners, by the formula above.
@@ -102,6 +118,8 @@ class LowCommunication {
     std::int64_t part_begin = 0, part_size = 0;  // every rank's part has this size, with padding
     std::int64_t offset = 0;                     // it travels in steps = offset (mod period)
     at::Tensor error;                            // [part_size], of the parts sent so far
+    std::int64_t tokens = 0;                     // since it was sent
+    std::uint64_t version = 0;                   // of the server
   };
   struct Travelling {
     std::size_t fragment = 0;
@@ -110,19 +128,30 @@ class LowCommunication {
     at::Tensor values;     // the difference; becomes its mean
     at::Tensor payload, payloads;
     WorkPtr work;
+    std::optional<rpc::Future<detail::ExchangeUpdate::Reply>> reply;
   };
+
+  LowCommunication(std::shared_ptr<ProcessGroup> peers, rpc::Workers* workers, std::string server,
+                   std::shared_ptr<ProcessGroup> learner, std::vector<at::Tensor> parameters,
+                   const LowCommunicationOptions& options);
+  void begin_at_server();
 
   void send(std::size_t fragment, std::int64_t due);
   void arrive();
   void average_all();
   void encode(Travelling& round, Fragment& fragment);
+  void send_to_server(Travelling& round, Fragment& fragment, double bytes);
+  void finish_round(Travelling& round);
   void decode(Travelling& round) const;
   at::Tensor gather(const Fragment& fragment, const at::Tensor& part) const;
   at::Tensor read(std::int64_t begin, std::int64_t size, std::int64_t padded) const;
   void write(std::int64_t begin, const at::Tensor& values) const;
   optim::Metadata options_words() const;
 
-  const std::shared_ptr<ProcessGroup> peers_, learner_;  // shared with the user
+  const std::shared_ptr<ProcessGroup> peers_;  // shared with the user; null: there is a server
+  rpc::Workers* const workers_;                // null: there are peers
+  const std::string server_;
+  const std::shared_ptr<ProcessGroup> learner_;  // shared with the user
   const std::vector<at::Tensor> parameters_;
   const LowCommunicationOptions options_;
   at::Tensor anchor_, momentum_;  // flat

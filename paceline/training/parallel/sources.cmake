@@ -8,6 +8,8 @@ set(SOURCES
   reducer/gradient_placement.cpp
   join.cpp
   low_communication.cpp
+  outer_server.cpp
+  outer_step.cpp
   reducer/lockstep.cpp
   reducer/pass_monitor.cpp
   reducer/reducer.cpp

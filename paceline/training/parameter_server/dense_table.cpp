@@ -14,17 +14,36 @@
 
 namespace paceline::tables {
 
-DenseTable::DenseTable(std::unique_ptr<Rows> rows, std::vector<at::Tensor> parameters,
-                       const DenseOptions& options)
-    : rows_(std::move(rows)),
-      parameters_(std::move(parameters)),
-      gradient_scale_(options.gradient_scale) {
-  for (const at::Tensor& parameter : parameters_) num_elements_ += parameter.numel();
-  const std::int64_t block = rows_->width();
-  blocks_.resize(static_cast<std::size_t>((num_elements_ + block - 1) / block));
-  std::iota(blocks_.begin(), blocks_.end(), Id{0});
-  values_.resize(blocks_.size() * rows_->width());
+namespace {
+
+std::int64_t num_elements_of(const std::vector<at::Tensor>& parameters) {
+  std::int64_t elements = 0;
+  for (const at::Tensor& parameter : parameters) elements += parameter.numel();
+  return elements;
 }
+
+RowOptions row_options(const std::string& name, const std::vector<at::Tensor>& parameters,
+                       const DenseOptions& options) {
+  check(!parameters.empty(), "dense table '{}': there are no parameters", name);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const at::Tensor& parameter = parameters[i];
+    check(parameter.is_cpu() && parameter.scalar_type() == at::kFloat,
+          "dense table '{}': parameter {} is {}, but a table holds float32 on the CPU", name, i,
+          parameter.toString());
+  }
+  check(!std::holds_alternative<RowAdagrad>(options.optimizer),
+        "dense table '{}': the steps of RowAdagrad depend on the blocks; use SGD, Adam or Adagrad",
+        name);
+  check(options.block > 0, "dense table '{}': the block must have at least 1 element", name);
+  const std::int64_t elements = num_elements_of(parameters);
+  return {.width = options.block,
+          .optimizer = options.optimizer,
+          .consistency = options.consistency,
+          .capacity = static_cast<std::uint64_t>(elements / options.block + 1),
+          .initial_range = 0};
+}
+
+}  // namespace
 
 template <class Use>
 void DenseTable::for_parameters(Use use) {
@@ -37,6 +56,17 @@ void DenseTable::for_parameters(Use use) {
 
 void DenseTable::pull() {
   rows_->pull(blocks_, values_);
+  write_parameters();
+}
+
+std::uint64_t DenseTable::pull_snapshot() {
+  const TableSnapshot snapshot = rows_->snapshot();
+  snapshot.pull(blocks_, values_);
+  write_parameters();
+  return snapshot.version();
+}
+
+void DenseTable::write_parameters() {
   const at::NoGradGuard no_grad;
   for_parameters([](const at::Tensor& parameter, const at::Tensor& values) {
     parameter.detach().copy_(values);
@@ -76,45 +106,28 @@ void DenseTable::fill() {
   rows_->restore(cut);
 }
 
-std::unique_ptr<DenseTable> open_dense(Tables& tables, const std::string& name,
-                                       std::vector<at::Tensor> parameters,
-                                       const DenseOptions& options,
-                                       const TableOptions& table_options) {
-  check(!parameters.empty(), "open_dense: table '{}': there are no parameters", name);
-  std::int64_t elements = 0;
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const at::Tensor& parameter = parameters[i];
-    check(parameter.is_cpu() && parameter.scalar_type() == at::kFloat,
-          "open_dense: table '{}': parameter {} is {}, but a table holds float32 on the CPU", name,
-          i, parameter.toString());
-    elements += parameter.numel();
-  }
-  check(!std::holds_alternative<RowAdagrad>(options.optimizer),
-        "open_dense: table '{}': the steps of RowAdagrad depend on the blocks; use SGD, Adam or "
-        "Adagrad",
-        name);
-  check(options.block > 0, "open_dense: table '{}': the block must have at least 1 element", name);
-  const RowOptions row_options{.width = options.block,
-                               .optimizer = options.optimizer,
-                               .consistency = options.consistency,
-                               .capacity = static_cast<std::uint64_t>(elements / options.block + 1),
-                               .initial_range = 0};
-  std::unique_ptr<DenseTable> table(new DenseTable(
-      tables.open_rows(name, row_options, table_options), std::move(parameters), options));
+DenseTable::DenseTable(Tables& tables, const std::string& name, std::vector<at::Tensor> parameters,
+                       const DenseOptions& options, const TableOptions& table_options)
+    : rows_(tables.open_rows(name, row_options(name, parameters, options), table_options)),
+      parameters_(std::move(parameters)),
+      gradient_scale_(options.gradient_scale),
+      num_elements_(num_elements_of(parameters_)) {
+  const std::int64_t block = rows_->width();
+  blocks_.resize(static_cast<std::size_t>((num_elements_ + block - 1) / block));
+  std::iota(blocks_.begin(), blocks_.end(), Id{0});
+  values_.resize(blocks_.size() * rows_->width());
 
   // One worker fills the table; the others wait for it.
   Store& store = *tables.workers().store();
   const std::string place = table_options.servers.empty() ? host_token() : "servers";
-  const std::string key =
-      fmt::format("dense-tables/{}/{}/{}", place, name, table->rows().stats().epoch);
+  const std::string key = fmt::format("dense-tables/{}/{}/{}", place, name, rows_->stats().epoch);
   if (store.add(key, 1) == 1) {
-    if (table->rows().stats().rows == 0) table->fill();
+    if (rows_->stats().rows == 0) fill();
     store.set(key + "/filled", "1");
   } else {
     store.wait({key + "/filled"}, table_options.timeout);
   }
-  table->pull();
-  return table;
+  pull();
 }
 
 }  // namespace paceline::tables

@@ -3,15 +3,15 @@
 // The dense parameters of a model in a table (engine/tables): a parameter server. The optimizer
 // runs where the parameters are, and the consistency decides how far workers may be apart.
 //
-//   auto dense = tables::open_dense(tables, "mlp", model->parameters(),
-//                                   {.optimizer = tables::SGD{.lr = 0.1},
-//                                    .consistency = tables::Consistency::bounded(4),
-//                                    .gradient_scale = 1.0 / num_workers});
+//   tables::DenseTable dense(tables, "mlp", model->parameters(),
+//                            {.optimizer = tables::SGD{.lr = 0.1},
+//                             .consistency = tables::Consistency::bounded(4),
+//                             .gradient_scale = 1.0 / num_workers});
 //   for (...) {
-//     dense->pull();
+//     dense.pull();
 //     loss_of(model, batch).backward();
-//     dense->push();
-//     dense->tick();
+//     dense.push();
+//     dense.tick();
 //   }
 //
 // A row of the table is a block of the parameters, one after another. A synchronous table with
@@ -40,11 +40,21 @@ struct DenseOptions {
 
 class DenseTable {
  public:
+  // Opens the table of these parameters, and copies its values into them: the first worker fills
+  // the table with its own values, so all workers begin with these. Throws Error(kInvalid) for
+  // parameters that are not float32 on the CPU, and as Tables::open_rows().
+  DenseTable(Tables& tables, const std::string& name, std::vector<at::Tensor> parameters,
+             const DenseOptions& options = {}, const TableOptions& table_options = {});
+
   // The functions below are those of Rows, for all parameters; so are their errors.
 
   // Copies the table's values into the parameters. Each block is whole; different blocks may hold
   // different pushes of asynchronous or bounded workers.
   void pull();
+  // As above, but all blocks are of one moment. A push that is being applied then may have changed
+  // the first blocks only, unless the table is synchronous. On servers, each has a moment of its
+  // own. Returns the largest clock that any worker had reached.
+  std::uint64_t pull_snapshot();
   // Pushes the gradients of the parameters; an undefined gradient counts as zeros. The parameters
   // and their gradients do not change.
   void push();
@@ -55,16 +65,11 @@ class DenseTable {
   std::int64_t num_elements() const { return num_elements_; }
 
  private:
-  friend std::unique_ptr<DenseTable> open_dense(Tables& tables, const std::string& name,
-                                                std::vector<at::Tensor> parameters,
-                                                const DenseOptions& options,
-                                                const TableOptions& table_options);
-  DenseTable(std::unique_ptr<Rows> rows, std::vector<at::Tensor> parameters,
-             const DenseOptions& options);
   // Calls `use` with each parameter and its part of `values_`, as a flat tensor.
   template <class Use>
   void for_parameters(Use use);
   void fill();
+  void write_parameters();
 
   const std::unique_ptr<Rows> rows_;
   const std::vector<at::Tensor> parameters_;
@@ -73,13 +78,5 @@ class DenseTable {
   std::vector<Id> blocks_;
   std::vector<float> values_;  // of all blocks, padded with zeros
 };
-
-// Opens the table of these parameters, and copies its values into them: the first worker fills the
-// table with its own values, so all workers begin with these. Throws Error(kInvalid) for parameters
-// that are not float32 on the CPU, and as Tables::open_rows().
-std::unique_ptr<DenseTable> open_dense(Tables& tables, const std::string& name,
-                                       std::vector<at::Tensor> parameters,
-                                       const DenseOptions& options = {},
-                                       const TableOptions& table_options = {});
 
 }  // namespace paceline::tables

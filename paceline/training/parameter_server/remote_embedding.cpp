@@ -76,10 +76,9 @@ class RowsBackward final : public torch::autograd::Node {
 
 }  // namespace
 
-RemoteEmbeddingImpl::RemoteEmbeddingImpl(std::shared_ptr<Rows> rows,
-                                         const RemoteEmbeddingOptions& options)
+RemoteEmbeddingImpl::RemoteEmbeddingImpl(std::shared_ptr<Rows> rows, double gradient_scale)
     : rows_(std::move(rows)),
-      options_(options),
+      gradient_scale_(gradient_scale),
       prefetcher_(std::make_shared<RowPrefetcher>(*rows_)) {}
 
 RemoteEmbeddingImpl::~RemoteEmbeddingImpl() = default;
@@ -99,7 +98,7 @@ at::Tensor RemoteEmbeddingImpl::forward(const at::Tensor& ids) {
   values = values.view(shape);
   if (!is_training() || !at::GradMode::is_enabled()) return values;
   torch::autograd::create_gradient_edge(
-      values, make_node<RowsBackward>(rows_, prefetcher_, std::move(all), options_.gradient_scale));
+      values, make_node<RowsBackward>(rows_, prefetcher_, std::move(all), gradient_scale_));
   return values;
 }
 

@@ -26,17 +26,12 @@
 
 namespace paceline::tables {
 
-struct RemoteEmbeddingOptions {
-  // Multiplies the gradients before they are pushed. If each of W workers takes the mean loss of
-  // its own samples and the dense part averages its gradients over the workers, 1.0 / W gives a
-  // synchronous table the gradients of the mean loss of all samples.
-  double gradient_scale = 1;
-};
-
 class RemoteEmbeddingImpl final : public torch::nn::Module {
  public:
-  explicit RemoteEmbeddingImpl(std::shared_ptr<Rows> rows,
-                               const RemoteEmbeddingOptions& options = {});
+  // `gradient_scale` multiplies the gradients before they are pushed. If each of W workers takes
+  // the mean loss of its own samples and the dense part averages its gradients over the workers,
+  // 1.0 / W gives a synchronous table the gradients of the mean loss of all samples.
+  explicit RemoteEmbeddingImpl(std::shared_ptr<Rows> rows, double gradient_scale = 1);
   ~RemoteEmbeddingImpl() override;
 
   // Returns the rows of `ids`, an int64 tensor on the CPU of any shape, as float32 [...ids, width].
@@ -60,7 +55,7 @@ class RemoteEmbeddingImpl final : public torch::nn::Module {
 
  private:
   const std::shared_ptr<Rows> rows_;  // shared with the user and the graph's nodes
-  const RemoteEmbeddingOptions options_;
+  const double gradient_scale_;
   std::shared_ptr<RowPrefetcher> prefetcher_;  // shared with the graph's nodes
 };
 TORCH_MODULE(RemoteEmbedding);

@@ -16,7 +16,9 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error_text.h"
 #include "paceline/planning/schedules/pipeline_schedule.h"
+#include "paceline/planning/schedules/schedule_checks.h"
 #include "paceline/training/pipeline/backward_pass.h"
+#include "paceline/training/pipeline/measured_step.h"
 #include "paceline/training/pipeline/stage_links.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/tensor/current_error.h"
@@ -30,7 +32,6 @@ namespace {
 using Tensors = PipelineStage::Tensors;
 using Direction = StageLinks::Direction;
 using pipeline::Action;
-using pipeline::ActionKind;
 
 Tensors trainable(const Tensors& parameters) {
   Tensors result;
@@ -106,12 +107,12 @@ struct Pipeline::Run {
     Stage& stage = own.at(action.stage);
     under_way = action;
     switch (action.kind) {
-      case ActionKind::kForward:
+      case Action::Kind::kForward:
         return forward(stage, action, given, loss);
-      case ActionKind::kWeightGradient:
+      case Action::Kind::kWeightGradient:
         return weight_gradient(stage, action);
-      case ActionKind::kBackward:
-      case ActionKind::kInputGradient:
+      case Action::Kind::kBackward:
+      case Action::Kind::kInputGradient:
         return backward(stage, action);
     }
   }
@@ -219,7 +220,7 @@ struct Pipeline::Run {
     const auto versions = versions_of(gradients);
     begin_work();
     Tensors of_inputs;
-    if (action.kind == ActionKind::kBackward) {
+    if (action.kind == Action::Kind::kBackward) {
       auto both = item.pass->whole(gradients);
       of_inputs = std::move(both.of_inputs);
       stage.gradients.add(action.micro_batch, std::move(both.of_parameters));
@@ -350,7 +351,7 @@ std::vector<at::Tensor> Pipeline::evaluate(const std::vector<Tensors>& inputs, c
   guarded([&] {
     run_->begin(inputs);
     for (const Action& action : own_actions()) {
-      if (action.kind == ActionKind::kForward) run_->evaluate(action, inputs, loss);
+      if (action.kind == Action::Kind::kForward) run_->evaluate(action, inputs, loss);
     }
     run_->links.finish();
   });
@@ -376,7 +377,7 @@ pipeline::TimedSchedule measured(GroupRef group, const PipelineStep& step) {
     auto& actions = result.ranks.emplace_back();
     double busy = 0;
     for (std::int64_t i = 0; i < count[rank]; ++i, value += kColumns) {
-      actions.push_back({{static_cast<pipeline::ActionKind>(value[0]), static_cast<int>(value[1]),
+      actions.push_back({{static_cast<pipeline::Action::Kind>(value[0]), static_cast<int>(value[1]),
                           static_cast<int>(value[2])},
                          value[3],
                          value[4]});

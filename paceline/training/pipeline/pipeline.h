@@ -3,7 +3,7 @@
 // Trains a model that is cut into stages: carries out a schedule
 // (planning/schedules/pipeline_schedule.h) on the ranks of a group.
 //
-//   Pipeline pipeline(group, pipeline_schedule("1f1b", {group->world_size(), 8}),
+//   Pipeline pipeline(group, pipeline_schedule("1f1b", group->world_size(), 8),
 //                     {make_stage(group->rank(), part_of_the_model)});
 //   auto result = pipeline.step(rank == 0 ? micro_batches : none, [&](const auto& outputs, int i) {
 //     return torch::mse_loss(outputs[0], targets[i]);
@@ -38,7 +38,6 @@
 
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/planning/schedules/pipeline_schedule.h"
-#include "paceline/planning/schedules/simulate.h"
 
 namespace paceline {
 
@@ -128,10 +127,5 @@ class Pipeline {
   const std::vector<PipelineStage> stages_;
   const std::unique_ptr<Run> run_;
 };
-
-// Collective: returns the actions of all ranks in a step, on every rank, as one schedule that can
-// be drawn (planning/schedules/picture.h). Each rank's times are relative to its own call of
-// step().
-pipeline::TimedSchedule measured(GroupRef group, const PipelineStep& step);
 
 }  // namespace paceline

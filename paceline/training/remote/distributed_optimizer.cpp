@@ -118,11 +118,11 @@ namespace {
 const char* describe(const StepError::Outcome& outcome) {
   if (outcome.text.empty()) return "took the step";
   switch (outcome.executed) {
-    case rpc::Executed::kNo:
+    case rpc::CallError::Executed::kNo:
       return "did not take the step";
-    case rpc::Executed::kUnknown:
+    case rpc::CallError::Executed::kUnknown:
       return "may have taken the step";
-    case rpc::Executed::kYes:
+    case rpc::CallError::Executed::kYes:
       break;
   }
   return "failed in the step";
@@ -192,7 +192,7 @@ void DistributedOptimizer::step(const std::vector<at::Tensor>& losses) {
   for (auto& [owner, reply] : running) {
     try {
       reply.get();
-      outcomes.push_back({owners_[owner].name, rpc::Executed::kYes, ""});
+      outcomes.push_back({owners_[owner].name, rpc::CallError::Executed::kYes, ""});
     } catch (const rpc::CallError& error) {
       has_failed = true;
       failed(owners_[owner].name, error);

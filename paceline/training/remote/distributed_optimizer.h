@@ -136,7 +136,7 @@ template <OptimizerOptions Options>
 class ServedOptimizer {
  public:
   inline static const std::string_view kName =
-      rpc::full_method_name("paceline.optimizer", Options::kName);
+      rpc::detail::full_method_name("paceline.optimizer", Options::kName);
   struct Arguments {
     std::vector<rpc::ObjectNumber> modules;
     Options options;
@@ -169,7 +169,8 @@ class StepError : public Error {
  public:
   struct Outcome {
     std::string owner;
-    rpc::Executed executed = rpc::Executed::kYes;  // kYes with an empty text: the step was taken
+    rpc::CallError::Executed executed =
+        rpc::CallError::Executed::kYes;  // kYes with an empty text: the step was taken
     std::string text;
   };
   StepError(ErrorCode code, const std::string& message, std::vector<Outcome> outcomes)

@@ -10,19 +10,21 @@
 
 namespace paceline::remote {
 
-struct RunningForward::Impl {
+struct RemoteModuleImpl::RunningForward::Impl {
   rpc::Future<ForwardReply> reply;
   // Set if gradients are needed.
   std::shared_ptr<Token> token{};
   torch::autograd::edge_list edges{};
 };
 
-RunningForward::RunningForward(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-RunningForward::~RunningForward() = default;
-RunningForward::RunningForward(RunningForward&&) noexcept = default;
-RunningForward& RunningForward::operator=(RunningForward&&) noexcept = default;
+RemoteModuleImpl::RunningForward::RunningForward(std::unique_ptr<Impl> impl)
+    : impl_(std::move(impl)) {}
+RemoteModuleImpl::RunningForward::~RunningForward() = default;
+RemoteModuleImpl::RunningForward::RunningForward(RunningForward&&) noexcept = default;
+RemoteModuleImpl::RunningForward& RemoteModuleImpl::RunningForward::operator=(
+    RunningForward&&) noexcept = default;
 
-Tensors RunningForward::get() {
+Tensors RemoteModuleImpl::RunningForward::get() {
   ForwardReply reply;
   {
     const WeightsLent lent;
@@ -40,7 +42,7 @@ Tensors RunningForward::get() {
 RemoteModuleImpl::RemoteModuleImpl(rpc::RemoteRef<ServedModule> reference)
     : reference_(std::move(reference)) {}
 
-RunningForward RemoteModuleImpl::start(Tensors inputs) const {
+RemoteModuleImpl::RunningForward RemoteModuleImpl::start(Tensors inputs) const {
   ForwardRequest request{.is_training = is_training()};
   torch::autograd::edge_list edges;
   for (const at::Tensor& input : inputs) {
@@ -72,12 +74,17 @@ at::Tensor RemoteModuleImpl::forward(const at::Tensor& input) {
   return std::move(outputs.front());
 }
 
-std::vector<NamedTensor> RemoteModuleImpl::state() const {
-  return reference_.call<&ServedModule::state>({}, options_).get().tensors;
+std::map<std::string, at::Tensor> RemoteModuleImpl::state() const {
+  std::map<std::string, at::Tensor> all;
+  for (auto& [name, value] : reference_.call<&ServedModule::state>({}, options_).get().tensors)
+    all.emplace(std::move(name), std::move(value));
+  return all;
 }
 
-void RemoteModuleImpl::load_state(std::vector<NamedTensor> tensors) const {
-  reference_.call<&ServedModule::load_state>({std::move(tensors)}, options_).get();
+void RemoteModuleImpl::load_state(const std::map<std::string, at::Tensor>& tensors) const {
+  ModuleState state;
+  for (const auto& [name, value] : tensors) state.tensors.push_back({name, value});
+  reference_.call<&ServedModule::load_state>(std::move(state), options_).get();
 }
 
 void serve_modules(rpc::Workers& workers) {

@@ -48,6 +48,7 @@
 
 #include <chrono>
 #include <concepts>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -63,24 +64,24 @@
 
 namespace paceline::remote {
 
-// A forward pass that has been started.
-class RunningForward {
- public:
-  ~RunningForward();
-  RunningForward(RunningForward&&) noexcept;
-  RunningForward& operator=(RunningForward&&) noexcept;
-  // Waits for the outputs. Call it once.
-  Tensors get();
-
- private:
-  friend class RemoteModuleImpl;
-  struct Impl;
-  explicit RunningForward(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
-};
-
 class RemoteModuleImpl : public torch::nn::Module {
  public:
+  // A forward pass that has been started.
+  class RunningForward {
+   public:
+    ~RunningForward();
+    RunningForward(RunningForward&&) noexcept;
+    RunningForward& operator=(RunningForward&&) noexcept;
+    // Waits for the outputs. Call it once.
+    Tensors get();
+
+   private:
+    friend class RemoteModuleImpl;
+    struct Impl;
+    explicit RunningForward(std::unique_ptr<Impl> impl);
+    std::unique_ptr<Impl> impl_;
+  };
+
   RemoteModuleImpl() = default;  // does not refer to a module yet
 
   // The worker that has the module. Requires: this object refers to a module.
@@ -97,8 +98,8 @@ class RemoteModuleImpl : public torch::nn::Module {
   RunningForward start(Tensors inputs) const;
 
   // state() returns copies of parameters and buffers; load_state() sets those with the given names.
-  std::vector<NamedTensor> state() const;
-  void load_state(std::vector<NamedTensor> tensors) const;
+  std::map<std::string, at::Tensor> state() const;
+  void load_state(const std::map<std::string, at::Tensor>& tensors) const;
 
  public:  // internal
   explicit RemoteModuleImpl(rpc::RemoteRef<ServedModule> reference);
@@ -142,7 +143,8 @@ namespace detail {
 
 template <class T>
 struct MakeModule {
-  inline static const std::string_view kName = rpc::full_method_name("paceline.make", T::kName);
+  inline static const std::string_view kName =
+      rpc::detail::full_method_name("paceline.make", T::kName);
   static constexpr rpc::Effect kEffect = rpc::Effect::kOnce;
   using Request = typename T::Arguments;
   struct Reply {

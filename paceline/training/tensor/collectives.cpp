@@ -11,6 +11,7 @@
 
 #include "paceline/engine/collectives/group/engine_group.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/training/tensor/coalesced_collectives.h"
 #include "paceline/training/tensor/prepared_call.h"
 #include "paceline/training/tensor/tensor_call.h"
 #include "paceline/training/tensor/tensor_view.h"
@@ -248,9 +249,10 @@ at::Tensor all_to_all_single(GroupRef group, const at::Tensor& input,
   return output;
 }
 
-WorkPtr all_to_all_v(GroupRef group, const at::Tensor& output, const at::Tensor& input,
-                     const std::vector<std::int64_t>& receive_rows,
-                     const std::vector<std::int64_t>& send_rows, const CollectiveOptions& options) {
+WorkPtr all_to_all_single(GroupRef group, const at::Tensor& output, const at::Tensor& input,
+                          const std::vector<std::int64_t>& receive_rows,
+                          const std::vector<std::int64_t>& send_rows,
+                          const CollectiveOptions& options) {
   return carry_out(group,
                    {.op = Op::kAllToAllV,
                     .input = input,
@@ -259,10 +261,10 @@ WorkPtr all_to_all_v(GroupRef group, const at::Tensor& output, const at::Tensor&
                     .receive_counts = receive_rows},
                    options);
 }
-at::Tensor all_to_all_v(GroupRef group, const at::Tensor& input,
-                        const std::vector<std::int64_t>& receive_rows,
-                        const std::vector<std::int64_t>& send_rows,
-                        const CollectiveOptions& options) {
+at::Tensor all_to_all_single(GroupRef group, const at::Tensor& input,
+                             const std::vector<std::int64_t>& receive_rows,
+                             const std::vector<std::int64_t>& send_rows,
+                             const CollectiveOptions& options) {
   at::Tensor output = with_first_dim(input, rows_of(group, receive_rows, "all_to_all_v"));
   carry_out_now(group,
                 {.op = Op::kAllToAllV,

@@ -95,30 +95,14 @@ WorkPtr all_to_all_single(GroupRef group, const at::Tensor& output, const at::Te
                           const CollectiveOptions& options = {});
 // As all_to_all_single(), with receive_rows[r] rows received from rank r (PyTorch's
 // output_split_sizes) and send_rows[r] rows sent to it (input_split_sizes).
-at::Tensor all_to_all_v(GroupRef group, const at::Tensor& input,
-                        const std::vector<std::int64_t>& receive_rows,
-                        const std::vector<std::int64_t>& send_rows,
-                        const CollectiveOptions& options = {});
-WorkPtr all_to_all_v(GroupRef group, const at::Tensor& output, const at::Tensor& input,
-                     const std::vector<std::int64_t>& receive_rows,
-                     const std::vector<std::int64_t>& send_rows,
-                     const CollectiveOptions& options = {});
-
-// One operation on many dense CPU tensors of the same type, at the cost of a single call
-// (ProcessGroup::all_reduce_coalesced). In place.
-WorkPtr all_reduce_coalesced(GroupRef group, const std::vector<at::Tensor>& tensors,
-                             ReduceOp op = ReduceOp::kSum, const CollectiveOptions& options = {});
-WorkPtr broadcast_coalesced(GroupRef group, const std::vector<at::Tensor>& tensors, int root,
-                            const CollectiveOptions& options = {});
-// outputs[i] gets inputs[i] of all ranks; in reduce_scatter_coalesced() it gets this rank's part of
-// their reduction.
-WorkPtr all_gather_coalesced(GroupRef group, const std::vector<at::Tensor>& outputs,
-                             const std::vector<at::Tensor>& inputs,
+at::Tensor all_to_all_single(GroupRef group, const at::Tensor& input,
+                             const std::vector<std::int64_t>& receive_rows,
+                             const std::vector<std::int64_t>& send_rows,
                              const CollectiveOptions& options = {});
-WorkPtr reduce_scatter_coalesced(GroupRef group, const std::vector<at::Tensor>& outputs,
-                                 const std::vector<at::Tensor>& inputs,
-                                 ReduceOp op = ReduceOp::kSum,
-                                 const CollectiveOptions& options = {});
+WorkPtr all_to_all_single(GroupRef group, const at::Tensor& output, const at::Tensor& input,
+                          const std::vector<std::int64_t>& receive_rows,
+                          const std::vector<std::int64_t>& send_rows,
+                          const CollectiveOptions& options = {});
 
 // Messages, as those of ProcessGroup. recv() returns the sender's rank; irecv() provides it as
 // Work::source_rank().

@@ -11,6 +11,7 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/log.h"
 #include "paceline/training/tensor/libtorch_version.h"
+#include "paceline/training/tensor/settled_threads.h"
 
 namespace paceline {
 

@@ -35,14 +35,8 @@ class Autocast {
 
 // Sets the intra-op threads of LibTorch and of OpenBLAS, which has its own thread pool. 0: the
 // launcher's OMP_NUM_THREADS if it is set, otherwise LibTorch's default. Returns the number in
-// effect. The bits of LibTorch's sums depend on it. Thread safety, here and below: none; call it
+// effect. The bits of LibTorch's sums depend on it. Thread safety: none; call it
 // from the thread that computes.
 int set_thread_count(int num_threads);
-
-// Sets the number of threads for logical shards, whose results must have the same bits for every
-// number of ranks. It is 1, unless a number was chosen with set_thread_count(), OMP_NUM_THREADS or
-// --threads-per-rank. A number that was only derived from the cores (LibTorch's default, the
-// launcher's share) does not count as chosen. Returns the number in effect.
-int settle_thread_count();
 
 }  // namespace paceline

@@ -6,6 +6,7 @@
 #include <torch/nn/modules/linear.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/training/autograd/regions.h"
 #include "paceline/training/models/apply_linear.h"
 #include "paceline/training/models/divided_layer.h"
 #include "paceline/training/models/linear.h"

@@ -11,12 +11,14 @@
 #include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/logical_shards.h"
+#include "paceline/training/autograd/regions.h"
 #include "paceline/training/models/apply_linear.h"
 #include "paceline/training/models/linear.h"
 #include "paceline/training/tensor/random.h"
 #include "paceline/training/tensor/random_state.h"
 #include "paceline/training/tensor_parallel/parallel_linear.h"
 #include "paceline/training/tensor_parallel/require_parts.h"
+#include "paceline/training/tensor_parallel/sequence_parallel.h"
 #include "paceline/training/tensor_parallel/vocab_parallel.h"
 
 namespace paceline {

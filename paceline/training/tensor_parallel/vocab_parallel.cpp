@@ -11,6 +11,7 @@
 #include <torch/nn/modules/embedding.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/training/autograd/regions.h"
 #include "paceline/training/models/divided_layer.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/tensor/tensor_view.h"
@@ -123,14 +124,14 @@ void require_shapes(const ProcessGroup& group, const at::Tensor& logits,
 }  // namespace
 
 at::Tensor vocab_parallel_cross_entropy(const GroupPtr& group, const at::Tensor& logits,
-                                        const at::Tensor& targets,
-                                        const VocabParallelLossOptions& options) {
+                                        const at::Tensor& targets, std::int64_t ignore_index,
+                                        std::int64_t reduction) {
   tensor_parallel::require_group(kLoss, group);
   require_shapes(*group, logits, targets);
   const std::int64_t columns = logits.size(-1);
   const std::int64_t vocabulary = columns * group->world_size();
   const at::Tensor target = targets.flatten();
-  const at::Tensor counts = target.ne(options.ignore_index);
+  const at::Tensor counts = target.ne(ignore_index);
   const at::Tensor is_token = target.ge(0).logical_and_(target.lt(vocabulary));
   check(is_token.logical_or(counts.logical_not()).all().item<bool>(),
         "{}: {}: a target is outside of the vocabulary of {}", group->self(), kLoss, vocabulary);
@@ -138,9 +139,9 @@ at::Tensor vocab_parallel_cross_entropy(const GroupPtr& group, const at::Tensor&
   const at::Tensor wide = is_16_bit(logits.scalar_type()) ? logits.to(at::kFloat) : logits;
   const at::Tensor losses =
       RowLosses::apply(wide.reshape({-1, columns}), own, counts, c10::make_intrusive<Ranks>(group));
-  if (options.reduction == at::Reduction::None) return losses.view(targets.sizes());
+  if (reduction == at::Reduction::None) return losses.view(targets.sizes());
   const at::Tensor sum = losses.sum();
-  return options.reduction == at::Reduction::Sum ? sum : sum / counts.sum();
+  return reduction == at::Reduction::Sum ? sum : sum / counts.sum();
 }
 
 }  // namespace paceline

@@ -51,12 +51,6 @@ class VocabParallelEmbeddingImpl : public torch::nn::Cloneable<VocabParallelEmbe
 };
 TORCH_MODULE(VocabParallelEmbedding);
 
-struct VocabParallelLossOptions {
-  std::int64_t ignore_index = -100;  // rows with this target are left out
-  // at::Reduction::Mean (over the rows that are not left out), Sum, or None: a loss for each row.
-  std::int64_t reduction = at::Reduction::Mean;
-};
-
 // The cross-entropy of logits whose vocabulary is divided among the ranks, as PyTorch's
 // loss_parallel() computes it: the logits are never gathered. For each row the ranks exchange three
 // numbers: the largest logit, the sum of exponentials, and the target's logit.
@@ -66,12 +60,14 @@ struct VocabParallelLossOptions {
 //
 // Takes logits [..., vocabulary / ranks] and targets [...]; the targets are the same on every rank.
 // The result is the same on every rank, and equals torch::cross_entropy on the whole logits up to
-// rounding. 16-bit logits are widened to float32 internally. Second derivatives are not supported.
-// Error(kInvalid) for shapes that do not match and for targets outside the vocabulary.
+// rounding. Rows whose target is `ignore_index` are left out. `reduction`: at::Reduction::Mean
+// (over the rows that are not left out), Sum, or None: a loss for each row. 16-bit logits are
+// widened to float32 internally. Second derivatives are not supported. Error(kInvalid) for shapes
+// that do not match and for targets outside the vocabulary.
 //
 // Thread safety: same as ProcessGroup. The autograd graph keeps the group alive.
 at::Tensor vocab_parallel_cross_entropy(const GroupPtr& group, const at::Tensor& logits,
-                                        const at::Tensor& targets,
-                                        const VocabParallelLossOptions& options = {});
+                                        const at::Tensor& targets, std::int64_t ignore_index = -100,
+                                        std::int64_t reduction = at::Reduction::Mean);
 
 }  // namespace paceline

@@ -10,7 +10,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "paceline/training/parallel/reducer/reducer.h"
-#include "paceline/training/train/loop.h"
+#include "paceline/training/train/step_gradients.h"
 
 namespace paceline::train {
 

@@ -22,8 +22,8 @@
 #include "paceline/training/data/data_loader.h"
 #include "paceline/training/optim/optimizer.h"
 #include "paceline/training/pipeline/pipeline.h"
-#include "paceline/training/train/loop.h"
 #include "paceline/training/train/run_report.h"
+#include "paceline/training/train/step_gradients.h"
 
 namespace paceline::train {
 

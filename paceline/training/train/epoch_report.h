@@ -5,7 +5,7 @@
 //
 //   .after_epoch = [&](const train::EpochReport& epoch) {
 //     epoch.save_if_best("best.safetensors", epoch.test.loss);
-//     return epoch.epochs_since_best() < 5 ? train::Next::kContinue : train::Next::kStop;
+//     if (epoch.epochs_since_best() >= 5) epoch.stop();
 //   }
 //
 // Thread safety: none.
@@ -36,14 +36,20 @@ class EpochReport {
   // has.
   std::int64_t epochs_since_best() const;
 
+  // Ends the run regularly after this epoch, once its checkpoint is saved. Only rank 0's call
+  // counts, so that all ranks end together.
+  void stop() const { stops_ = true; }
+
  public:  // internal
   EpochReport(ProcessGroup& group, const TrainingState& state, const TestResult& test,
               BestValues& best, std::function<void(const std::string& file)> write_weights);
+  bool stops() const { return stops_; }
 
  private:
   ProcessGroup& group_;
   BestValues& best_;
   const std::function<void(const std::string& file)> write_weights_;
+  mutable bool stops_ = false;
 };
 
 }  // namespace paceline::train

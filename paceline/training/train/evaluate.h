@@ -14,7 +14,7 @@
 
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/training/data/data_loader.h"
-#include "paceline/training/train/loop.h"
+#include "paceline/training/train/step_gradients.h"
 
 namespace paceline::train {
 
@@ -48,7 +48,7 @@ Evaluation evaluate(GroupRef group, data::DataLoader& loader,
 //   const auto loss = [&](const data::Batch& batch) {
 //     return models::next_token_loss(model(batch.data), batch.target);
 //   };
-//   const auto found = train::evaluate_text(group, loader, train::over_all_targets(loss));
+//   const auto found = train::evaluate_text(group, loader, train::CountedLoss::over_all_targets(loss));
 struct TextEvaluation {
   double loss = 0;          // mean cross-entropy of a token, in nats
   std::int64_t tokens = 0;  // the number of tokens that count

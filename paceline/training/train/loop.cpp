@@ -22,7 +22,7 @@
 
 namespace paceline::train {
 
-CountFunction targets_except(std::int64_t ignored, const at::Tensor& class_weights) {
+CountFunction CountedLoss::targets_except(std::int64_t ignored, const at::Tensor& class_weights) {
   return [=](const data::Batch& batch) {
     const at::Tensor counts = batch.target.ne(ignored);
     if (!class_weights.defined()) return static_cast<double>(counts.sum().item<std::int64_t>());
@@ -33,7 +33,7 @@ CountFunction targets_except(std::int64_t ignored, const at::Tensor& class_weigh
   };
 }
 
-CountedLoss over_all_targets(LossFunction mean) {
+CountedLoss CountedLoss::over_all_targets(LossFunction mean) {
   const auto count = [](const data::Batch& batch) {
     return static_cast<double>(batch.target.numel());
   };

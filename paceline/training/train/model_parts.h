@@ -15,21 +15,16 @@
 
 namespace paceline::train {
 
-// The groups of optim::ModelParts.
-struct ModelGroups {
-  std::shared_ptr<ProcessGroup> model;   // all ranks that together have one model
-  std::shared_ptr<ProcessGroup> layers;  // the ranks that divide its layers
-};
-
 // Returns, for an optimizer, the parts of the model that this rank has, as the layers describe them
 // (training/models/layers.h):
 //
-//   const train::ModelGroups groups{.model = mesh.sub_mesh({"pp", "tp"}).world(),
-//                                   .layers = mesh.group("tp")};
-//   optimizer.set_model_parts(train::model_parts(*stage, groups, tied_copies));
+//   optimizer.set_model_parts(train::model_parts(
+//       *stage, mesh.sub_mesh({"pp", "tp"}).world(), mesh.group("tp"), tied_copies));
 //
+// `model`: all ranks that together have one model. `layers`: the ranks that divide its layers.
 // `tied`: parameters of `module` that are also on a rank of another stage, where norms count them.
-optim::ModelParts model_parts(torch::nn::Module& module, const ModelGroups& groups,
+optim::ModelParts model_parts(torch::nn::Module& module, std::shared_ptr<ProcessGroup> model,
+                              std::shared_ptr<ProcessGroup> layers,
                               const std::vector<at::Tensor>& tied = {});
 
 }  // namespace paceline::train

@@ -14,6 +14,8 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/log.h"
 #include "paceline/training/optim/optimizer_core.h"
+#include "paceline/training/optim/shard_options.h"
+#include "paceline/training/tensor/coalesced_collectives.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/tensor/tensor_view.h"
 #include "paceline/training/train/backward_passes.h"
@@ -29,7 +31,7 @@ void add_times(const PipelineStep& step, PhaseTimes::Clock::time_point begin, Ph
   };
   double busy = 0;
   for (const auto& [action, begin_s, end_s] : step.actions) {
-    const bool is_forward = action.kind == pipeline::ActionKind::kForward;
+    const bool is_forward = action.kind == pipeline::Action::Kind::kForward;
     times.add(is_forward ? Phase::kForward : Phase::kBackward, at(begin_s), at(end_s));
     busy += end_s - begin_s;
   }
@@ -64,7 +66,8 @@ PipelineGradients::PipelineGradients(Pipeline& pipeline, Loss loss, optim::Optim
     for (const at::Tensor& parameter : optimizer_.parameters())
       broadcast(*options_.replicas, parameter.detach(), 0);
   }
-  if (options_.shard) optimizer_.shard(options_.replicas, *options_.shard);
+  const auto sharded = paceline::detail::sharded_options(optimizer_, options_.shard);
+  if (sharded.optimizer != nullptr) core_of(optimizer_).shard(options_.replicas, *sharded.shard);
 }
 
 std::vector<Pipeline::Tensors> PipelineGradients::inputs_of(const MicroBatches& all) const {

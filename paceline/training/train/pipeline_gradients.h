@@ -3,7 +3,7 @@
 // The gradients of a model in stages: each batch of a replica passes through the replica's pipeline
 // in micro-batches (training/pipeline/pipeline.h), then the replicas' gradients are averaged.
 //
-//   Pipeline pipeline(mesh.group("pp"), plan, stages);
+//   Pipeline pipeline(mesh.group("pp"), division.schedule(), stages);
 //   TiedWeights tied(*mesh.group("pp"), tied_weights);
 //   auto gradients = std::make_shared<train::PipelineGradients>(
 //       pipeline, loss, optimizer,
@@ -11,11 +11,11 @@
 //   train::TrainingRun run(world,
 //       {..., .gradients = gradients, .replicas = mesh.group("dp")}, options);
 //
-// All ranks of a pipeline get the same batches. A batch is cut along dim 0 into the plan's number
-// of micro-batches, as evenly as possible. A loss is a mean over samples or, with `count`, a sum
-// over elements that count (loop.h); in both cases the gradients are those of the step's mean loss.
-// If there are fewer samples than micro-batches, a micro-batch without samples gets one sample with
-// the weight 0.
+// All ranks of a pipeline get the same batches. A batch is cut along dim 0 into the schedule's
+// number of micro-batches, as evenly as possible. A loss is a mean over samples or, with `count`, a
+// sum over elements that count (step_gradients.h); in both cases the gradients are those of the
+// step's mean loss. If there are fewer samples than micro-batches, a micro-batch without samples
+// gets one sample with the weight 0.
 //
 // The replicas average gradients after the last micro-batch, so this communication does not overlap
 // with the backward pass. If the optimizer divides gradients (stages 2 and 3 of fully_shard.h),
@@ -29,14 +29,14 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
 #include "paceline/training/optim/optimizer.h"
+#include "paceline/training/parallel/fully_shard.h"
 #include "paceline/training/pipeline/pipeline.h"
 #include "paceline/training/pipeline/stage_weights.h"
-#include "paceline/training/train/loop.h"
+#include "paceline/training/train/step_gradients.h"
 
 namespace paceline::train {
 
@@ -44,9 +44,10 @@ struct PipelineGradientsOptions {
   // The ranks that have the same stages in other replicas; null: there is only one replica.
   std::shared_ptr<ProcessGroup> replicas;
   TiedWeights* tied = nullptr;  // null: the pipeline has no tied weights
-  // Divides the optimizer among the replicas, once they have the first replica's parameters;
-  // nullopt: every rank takes the whole step of its stages.
-  std::optional<optim::ShardOptions> shard = {};
+  // Divides the optimizer among the replicas as fully_shard() does, once they have the first
+  // replica's parameters; in stage 0 every rank takes the whole step of its stages. The member
+  // `data_parallel` has no effect.
+  FullyShardOptions shard = {.stage = 0};
   // Returns the count of a batch, if the loss is a sum over elements that count; null: the loss is
   // a mean over samples.
   CountFunction count = nullptr;
@@ -63,7 +64,7 @@ class PipelineGradients : public StepGradients {
 
   // Collective over the pipeline's ranks and the replicas; all replicas get the first replica's
   // parameters. Requires: the optimizer has the parameters of this rank's stages. Errors of
-  // Optimizer::shard().
+  // fully_shard().
   PipelineGradients(Pipeline& pipeline, Loss loss, optim::Optimizer& optimizer,
                     const PipelineGradientsOptions& options);
 
@@ -78,7 +79,7 @@ class PipelineGradients : public StepGradients {
   // rank, without gradients. The caller must set the stages to eval().
   at::Tensor evaluate(const data::Batch& batch);
 
-  // The times of the last step, for measured() (pipeline.h).
+  // The times of the last step, for PipelineDivision::picture().
   const PipelineStep& last_step() const { return last_step_; }
 
  private:

@@ -16,9 +16,11 @@
 #include "paceline/engine/collectives/group/engine_group.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/log.h"
 #include "paceline/engine/telemetry/crash_reporter.h"
 #include "paceline/training/tensor/compute_settings.h"
+#include "paceline/training/tensor/settled_threads.h"
 #include "paceline/training/train/libtorch_facts.h"
 
 namespace paceline::train {

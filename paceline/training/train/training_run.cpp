@@ -271,7 +271,8 @@ Next TrainingRunCore::after_epoch() {
   if (training_.after_epoch) {
     const EpochReport report(*group_, state_, result_, best_,
                              [&](const std::string& file) { write_weights_to(file); });
-    stops = training_.after_epoch(report) == Next::kStop ? 1 : 0;
+    training_.after_epoch(report);
+    stops = report.stops() ? 1 : 0;
     group_->broadcast(std::span(&stops, 1), 0);
   }
   checkpoints_.after_epoch(state_);

@@ -42,8 +42,8 @@
 #include "paceline/training/train/checkpoints/checkpoint_options.h"
 #include "paceline/training/train/epoch_report.h"
 #include "paceline/training/train/evaluate.h"
-#include "paceline/training/train/loop.h"
 #include "paceline/training/train/sample_unit.h"
+#include "paceline/training/train/step_gradients.h"
 #include "paceline/training/train/step_options.h"
 #include "paceline/training/train/training_state.h"
 
@@ -67,10 +67,10 @@ struct Training {
   // Called after each step of the optimizer, on every rank; for LowCommunication::step(). Null:
   // none.
   std::function<void()> after_step = nullptr;
-  // Collective: called after each epoch, once it has been evaluated and before its checkpoint. The
-  // run ends regularly if it returns Next::kStop on rank 0. Null: the run continues. A run that was
-  // begun with this function can only continue with it, and the other way round.
-  std::function<Next(const EpochReport& report)> after_epoch = nullptr;
+  // Collective: called after each epoch, once it has been evaluated and before its checkpoint;
+  // EpochReport::stop() ends the run. A run that was begun with this function can only continue
+  // with it, and the other way round.
+  std::function<void(const EpochReport& report)> after_epoch = nullptr;
   // Values of the program's own that checkpoints keep, made by state_of().
   std::vector<AttachedState> states = {};
   // Collective: returns the tensors for the weights file, on rank 0; null: weights_of(module).

@@ -62,17 +62,17 @@ Precision precision_of(const std::string& name) {
   return {};
 }
 
-optim::ModelParts model_parts(torch::nn::Module& module, const ModelGroups& groups,
+optim::ModelParts model_parts(torch::nn::Module& module, std::shared_ptr<ProcessGroup> model,
+                              std::shared_ptr<ProcessGroup> layers,
                               const std::vector<at::Tensor>& tied) {
-  optim::ModelParts parts{.model = groups.model, .layers = groups.layers};
+  optim::ModelParts parts{.model = std::move(model), .layers = std::move(layers)};
   models::visit_parameters(
       module, [&](const std::string&, at::Tensor& parameter, const auto& division) {
         const bool is_divided = division && division->parts > 1;
         if (is_divided) parts.divided.push_back(parameter);
         const bool is_tied = std::ranges::any_of(
             tied, [&](const at::Tensor& other) { return other.is_same(parameter); });
-        if (is_tied || (!is_divided && groups.layers->rank() > 0))
-          parts.copies.push_back(parameter);
+        if (is_tied || (!is_divided && parts.layers->rank() > 0)) parts.copies.push_back(parameter);
       });
   return parts;
 }
@@ -93,7 +93,7 @@ std::unique_ptr<optim::LRScheduler> make_schedule(const StepOptions& options,
   if (options.schedule == "step") {
     const std::int64_t every =
         options.rate_every > 0 ? options.rate_every : std::max<std::int64_t>(steps / 3, 1);
-    return std::make_unique<optim::StepLR>(optimizer, optim::StepLROptions{.step_size = every});
+    return std::make_unique<optim::StepLR>(optimizer, every);
   }
   if (options.schedule == "cosine") {
     return std::make_unique<optim::CosineAnnealingLR>(
@@ -134,8 +134,7 @@ TrainingStep::TrainingStep(const StepOptions& options, optim::Optimizer& optimiz
            "--ema: an average of the weights cannot take the place of weights that all ranks of a "
            "host share; use stage 2 of fully_shard()");
     }
-    average_.emplace(optimizer.parameters(),
-                     optim::ExponentialMovingAverageOptions{.decay = options.ema});
+    average_.emplace(optimizer.parameters(), options.ema);
   }
 }
 

@@ -8,7 +8,12 @@ torch 2.14 and later finds the backend by its name. With an earlier one, `import
 
 import os
 
-import torch.distributed as dist
+try:
+    import torch.distributed as dist
+except ImportError as error:
+    raise ImportError(
+        f"paceline.torch needs torch 2.6 or later, which cannot be imported ({error}): pip install torch. paceline.numpy works without it."
+    ) from error
 
 from paceline.torch.versions import require_known
 

@@ -23,6 +23,7 @@ def replace_gloo():
     elif not isinstance(c10d.ProcessGroupGloo, _Replacement):
         c10d.ProcessGroupGloo = _Replacement("ProcessGroupGloo", (), {"real": c10d.ProcessGroupGloo})
         c10d._new_process_group_helper = _remembering_ranks(c10d._new_process_group_helper)
+        c10d._create_process_group_wrapper = dist._create_process_group_wrapper = _wrapping_own(c10d._create_process_group_wrapper)
 
 
 def _create(options, backend_options=None):
@@ -56,6 +57,23 @@ def _remembering_ranks(helper):
         return helper(group_size, group_rank, global_ranks_in_group, backend, store, group_name, *arguments, **options)
 
     return new_group
+
+
+def _wrapping_own(wrap):
+    """torch makes the wrapper of TORCH_DISTRIBUTED_DEBUG=DETAIL from two groups in C++: the wrapped one, and one of Gloo for the checks."""
+
+    @functools.wraps(wrap)
+    def create(wrapped_pg, *arguments, **options):
+        if isinstance(wrapped_pg, Operations):
+            wrapped_pg.check_every_call()
+            return wrapped_pg
+        replacement, c10d.ProcessGroupGloo = c10d.ProcessGroupGloo, c10d.ProcessGroupGloo.real
+        try:
+            return wrap(wrapped_pg, *arguments, **options)
+        finally:
+            c10d.ProcessGroupGloo = replacement
+
+    return create
 
 
 class _Replacement(type):

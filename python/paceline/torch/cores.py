@@ -6,7 +6,7 @@ its ranks; torchrun does not, so a rank binds itself when the first group forms.
 
 import os
 
-from paceline import _core
+from paceline.torch.exchange import MOST_BYTES, exchange_texts
 
 _bound = False
 
@@ -20,7 +20,8 @@ def bind_to_own_cores(group):
         return
     cores = _physical_cores(os.sched_getaffinity(0))
     own = ",".join("/".join(str(cpu) for cpu in core) for core in cores) if _may_bind() else "none"
-    everybody = _exchange(group, own)
+    own = own if len(own) <= MOST_BYTES else "none"
+    everybody = exchange_texts(group, own)
     here = group.neighbours
     if own == "none" or any(everybody[rank] != own for rank in here) or len(here) < 2 or len(cores) < len(here):
         return
@@ -49,21 +50,3 @@ def _physical_cores(cpus):
             key = str(cpu)
         cores.setdefault(key, []).append(cpu)
     return sorted(tuple(core) for core in cores.values())
-
-
-def _exchange(group, text):
-    """The texts of all ranks, of at most 4096 bytes; a longer one counts as "none"."""
-    most = 4096
-    mine = bytearray(most)
-    data = text.encode()
-    data = data if len(data) < most else b"none"
-    mine[: len(data)] = data
-    whole = bytearray(most * group.size)
-    group.run(_core.OPS["all_gather"], _core.DTYPES["uint8"], _address(mine), most, _address(whole), len(whole))
-    return [bytes(whole[i * most : (i + 1) * most]).rstrip(b"\0").decode() for i in range(group.size)]
-
-
-def _address(memory):
-    import ctypes
-
-    return ctypes.addressof(ctypes.c_char.from_buffer(memory))

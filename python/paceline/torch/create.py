@@ -5,6 +5,7 @@ from torch.distributed import DistBackendError
 
 from paceline import _core
 from paceline.torch.cores import bind_to_own_cores
+from paceline.torch.detail import is_asked_for
 from paceline.torch.errors import Error, as_dist_error
 from paceline.torch.work import milliseconds
 
@@ -45,7 +46,10 @@ def create_group(options, backend_options=None):
         return PacelineBackend(group, options.store, options.timeout, backend_options)
     from paceline.torch.process_group import PacelineProcessGroup
 
-    return PacelineProcessGroup(group, options.store, options.timeout)
+    process_group = PacelineProcessGroup(group, options.store, options.timeout)
+    if is_asked_for():
+        process_group.check_every_call()
+    return process_group
 
 
 __all__ = ["DistBackendError", "create_group", "form"]

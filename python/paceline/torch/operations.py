@@ -15,7 +15,7 @@ from torch._C._distributed_c10d import Backend
 from torch.distributed import ReduceOp
 
 from paceline import _core
-from paceline.torch import futures, profiling
+from paceline.torch import detail, futures, profiling
 from paceline.torch.errors import DistBackendValueError, Error, as_dist_error, refuse
 from paceline.torch.monitored_barrier import monitored_barrier
 from paceline.torch.sparse import all_reduce_sparse
@@ -58,6 +58,7 @@ class Operations:
         self._sequence = 0
         self._coalesced = None  # the Works of a coalesced block
         self._process = os.getpid()
+        self._checks_calls = False  # see check_every_call()
         self._world = group.size
         self._number = group.rank
         futures.leave_at_exit(self)
@@ -69,6 +70,8 @@ class Operations:
         profiler records, if they are not those of the result."""
         timeout = milliseconds(_option(options, "timeout", None)) or self._timeout_ms
         self._sequence += 1
+        if self._checks_calls:
+            detail.require_alike_calls(self, op, result, timeout)
         arguments = (_OPS[op], dtype, *source, *target, reduce_op, root, timeout)
         event = profiling.event(self.backend_name, op, shown if shown is not None else result)
         try:
@@ -506,6 +509,10 @@ class Operations:
     @property
     def options(self):
         return self._options
+
+    def check_every_call(self):
+        """From now on the ranks compare their calls before every collective (TORCH_DISTRIBUTED_DEBUG=DETAIL)."""
+        self._checks_calls = True
 
     def set_timeout(self, timeout):
         self._timeout_ms = milliseconds(timeout)

@@ -1,9 +1,11 @@
 """The backend for torch 2.6 to 2.13: a ProcessGroup in Python, which stands for the whole group."""
 
 import collections
+import functools
 
 import torch
 from torch.distributed import ProcessGroup
+from torch.distributed import distributed_c10d as c10d
 
 from paceline.torch.operations import Operations
 from paceline.torch.versions import torch_version
@@ -22,6 +24,7 @@ class PacelineProcessGroup(Operations, ProcessGroup):
         self._group_name = group.name
         self._group_desc = "undefined"
         self._start(group, store, timeout)
+        _shut_down_with_torch()
 
     # torch's own methods ask the backends of a ProcessGroup for these, and this group has none: it is its own backend.
 
@@ -31,6 +34,14 @@ class PacelineProcessGroup(Operations, ProcessGroup):
 
     def _get_backend(self, _device):
         return self
+
+    def getBackendName(self):
+        """Never "gloo", unlike name(): DDP's logger takes every group of that name for one with a backend of torch's own class in C++."""
+        return "paceline"
+
+    def name(self):
+        """As of every group whose backend is not one of torch's own; dist.get_backend() tells "paceline"."""
+        return "gloo" if self.backend_name == "gloo" else "custom"
 
     def getGroupName(self):
         return self._group_name
@@ -52,3 +63,20 @@ class PacelineProcessGroup(Operations, ProcessGroup):
                 if old.is_completed():
                     old.forget_result()
         return super()._made(work)
+
+
+@functools.cache
+def _shut_down_with_torch():
+    """In the oldest of these versions destroy_process_group() shuts down only the groups of NCCL."""
+    shut_down = getattr(c10d, "_shutdown_backend", None)
+    if shut_down is None:
+        return
+
+    @functools.wraps(shut_down)
+    def call(group):
+        if isinstance(group, PacelineProcessGroup):
+            group.shutdown()
+        else:
+            shut_down(group)
+
+    c10d._shutdown_backend = call

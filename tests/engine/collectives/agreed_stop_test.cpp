@@ -85,7 +85,7 @@ TEST(AgreedStop, a_file_stops_all_and_is_gone_afterwards) {
   const FreshDirectory directory;
   const std::string path = directory.write("stop", "");
   const auto results = run_process_ranks(2, [&](ProcessGroup& group) {
-    AgreedStop stop({.file = path});
+    AgreedStop stop(path);
     return run_steps(group, stop, 3);
   });
   expect_all_alike(results, "1 the file " + path);
@@ -98,7 +98,7 @@ TEST(AgreedStop, a_file_that_appears_later_is_seen) {
   const auto results = run_process_ranks(
       2,
       [&](ProcessGroup& group) {
-        AgreedStop stop({.file = directory.file("stop")});
+        AgreedStop stop(directory.file("stop"));
         return run_steps(group, stop, kManySteps, [&](int step) {
           if (step == 10) under_way.add();
         });
@@ -115,7 +115,7 @@ TEST(AgreedStop, nothing_stops_without_a_request) {
   const FreshDirectory directory;
   expect_all_alike(run_process_ranks(2,
                                      [&](ProcessGroup& group) {
-                                       AgreedStop stop({.file = directory.file("stop")});
+                                       AgreedStop stop(directory.file("stop"));
                                        return run_steps(group, stop, 500);
                                      }),
                    "never");
@@ -245,7 +245,7 @@ TEST(AgreedStop, two_at_once_are_an_error) {
 
 TEST(AgreedStop, a_signal_that_cannot_be_caught_is_an_error) {
   try {
-    AgreedStop({.signals = {SIGUSR2, SIGKILL}});
+    AgreedStop("", {SIGUSR2, SIGKILL});
     FAIL() << "SIGKILL was accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kInvalid);

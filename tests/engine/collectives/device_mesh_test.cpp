@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "paceline/engine/collectives/flight/explain.h"
+#include "paceline/engine/collectives/group/mesh_text.h"
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/fresh_directory.h"

@@ -50,7 +50,7 @@ TEST_F(GroupTimeout, is_half_an_hour_unless_the_variable_or_the_program_says_oth
   set("1e3");
   EXPECT_EQ(group_with()->timeout(), 1000s);
   EXPECT_EQ(group_with({.timeout = 7s})->timeout(), 7s);
-  EXPECT_EQ(group_with({.timeout = kDefaultGroupTimeout})->timeout(), 30min);
+  EXPECT_EQ(group_with({.timeout = GroupOptions::kDefaultTimeout})->timeout(), 30min);
 }
 
 TEST_F(GroupTimeout, of_nothing_or_less_is_refused_by_every_call) {

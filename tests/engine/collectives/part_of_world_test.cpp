@@ -17,6 +17,7 @@
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/engine/core/wait_check.h"
 #include "paceline/engine/store/memory_store.h"
+#include "paceline/engine/store/prefix_store.h"
 
 #include "tests/harness/says.h"
 

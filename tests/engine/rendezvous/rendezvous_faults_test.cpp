@@ -55,7 +55,7 @@ TEST_F(RendezvousFaults, two_processes_with_one_rank_are_both_told) {
   auto ranks = start_ranks({0, 1, 1}, [&](int rank) { join_as(rank, 3, 20s); });
   for (auto& rank : ranks) {
     expect_error(ErrorCode::kInvalid,
-                 {"rank 1 is claimed twice", std::to_string(::getpid()), "host"},
+                 {"rank 1 is claimed twice", std::to_string(::getpid()), "host", "another name"},
                  [&] { rank.get(); });
   }
 }

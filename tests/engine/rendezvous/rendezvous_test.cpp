@@ -10,6 +10,7 @@
 
 #include "paceline/engine/core/system/fd.h"
 #include "paceline/engine/store/memory_store.h"
+#include "paceline/engine/store/prefix_store.h"
 #include "paceline/engine/store/store.h"
 #include "paceline/engine/store/tcp_store_server.h"
 

@@ -179,7 +179,7 @@ TEST_F(BadInput, a_call_before_its_callee_joins_waits_for_it) {
   try {
     call.get();
   } catch (const CallError& error) {  // the call arrived before the method was served
-    EXPECT_EQ(error.executed(), Executed::kNo) << error.what();
+    EXPECT_EQ(error.executed(), CallError::Executed::kNo) << error.what();
   }
 }
 
@@ -347,7 +347,7 @@ struct OddAdd {
 };
 TEST_F(BadInput, a_reply_that_cannot_be_read_says_that_the_call_was_executed) {
   for (Workers* const caller : {caller_.get(), callee_.get()}) {
-    expect_call_error(Executed::kYes,
+    expect_call_error(CallError::Executed::kYes,
                       {"add of worker callee was executed", "field 1", "text here and int32"}, [&] {
                         caller->call<OddAdd>("callee", {1, 2}).get();
                       });

@@ -14,6 +14,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -286,6 +287,7 @@ TEST_F(OverRings, whoever_sleeps_is_woken) {
   std::thread other([&] {
     for (CallNumber number = 1; number <= kCount && !deadline.expired(); ++number) {
       receive(*receiver_, arrived_, number);
+      if (number % 2 == 0) receiver_->look_without_bell();
       send(*receiver_, number);
     }
   });
@@ -297,6 +299,30 @@ TEST_F(OverRings, whoever_sleeps_is_woken) {
   EXPECT_EQ(arrived_.frames.size(), kCount);
   EXPECT_EQ(back.frames.size(), kCount);
   EXPECT_LT(num_late_, 20);  // on a busy machine
+}
+
+TEST_F(OverRings, a_reader_that_looks_by_itself_is_not_rung_for) {
+  const auto send = [&](CallNumber number) {
+    sender().queue({.kind = FrameKind::kRequest, .number = number}, text_of(10));
+    EXPECT_TRUE(sender().flush());
+  };
+  const auto has_bell = [&] {
+    pollfd entry{.fd = receiver_->socket(), .events = POLLIN, .revents = 0};
+    return ::poll(&entry, 1, 0) == 1;
+  };
+  send(1);
+  carry(1);
+  send(2);
+  EXPECT_TRUE(has_bell());
+  carry(2);
+  receiver_->look_without_bell();
+  send(3);
+  EXPECT_FALSE(has_bell());
+  const auto deadline = Deadline::after(std::chrono::seconds(30));
+  EXPECT_TRUE(receiver_->receive(arrived_, &deadline));
+  EXPECT_EQ(arrived_.frames.size(), 3U);
+  send(4);  // receive() has announced the reader again
+  EXPECT_TRUE(has_bell());
 }
 
 TEST_F(OverRings, what_was_sent_before_the_end_arrives) {

@@ -80,7 +80,7 @@ TEST_F(Faults, calls_at_a_worker_that_is_killed_end_and_everybody_sees_it) {
   });
   const auto caller = join("caller");
   std::mutex mutex;
-  std::map<std::string, WorkerState> seen;
+  std::map<std::string, WorkerInfo::State> seen;
   caller->watch([&](const WorkerInfo& info) {
     const std::lock_guard lock(mutex);
     seen[info.name] = info.state;
@@ -89,14 +89,14 @@ TEST_F(Faults, calls_at_a_worker_that_is_killed_end_and_everybody_sees_it) {
   auto call = caller->call<Wait>("callee");
   EXPECT_FALSE(call.is_ready());
   callee.end();
-  expect_call_error(Executed::kUnknown, {"wait of worker callee", "the worker is lost"},
+  expect_call_error(CallError::Executed::kUnknown, {"wait of worker callee", "the worker is lost"},
                     [&] { call.get(); });
-  expect_call_error(Executed::kNo, {"add of worker callee", "the worker is lost"}, [&] {
+  expect_call_error(CallError::Executed::kNo, {"add of worker callee", "the worker is lost"}, [&] {
     caller->call<Add>("callee", {2, 3}).get();
   });
   EXPECT_TRUE(soon([&] {
     const std::lock_guard lock(mutex);
-    return seen["callee"] == WorkerState::kLost;
+    return seen["callee"] == WorkerInfo::State::kLost;
   }));
   // The name can be used again.
   const auto next = join("callee");
@@ -114,11 +114,11 @@ TEST_F(Faults, a_worker_that_nobody_calls_is_found_lost_by_the_next_one) {
     for (const auto& info : watcher->list()) {
       if (info.name == "silent") return std::optional(info.state);
     }
-    return std::optional<WorkerState>();
+    return std::optional<WorkerInfo::State>();
   };
-  EXPECT_TRUE(soon([&] { return state() == WorkerState::kPresent; }));
+  EXPECT_TRUE(soon([&] { return state() == WorkerInfo::State::kPresent; }));
   silent.end();
-  EXPECT_TRUE(soon([&] { return state() == WorkerState::kLost; }));
+  EXPECT_TRUE(soon([&] { return state() == WorkerInfo::State::kLost; }));
 }
 
 TEST_F(Faults, a_worker_frozen_for_longer_than_a_short_lease_is_lost_and_enters_again) {
@@ -127,17 +127,17 @@ TEST_F(Faults, a_worker_frozen_for_longer_than_a_short_lease_is_lost_and_enters_
     return serve_for_ever();
   });
   const auto watcher = join("watcher", 500ms);
-  const auto is = [&](WorkerState state) {
+  const auto is = [&](WorkerInfo::State state) {
     const auto all = watcher->list();
     return std::any_of(all.begin(), all.end(), [&](const WorkerInfo& info) {
       return info.name == "frozen" && info.state == state;
     });
   };
-  ASSERT_TRUE(soon([&] { return is(WorkerState::kPresent); }));
+  ASSERT_TRUE(soon([&] { return is(WorkerInfo::State::kPresent); }));
   frozen.freeze();
-  EXPECT_TRUE(soon([&] { return is(WorkerState::kLost); }));
+  EXPECT_TRUE(soon([&] { return is(WorkerInfo::State::kLost); }));
   frozen.thaw();
-  EXPECT_TRUE(soon([&] { return is(WorkerState::kPresent); }));
+  EXPECT_TRUE(soon([&] { return is(WorkerInfo::State::kPresent); }));
 }
 
 TEST_F(Faults, a_frozen_worker_costs_its_callers_no_more_than_their_deadlines) {
@@ -157,7 +157,7 @@ TEST_F(Faults, a_frozen_worker_costs_its_callers_no_more_than_their_deadlines) {
   const auto caller = join("caller");
   EXPECT_EQ(caller->call<Add>("callee", {2, 3}).get().sum, 5);
   callee.freeze();
-  expect_call_error(Executed::kUnknown, {"apply of worker callee", "deadline"},
+  expect_call_error(CallError::Executed::kUnknown, {"apply of worker callee", "deadline"},
                     [&] { caller->call<Apply>("callee", {0}, {.deadline = 300ms}).get(); });
   auto patient = caller->call<Apply>("callee", {1});
   EXPECT_FALSE(patient.is_ready());
@@ -202,7 +202,7 @@ TEST_F(Faults, a_holder_frozen_for_longer_than_its_lease_has_lost_its_references
         if (error.reason() != ReferenceError::Reason::kExpired) return false;
         has_expired = true;
       } catch (const CallError& error) {
-        if (error.executed() == Executed::kYes) return false;
+        if (error.executed() == CallError::Executed::kYes) return false;
       }
     }
     // Once the owner has refused the old session, new calls and objects work.
@@ -244,7 +244,7 @@ TEST_F(Faults, a_child_of_fork_cannot_use_its_parent_s_workers_and_does_not_harm
   });
   EXPECT_TRUE(child.succeeds());
   EXPECT_EQ(workers->call<Add>("worker", {2, 3}).get().sum, 5);
-  EXPECT_EQ(workers->list().front().state, WorkerState::kPresent);
+  EXPECT_EQ(workers->list().front().state, WorkerInfo::State::kPresent);
 }
 
 TEST_F(Faults, strangers_at_the_door_are_turned_away) {

@@ -61,7 +61,7 @@ TEST(Handlers, an_answer_that_is_let_go_fails_the_call) {
   const auto callee = job.join("callee");
   callee->serve<Add>([](const Add::Request&, const Answer<Add::Reply>&) {});
   const auto caller = job.join("caller");
-  expect_call_error(Executed::kYes, {"add of worker callee failed", "without an answer"},
+  expect_call_error(CallError::Executed::kYes, {"add of worker callee failed", "without an answer"},
                     [&] { caller->call<Add>("callee", {}).get(); });
 }
 
@@ -83,7 +83,7 @@ TEST(Handlers, a_method_may_limit_its_threads_and_its_queue) {
   for (int i = 0; i < 5; ++i) futures.push_back(caller->call<Wait>("callee"));
   EXPECT_TRUE(soon([&] { return running == 2; }));
   // The sixth call fails only if the first five have arrived.
-  expect_call_error(Executed::kNo, {"wait of worker callee was not executed", "queue"},
+  expect_call_error(CallError::Executed::kNo, {"wait of worker callee was not executed", "queue"},
                     [&] { caller->call<Wait>("callee").get(); });
   gate.open();
   for (auto& future : futures) future.get();
@@ -136,10 +136,10 @@ TEST(Handlers, a_full_queue_slows_calls_down_and_is_an_error_for_what_is_told) {
   EXPECT_EQ(caller->call<Add>("callee", {1, 2}).get().sum, 3);
   std::vector<Future<Nothing>> futures;
   for (int i = 0; i < 4; ++i) futures.push_back(caller->call<Wait>("callee"));
-  expect_call_error(Executed::kNo, {"wait of worker callee was not sent", "4 calls"},
+  expect_call_error(CallError::Executed::kNo, {"wait of worker callee was not sent", "4 calls"},
                     [&] { caller->call<Wait>("callee", {}, {.deadline = 100ms}).get(); });
   for (int i = 0; i < 4; ++i) caller->tell<Wait>("callee");
-  expect_call_error(Executed::kNo, {"was not sent", "4 messages wait", "slow down"},
+  expect_call_error(CallError::Executed::kNo, {"was not sent", "4 messages wait", "slow down"},
                     [&] { caller->tell<Wait>("callee"); });
   std::jthread opener([&] { gate.open(); });
   EXPECT_EQ(caller->call<Add>("callee", {1, 2}).get().sum, 3);
@@ -217,10 +217,11 @@ TEST(Handlers, a_handler_may_end_the_worker_that_it_runs_in) {
     return Nothing{};
   });
   const auto caller = job.join("caller");
-  expect_call_error(Executed::kUnknown, {"wait of worker callee"},
+  expect_call_error(CallError::Executed::kUnknown, {"wait of worker callee"},
                     [&] { caller->call<Wait>("callee").get(); });
   EXPECT_TRUE(soon([&] { return has_ended.load(); }));
-  expect_call_error(Executed::kNo, {"has left"}, [&] { caller->call<Wait>("callee").get(); });
+  expect_call_error(CallError::Executed::kNo, {"has left"},
+                    [&] { caller->call<Wait>("callee").get(); });
 }
 
 TEST(Handlers, leaving_does_not_wait_for_a_handler_that_never_ends) {
@@ -242,7 +243,7 @@ TEST(Handlers, leaving_does_not_wait_for_a_handler_that_never_ends) {
   EXPECT_TRUE(soon([&] { return runs->load(); }));
   callee.reset();  // the destructor returns
   EXPECT_FALSE(*has_ended);
-  expect_call_error(Executed::kUnknown, {"wait of worker callee"}, [&] { call.get(); });
+  expect_call_error(CallError::Executed::kUnknown, {"wait of worker callee"}, [&] { call.get(); });
   gate->open();
   EXPECT_TRUE(soon([&] { return has_ended->load(); }));
 }
@@ -262,7 +263,7 @@ TEST(Handlers, a_worker_sees_its_own_messages_without_a_copy) {
   EXPECT_EQ(reply.values, std::vector<float>(1000, 2.0F));
   // A request of another type under the same name is read as if it came from another program.
   worker->serve<Add>([](const Add::Request& r, Context&) { return Add::Reply{r.a + r.b}; });
-  expect_call_error(Executed::kNo, {"add of worker worker", "field 1"},
+  expect_call_error(CallError::Executed::kNo, {"add of worker worker", "field 1"},
                     [&] { worker->call<OtherAdd>("worker", {"two"}).get(); });
 }
 
@@ -318,7 +319,7 @@ TEST(Handlers, calls_that_wait_for_credit_begin_or_end_at_their_deadline) {
             ++right;
         } catch (const CallError& error) {
           EXPECT_FALSE(waits) << error.what();
-          EXPECT_EQ(error.executed(), Executed::kNo);
+          EXPECT_EQ(error.executed(), CallError::Executed::kNo);
           ++late;
         }
       });
@@ -385,7 +386,7 @@ TEST(Handlers, workers_of_other_hosts_are_called_over_tcp_in_the_clear_or_encryp
     }
     options.encrypt = !encrypts;
     const auto odd = job.join("odd", options);
-    expect_call_error(Executed::kNo, {"sum of worker callee", "--encrypt"},
+    expect_call_error(CallError::Executed::kNo, {"sum of worker callee", "--encrypt"},
                       [&] { odd->call<Sum>("callee", {}, {.deadline = 500ms}).get(); });
   }
 }
@@ -401,13 +402,14 @@ TEST(Handlers, a_message_above_the_limit_of_either_end_is_an_error) {
   const auto caller = job.join("caller");
   const std::vector<float> large(1000);
   // For the first call the limit is not known yet.
-  expect_call_error(Executed::kNo, {"sum of worker callee", "limit of 1000 bytes", "max_message"},
+  expect_call_error(CallError::Executed::kNo,
+                    {"sum of worker callee", "limit of 1000 bytes", "max_message"},
                     [&] { caller->call<Sum>("callee", {large}).get(); });
   expect_error(ErrorCode::kInvalid, {"sum of worker callee", "limit of 1000 bytes", "max_message"},
                [&] { caller->call<Sum>("callee", {large}).get(); });
   EXPECT_EQ(caller->call<Sum>("callee", {{100}}).get().values.size(), 100U);
   const auto limited = job.join("limited", small);
-  expect_call_error(Executed::kYes, {"the reply of", "limit of 1000 bytes"},
+  expect_call_error(CallError::Executed::kYes, {"the reply of", "limit of 1000 bytes"},
                     [&] { limited->call<Sum>("callee", {{1000}}).get(); });
 }
 

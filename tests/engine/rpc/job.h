@@ -114,7 +114,8 @@ inline bool soon(const std::function<bool()>& condition) {
 }
 
 template <class Body>
-void expect_call_error(Executed executed, const std::vector<std::string>& words, Body body) {
+void expect_call_error(CallError::Executed executed, const std::vector<std::string>& words,
+                       Body body) {
   try {
     body();
     FAIL() << "nothing was thrown";

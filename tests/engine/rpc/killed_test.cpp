@@ -142,9 +142,11 @@ class Killed : public testing::Test {
           ++ends.replied;
           EXPECT_GE(executed(effect, cell), 1) << cell;
         } catch (const CallError& error) {
-          ++(error.executed() == Executed::kNo ? ends.not_executed : ends.unknown);
-          EXPECT_NE(static_cast<int>(error.executed()), static_cast<int>(Executed::kYes));
-          if (error.executed() == Executed::kNo) not_executed_.emplace_back(effect, cell);
+          ++(error.executed() == CallError::Executed::kNo ? ends.not_executed : ends.unknown);
+          EXPECT_NE(static_cast<int>(error.executed()),
+                    static_cast<int>(CallError::Executed::kYes));
+          if (error.executed() == CallError::Executed::kNo)
+            not_executed_.emplace_back(effect, cell);
         }
       }
     }
@@ -168,7 +170,7 @@ class Killed : public testing::Test {
 
 bool finds(Workers& workers, const std::string& name) {
   for (const auto& info : workers.list()) {
-    if (info.name == name) return info.state == WorkerState::kPresent;
+    if (info.name == name) return info.state == WorkerInfo::State::kPresent;
   }
   return false;
 }
@@ -209,6 +211,34 @@ TEST_F(Killed, a_callee_in_the_middle_of_calls_leaves_no_doubt_that_is_not_said)
   check_cells();
   EXPECT_GT(all.replied, 100);
   std::printf("%d replied, %d of unknown end\n", all.replied, all.unknown);
+}
+
+// The port of the dead callee refuses a new connection, so nobody waits for its lease.
+TEST_F(Killed, a_callee_of_another_host_is_lost_at_once) {
+  Process callee([&] {
+    const auto workers = join("callee", 60s, "far");
+    serve_all(*workers);
+    return serve_for_ever();
+  });
+  const auto caller = join("caller", 60s, "near");
+  ASSERT_TRUE(soon([&] { return finds(*caller, "callee"); }));
+  // As if it were another machine, whose processes this one cannot see.
+  const auto store = open_store();
+  WorkerEntry entry = Directory(store, 60s).find("callee").value();
+  entry.host = "another machine";
+  write_entry(*store, entry);
+  const auto apply = [&] { caller->call<Apply<Effect::kOnce>>("callee", Cell{0}).get(); };
+  ASSERT_TRUE(soon([&] {
+    try {
+      apply();
+      return true;
+    } catch (const CallError&) {  // the callee may not serve the method yet
+      return false;
+    }
+  }));
+  callee.end();
+  expect_error(ErrorCode::kPeerLost, {"callee"}, apply);
+  EXPECT_FALSE(finds(*caller, "callee"));
 }
 
 TEST_F(Killed, a_caller_in_the_middle_of_calls_is_not_served_twice) {
@@ -423,7 +453,8 @@ TEST_F(Deaths, the_receiver_dies_before_it_uses_the_reference) {
     return false;
   }));
   receiver.end();
-  expect_call_error(Executed::kUnknown, {"use of worker receiver", "lost"}, [&] { call->get(); });
+  expect_call_error(CallError::Executed::kUnknown, {"use of worker receiver", "lost"},
+                    [&] { call->get(); });
   thing->call<&Thing::touch>().get();
   thing.reset();
   EXPECT_TRUE(soon([] { return shared().num_alive == 0; }));

@@ -67,7 +67,7 @@ class World {
       case 0:  // the worker dies
         break;
       case 1:
-        worker.directory->change(worker.entry, WorkerState::kLeft);
+        worker.directory->change(worker.entry, WorkerInfo::State::kLeft);
         break;
       default:  // the worker freezes
         worker.next_look = now_ + pick(1s, 4 * kLease);
@@ -88,7 +88,7 @@ class World {
       worker->directory->enter(worker->entry);
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kInvalid);
-      EXPECT_EQ(state_of(worker->entry.name).state, WorkerState::kPresent);
+      EXPECT_EQ(state_of(worker->entry.name).state, WorkerInfo::State::kPresent);
       return;
     }
     workers_.push_back(std::move(worker));
@@ -100,21 +100,23 @@ class World {
     try {
       for (const auto& entry : worker.directory->look_around(worker.entry, clock)) {
         worker.seen[entry.name] = entry;
-        if (entry.state == WorkerState::kLost) ++num_lost;
+        if (entry.state == WorkerInfo::State::kLost) ++num_lost;
       }
     } catch (const Error& error) {  // the name now belongs to another process
       EXPECT_TRUE(worker.was_stopped) << error.what();
     }
   }
   WorkerEntry state_of(const std::string& name) {
-    return Directory(store_, kLease).find(name).value_or(WorkerEntry{.state = WorkerState::kLeft});
+    return Directory(store_, kLease)
+        .find(name)
+        .value_or(WorkerEntry{.state = WorkerInfo::State::kLeft});
   }
   void check_those_that_never_stopped() {
     for (const auto& worker : workers_) {
       if (worker->was_stopped) continue;
       const auto there = state_of(worker->entry.name);
       EXPECT_EQ(there.incarnation, worker->entry.incarnation);
-      EXPECT_EQ(there.state, WorkerState::kPresent)
+      EXPECT_EQ(there.state, WorkerInfo::State::kPresent)
           << worker->entry.name << " was taken for lost at " << now_ / 1ms << " ms";
     }
   }
@@ -125,7 +127,7 @@ class World {
     for (const auto& worker : workers_) {
       const auto there = state_of(worker->entry.name);
       if (there.incarnation == worker->entry.incarnation) {
-        EXPECT_EQ(there.state, WorkerState::kPresent) << there.name << " lives";
+        EXPECT_EQ(there.state, WorkerInfo::State::kPresent) << there.name << " lives";
         present[there.name] = there.incarnation;
       }
     }
@@ -134,7 +136,7 @@ class World {
     for (const auto& entry : all) {
       const auto found = present.find(entry.name);
       const bool lives = found != present.end() && found->second == entry.incarnation;
-      EXPECT_EQ(entry.state == WorkerState::kPresent, lives) << entry.name;
+      EXPECT_EQ(entry.state == WorkerInfo::State::kPresent, lives) << entry.name;
       for (const auto& worker : workers_) {
         const auto seen = worker->seen.find(entry.name);
         ASSERT_NE(seen, worker->seen.end()) << worker->entry.name << " misses " << entry.name;

@@ -88,10 +88,10 @@ class Network : public testing::Test {
     try {
       future.get();
     } catch (const CallError& error) {
-      EXPECT_NE(static_cast<int>(error.executed()), static_cast<int>(Executed::kYes));
+      EXPECT_NE(static_cast<int>(error.executed()), static_cast<int>(CallError::Executed::kYes));
       EXPECT_EQ(E, Effect::kAtMostOnce) << error.what();
       least = 0;
-      if (error.executed() == Executed::kNo) most = 0;
+      if (error.executed() == CallError::Executed::kNo) most = 0;
     }
     EXPECT_GE(applied<E>(bit), least) << Apply<E>::kName << " " << bit;
     EXPECT_LE(applied<E>(bit), most) << Apply<E>::kName << " " << bit;
@@ -167,7 +167,7 @@ TEST_F(Network, what_the_callee_says_may_be_lost) {
   Relay relay(store(), "callee", {});
   caller_->call<ApplyOnce>("callee", {0}).get();
   relay.swallow(Way::kToCaller, true);
-  expect_call_error(Executed::kUnknown, {"apply_once of worker callee", "deadline"},
+  expect_call_error(CallError::Executed::kUnknown, {"apply_once of worker callee", "deadline"},
                     [&] { caller_->call<ApplyOnce>("callee", {1}, {.deadline = 300ms}).get(); });
   EXPECT_TRUE(soon([&] { return applied<Effect::kOnce>(1) == 1; }));
   // The network recovers and the callee's lost frames are noticed: a new connection resumes the
@@ -196,7 +196,7 @@ TEST_P(OneWay, a_short_cut_costs_time_only) {
   relay.cut(GetParam(), true);
   auto call = caller_->call<ApplyOnce>("callee", {1});
   auto touch = thing.call<&Thing::touch>();
-  expect_call_error(Executed::kUnknown, {"apply_once of worker callee", "deadline"},
+  expect_call_error(CallError::Executed::kUnknown, {"apply_once of worker callee", "deadline"},
                     [&] { caller_->call<ApplyOnce>("callee", {2}, {.deadline = 300ms}).get(); });
   EXPECT_FALSE(call.is_ready());
   relay.cut(GetParam(), false);
@@ -234,7 +234,7 @@ TEST_P(OneWay, a_cut_for_longer_than_the_lease_ends_references_with_a_typed_erro
     call.get();
     EXPECT_EQ(applied<Effect::kOnce>(1), 1);
   } catch (const CallError& error) {  // the session of the call is lost
-    EXPECT_LE(applied<Effect::kOnce>(1), error.executed() == Executed::kNo ? 0 : 1);
+    EXPECT_LE(applied<Effect::kOnce>(1), error.executed() == CallError::Executed::kNo ? 0 : 1);
   }
   EXPECT_TRUE(soon([&] {
     try {
@@ -264,7 +264,7 @@ TEST_F(Network, two_that_do_not_reach_each_other_both_work_with_a_third) {
   const auto of_b = b->create<Thing>("s");
   a->call<Keep>("b", {of_a}).get();
   for (const Way way : {Way::kToCallee, Way::kToCaller}) relay.cut(way, true);
-  expect_call_error(Executed::kUnknown, {"keep of worker b", "deadline"},
+  expect_call_error(CallError::Executed::kUnknown, {"keep of worker b", "deadline"},
                     [&] { a->call<Keep>("b", {of_a}, {.deadline = 300ms}).get(); });
   const auto cut_for = Deadline::after(1500ms);  // three leases
   while (!cut_for.expired()) {
@@ -272,7 +272,8 @@ TEST_F(Network, two_that_do_not_reach_each_other_both_work_with_a_third) {
     of_b.call<&Thing::touch>().get();
     std::this_thread::sleep_for(20ms);  // makes no more than 50 rounds per second
   }
-  for (const auto& info : s->list()) EXPECT_EQ(info.state, WorkerState::kPresent) << info.name;
+  for (const auto& info : s->list())
+    EXPECT_EQ(info.state, WorkerInfo::State::kPresent) << info.name;
   for (const Way way : {Way::kToCallee, Way::kToCaller}) relay.cut(way, false);
   EXPECT_TRUE(soon([&] {
     try {

@@ -119,7 +119,7 @@ class Objects : public testing::Test {
       FAIL() << "nothing was thrown";
     } catch (const ReferenceError& error) {
       EXPECT_EQ(static_cast<int>(error.reason()), static_cast<int>(reason)) << error.what();
-      EXPECT_EQ(error.executed(), Executed::kNo);
+      EXPECT_EQ(error.executed(), CallError::Executed::kNo);
       for (const auto& word : words) EXPECT_THAT(error.what(), HasSubstr(word));
     }
   }
@@ -137,7 +137,7 @@ TEST_F(Objects, calls_wait_in_order_behind_the_constructor) {
   for (int i = 1; i <= 200; ++i) {
     EXPECT_EQ(futures[static_cast<std::size_t>(i - 1)].get().value, sum += i);
   }
-  expect_call_error(Executed::kYes, {"counter.fail of worker owner", "stuck"},
+  expect_call_error(CallError::Executed::kYes, {"counter.fail of worker owner", "stuck"},
                     [&] { counter.call<&Counter::fail>().get(); });
   EXPECT_EQ(num_counters, 1);
   const auto copy = counter;
@@ -272,7 +272,7 @@ TEST_F(Objects, a_method_that_fails_or_comes_too_late_leaves_nothing_behind) {
   const auto counter = holder_->create<Counter>("owner", {7});
   {
     auto [reply, cursor] = counter.call_and_keep<&Counter::open, Cursor>({.fails = true});
-    expect_call_error(Executed::kYes, {"counter.open", "the counter is closed"},
+    expect_call_error(CallError::Executed::kYes, {"counter.open", "the counter is closed"},
                       [&reply = reply] { reply.get(); });
     expect_reference_error(ReferenceError::Reason::kNoObject, {"cursor.next"},
                            [&cursor = cursor] { cursor.call<&Cursor::next>().get(); });

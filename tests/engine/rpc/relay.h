@@ -29,6 +29,13 @@
 
 namespace paceline::rpc::testing_job {
 
+// Replaces a worker's entry in the directory.
+inline void write_entry(Store& store, const WorkerEntry& entry) {
+  const auto bytes = write_message(entry).copy();
+  store.set("rpc/worker/" + entry.name,
+            std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+}
+
 class Relay {
  public:
   // Faults, each of which happens to one frame in `one_in` on average (0: never). Frames of a
@@ -56,9 +63,7 @@ class Relay {
     to_ = {entry.tcp_host, entry.tcp_port};
     entry.tcp_host = "127.0.0.1";
     entry.tcp_port = local_port(listener_);
-    const auto bytes = write_message(entry).copy();
-    store->set("rpc/worker/" + callee,
-               std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+    write_entry(*store, entry);
     thread_ = start_thread("relay", [this](const std::stop_token& stop) { run(stop); });
   }
   int num_faults() const { return num_faults_; }

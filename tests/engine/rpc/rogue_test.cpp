@@ -91,7 +91,7 @@ OutgoingPointer bytes_of(std::size_t count, char value = 'x') {
 template <class M>
 Frame request_of(CallNumber number) {
   return {.kind = FrameKind::kRequest,
-          .effect = effect_of<M>(),
+          .effect = detail::effect_of<M>(),
           .time_left_ms = 10'000,
           .number = number,
           .method = method_id(M::kName)};

@@ -82,7 +82,7 @@ TEST_F(Scale, two_hundred_workers_on_one_host_call_each_other) {
           try {
             return self->call<Add>(name(other), {i, call}).get().sum == i + call;
           } catch (const CallError& error) {  // it has joined, but does not serve the method yet
-            if (error.executed() != Executed::kNo) throw;
+            if (error.executed() != CallError::Executed::kNo) throw;
             return false;
           }
         });

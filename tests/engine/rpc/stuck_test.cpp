@@ -56,7 +56,7 @@ TEST(Stuck, a_call_that_is_never_answered_ends_at_its_deadline) {
   });
   auto caller = job.join("caller");
   for (int i = 0; i < 2; ++i) {
-    expect_call_error(Executed::kUnknown,
+    expect_call_error(CallError::Executed::kUnknown,
                       {"add of worker callee failed: no reply before its deadline; it is unknown"},
                       [&] { caller->call<Add>("callee", {}, {.deadline = 200ms}).get(); });
   }
@@ -83,7 +83,7 @@ TEST(Stuck, waiting_for_a_worker_that_is_not_there_costs_no_processor) {
   Job job;
   const auto caller = job.join("caller");
   const auto before = processor_time();
-  expect_call_error(Executed::kNo, {"no worker is named 'nobody'"},
+  expect_call_error(CallError::Executed::kNo, {"no worker is named 'nobody'"},
                     [&] { caller->call<Add>("nobody", {}, {.deadline = 2s}).get(); });
   EXPECT_LT(processor_time() - before, 500ms);
 }
@@ -108,7 +108,7 @@ TEST(Stuck, whatever_a_handler_throws_is_the_caller_s_error) {
   });
   const auto caller = job.join("caller");
   for (row = 0; row < rows.size(); ++row) {
-    expect_call_error(Executed::kYes, {rows[row].second},
+    expect_call_error(CallError::Executed::kYes, {rows[row].second},
                       [&] { caller->call<Fail>("callee").get(); });
   }
 }
@@ -194,7 +194,7 @@ TEST(Stuck, a_worker_may_be_ended_by_whatever_runs_in_it) {
            ADD_FAILURE() << "a worker that had left executed a call";
          } catch (const CallError& error) {
            // Only a call that arrived before the worker closed its connections has a reply.
-           const bool was_refused = error.executed() == Executed::kNo;
+           const bool was_refused = error.executed() == CallError::Executed::kNo;
            EXPECT_THAT(error.what(), testing::HasSubstr("fuse.burn of worker callee"));
            EXPECT_THAT(error.what(), testing::HasSubstr(was_refused ? "is leaving" : "has left"));
          }
@@ -229,7 +229,8 @@ TEST(Stuck, a_worker_may_be_ended_by_whatever_runs_in_it) {
       has_ended = true;
     });
     EXPECT_TRUE(soon([&] { return has_ended.load(); }));
-    expect_call_error(Executed::kNo, {"has left"}, [&] { caller->call<Add>("callee").get(); });
+    expect_call_error(CallError::Executed::kNo, {"has left"},
+                      [&] { caller->call<Add>("callee").get(); });
     Fuse::in_constructor = Fuse::in_method = Fuse::in_destructor = nullptr;
   }
 }
@@ -363,7 +364,7 @@ TEST(Stuck, a_store_that_hangs_costs_neither_calls_nor_the_end) {
     thing.call<&Thing::touch>().get();
     std::this_thread::sleep_for(20ms);  // makes no more than 50 rounds per second
   }
-  expect_call_error(Executed::kNo, {"add of worker nobody", "deadline"},
+  expect_call_error(CallError::Executed::kNo, {"add of worker nobody", "deadline"},
                     [&] { caller->call<Add>("nobody", {}, {.deadline = 200ms}).get(); });
   const auto left = std::chrono::steady_clock::now();
   caller.reset();

@@ -114,7 +114,7 @@ TEST_F(Suspend, leaves_calls_and_references_that_work_or_say_why_not) {
   try {
     under_way.get();
   } catch (const CallError& error) {  // its session has expired
-    EXPECT_EQ(static_cast<int>(error.executed()), static_cast<int>(Executed::kUnknown));
+    EXPECT_EQ(static_cast<int>(error.executed()), static_cast<int>(CallError::Executed::kUnknown));
   }
   thing = {};
   expect_usable();
@@ -128,13 +128,13 @@ TEST(SuspendedWorkers, make_nobody_lose_another) {
   std::atomic<int> num_lost{0}, num_looks{0};
   workers[0]->watch([&](const WorkerInfo& info) {
     ++num_looks;
-    if (info.state == WorkerState::kLost) ++num_lost;
+    if (info.state == WorkerInfo::State::kLost) ++num_lost;
   });
   EXPECT_TRUE(soon([&] { return num_looks >= 3; }));
   slept += kSleep;
   std::this_thread::sleep_for(3s);  // nothing may change in this time
   EXPECT_EQ(num_lost, 0);
-  for (const auto& info : workers[0]->list()) EXPECT_EQ(info.state, WorkerState::kPresent);
+  for (const auto& info : workers[0]->list()) EXPECT_EQ(info.state, WorkerInfo::State::kPresent);
 }
 
 }  // namespace

@@ -114,13 +114,14 @@ TEST(Workers, an_error_says_whether_the_handler_ran) {
     throw std::runtime_error("no such key: learning_rate");
   });
   const auto caller = job.join("caller");
-  expect_call_error(Executed::kYes, {"caller", "fail of worker callee", "learning_rate"},
+  expect_call_error(CallError::Executed::kYes, {"caller", "fail of worker callee", "learning_rate"},
                     [&] { caller->call<Fail>("callee", {}).get(); });
-  expect_call_error(Executed::kNo, {"count of worker callee", "no handler"},
+  expect_call_error(CallError::Executed::kNo, {"count of worker callee", "no handler"},
                     [&] { caller->call<Count>("callee", {}).get(); });
-  expect_call_error(Executed::kNo, {"add of worker callee", "field 1", "int32 here"},
+  expect_call_error(CallError::Executed::kNo, {"add of worker callee", "field 1", "int32 here"},
                     [&] { caller->call<OtherAdd>("callee", {"two"}).get(); });
-  expect_call_error(Executed::kNo, {"no worker is named 'calle'", "did you mean 'callee'"},
+  expect_call_error(CallError::Executed::kNo,
+                    {"no worker is named 'calle'", "did you mean 'callee'"},
                     [&] { caller->call<Add>("calle", {}, {.deadline = 1s}).get(); });
 }
 
@@ -137,7 +138,7 @@ TEST(Workers, a_deadline_ends_the_call_and_tells_the_handler) {
   callee->serve<Add>([](const Add::Request&, Context&) { return Add::Reply{}; });
   const auto caller = job.join("caller");
   caller->call<Add>("callee", {1, 2}).get();  // the connection now exists
-  expect_call_error(Executed::kUnknown, {"wait of worker callee", "deadline"},
+  expect_call_error(CallError::Executed::kUnknown, {"wait of worker callee", "deadline"},
                     [&] { caller->call<Wait>("callee", {}, {.deadline = 500ms}).get(); });
   has_ended = true;
   EXPECT_TRUE(soon([&] { return was_cancelled.load(); }));
@@ -173,11 +174,11 @@ TEST(Workers, calls_to_a_worker_that_leaves_end_and_a_later_one_of_its_name_is_c
   auto call = caller->call<Wait>("callee", {});
   EXPECT_TRUE(soon([&] { return running == 1; }));
   callee.reset();
-  expect_call_error(Executed::kYes, {"wait of worker callee", "stopped before the end"},
+  expect_call_error(CallError::Executed::kYes, {"wait of worker callee", "stopped before the end"},
                     [&] { call.get(); });
   // The first call may be sent before the end of the connection is noticed.
   EXPECT_THROW(caller->call<Wait>("callee").get(), CallError);
-  expect_call_error(Executed::kNo, {"wait of worker callee", "has left"},
+  expect_call_error(CallError::Executed::kNo, {"wait of worker callee", "has left"},
                     [&] { caller->call<Wait>("callee").get(); });
 
   callee = job.join("callee");
@@ -189,20 +190,20 @@ TEST(Workers, everybody_sees_who_comes_and_goes) {
   Job job;
   const auto watcher = job.join("watcher");
   std::mutex mutex;
-  std::map<std::string, WorkerState> seen;
+  std::map<std::string, WorkerInfo::State> seen;
   watcher->watch([&](const WorkerInfo& entry) {
     const std::lock_guard lock(mutex);
     seen[entry.name] = entry.state;
   });
-  const auto state_of = [&](const std::string& name) -> std::optional<WorkerState> {
+  const auto state_of = [&](const std::string& name) -> std::optional<WorkerInfo::State> {
     const std::lock_guard lock(mutex);
     const auto found = seen.find(name);
     return found == seen.end() ? std::nullopt : std::optional(found->second);
   };
   auto other = job.join("other");
-  EXPECT_TRUE(soon([&] { return state_of("other") == WorkerState::kPresent; }));
+  EXPECT_TRUE(soon([&] { return state_of("other") == WorkerInfo::State::kPresent; }));
   other->leave();
-  EXPECT_TRUE(soon([&] { return state_of("other") == WorkerState::kLeft; }));
+  EXPECT_TRUE(soon([&] { return state_of("other") == WorkerInfo::State::kLeft; }));
 }
 
 TEST(Workers, what_is_told_is_handled_without_a_reply) {
@@ -226,7 +227,7 @@ TEST(Workers, a_stranger_without_the_secret_is_turned_away) {
   auto options = job.options();
   options.secret = strangers.options().secret;
   const auto stranger = job.join("stranger", options);
-  expect_call_error(Executed::kNo, {"add of worker callee"},
+  expect_call_error(CallError::Executed::kNo, {"add of worker callee"},
                     [&] { stranger->call<Add>("callee", {}, {.deadline = 1s}).get(); });
   const auto caller = job.join("caller");
   EXPECT_EQ(caller->call<Add>("callee", {}).get().sum, 0);

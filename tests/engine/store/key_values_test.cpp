@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "paceline/engine/store/memory_store.h"
+#include "paceline/engine/store/prefix_store.h"
 #include "paceline/engine/store/store.h"
 
 #include "tests/harness/expect_error.h"

@@ -12,6 +12,7 @@
 
 #include "paceline/engine/store/file_store.h"
 #include "paceline/engine/store/memory_store.h"
+#include "paceline/engine/store/prefix_store.h"
 #include "paceline/engine/store/store.h"
 #include "paceline/engine/store/tcp_store.h"
 #include "paceline/engine/store/tcp_store_server.h"

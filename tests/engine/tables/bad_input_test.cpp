@@ -46,7 +46,7 @@ TEST_F(BadInput, AGradientThatIsNotFinite) {
 
 TEST_F(BadInput, APushWithTheNumber0) {
   expect_error(ErrorCode::kInvalid, {"worker a: push: table 't': pushes are numbered from 1"}, [&] {
-    rows_->push(std::vector<Id>{1}, std::vector<float>{1, 1}, {.sequence = 0});
+    rows_->push(std::vector<Id>{1}, std::vector<float>{1, 1}, 0);
   });
 }
 
@@ -56,12 +56,12 @@ TEST_F(BadInput, ALearningRateThatIsNotFinite) {
 }
 
 TEST_F(BadInput, ARepeatedPushWithOtherIds) {
-  rows_->push(std::vector<Id>{5}, std::vector<float>{0, 0}, {.sequence = 3});
+  rows_->push(std::vector<Id>{5}, std::vector<float>{0, 0}, 3);
   SessionRecord& session = memories_.first()->session(0);
   session.size = 2;  // as if the push had stopped after its first row
   expect_error(ErrorCode::kInvalid, {"push 3 of session ", "to 1 of 2 rows before, with other ids"},
                [&] {
-                 rows_->push(std::vector<Id>{1, 2}, std::vector<float>(4, 1), {.sequence = 3});
+                 rows_->push(std::vector<Id>{1, 2}, std::vector<float>(4, 1), 3);
                });
   session.size = 1;
 }

@@ -1,5 +1,7 @@
 // Cuts of tables: what they contain, and tables that are restored from them.
 
+#include <atomic>
+#include <numeric>
 #include <thread>
 
 #include "paceline/engine/tables/row_update.h"
@@ -64,6 +66,56 @@ TEST_P(Cut, ContinuesWithTheSameBits) {
 }
 INSTANTIATE_TEST_SUITE_P(Optimizers, Cut, testing::Range(0, 4));
 
+TEST(Snapshot, HasTheRowsOfItsMoment) {
+  const Memories memories(options_of(Adagrad{}));
+  const auto rows = open(memories.first(), "a");
+  push_some(*rows, 0, 3);
+  std::vector<Id> ids = some_ids();
+  ids.push_back(7);  // has no row
+  const auto before = pull(*rows, ids);
+  const TableSnapshot snapshot = rows->snapshot();
+  push_some(*rows, 3, 5);
+  std::vector<float> values(ids.size() * kWidth);
+  snapshot.pull(ids, values);
+  EXPECT_EQ(values, before);
+  EXPECT_NE(pull(*rows, ids), before);
+  EXPECT_EQ(snapshot.num_rows(), ids.size() - 1);
+  EXPECT_EQ(snapshot.width(), kWidth);
+  expect_error(ErrorCode::kInvalid, {"101 ids of width 3 need 303 floats, not 1"},
+               [&] { snapshot.pull(ids, std::span(values).first(1)); });
+}
+
+// Row k + 1 is pushed after row k, so at every moment its number of pushes is that of row k, or one
+// less. Pulls one after another would not see that.
+TEST(Snapshot, IsOneMomentWhileWorkersPush) {
+  constexpr Id kRows = 2'000;
+  const Memories memories(adding_rows(1));
+  const auto rows = open(memories.first(), "a");
+  std::vector<Id> ids(kRows);
+  std::iota(ids.begin(), ids.end(), Id{0});
+  std::atomic<bool> stops = false;
+  std::atomic<std::uint64_t> pushes = 0;
+  std::jthread writer([&] {
+    const auto own = open(memories.mapped(), "writer");
+    const std::vector<float> ones(kRows, 1);
+    for (; !stops; ++pushes) own->push(ids, ones);
+  });
+  std::vector<float> values(kRows);
+  std::uint64_t before = 0;
+  for (int i = 0; i < 50; ++i) {
+    const TableSnapshot snapshot = rows->snapshot();
+    snapshot.pull(ids, values);
+    for (Id k = 0; k + 1 < kRows; ++k) {
+      const float less = values[k] - values[k + 1];
+      ASSERT_TRUE(less == 0 || less == 1) << "row " << k << ": " << values[k] << values[k + 1];
+    }
+    ASSERT_LE(values[0] - values[kRows - 1], 1);
+    while (pushes == before && !stops) std::this_thread::yield();  // the writer goes on
+    before = pushes;
+  }
+  stops = true;
+}
+
 TEST(Cuts, CanBeDividedAmongTables) {
   const Memories whole(options_of(Adagrad{}));
   const auto rows = open(whole.first(), "a");
@@ -112,7 +164,7 @@ TEST(Cuts, KeepSessions) {
   const auto rows = open(whole.first(), "a");
   const std::vector<Id> ids = {1, 2, 3};
   const std::vector<float> ones(3, 1);
-  rows->push(ids, ones, {.sequence = 7});
+  rows->push(ids, ones, 7);
   // As if the cut had been taken after two of the three rows.
   TableCut cut = rows->cut();
   ASSERT_EQ(cut.sessions.size(), 5U);
@@ -121,7 +173,7 @@ TEST(Cuts, KeepSessions) {
   open(second.first(), "loader")->restore(cut);
   const auto again = open(second.first(), "a", {.session = rows->session()});
   EXPECT_EQ(again->sequence(), 7U);
-  again->push(ids, ones, {.sequence = 7});
+  again->push(ids, ones, 7);
   EXPECT_EQ(pull(*again, ids), ones);
 }
 

@@ -37,7 +37,7 @@ bool push_for_ever(const Memories& memories, Progress& progress) {
   progress.session = rows->session();
   for (std::uint64_t push = 1;; ++push) {
     const auto ids = ids_of(push);
-    rows->push(ids, std::vector<float>(ids.size() * kWidth, 1), {.sequence = push});
+    rows->push(ids, std::vector<float>(ids.size() * kWidth, 1), push);
     progress.acknowledged = push;
   }
 }
@@ -76,8 +76,8 @@ TEST(Killed, AtAnyMomentAPushIsAppliedExactlyOnceWhenItIsRepeated) {
     const std::uint64_t last = successor->sequence();
     ASSERT_TRUE(last == done || last == done + 1);
     // The acknowledged push again, and the one that may have been under way.
-    successor->push(ids_of(done), std::vector<float>(8 * kWidth, 1), {.sequence = done});
-    successor->push(ids_of(done + 1), std::vector<float>(8 * kWidth, 1), {.sequence = done + 1});
+    successor->push(ids_of(done), std::vector<float>(8 * kWidth, 1), done);
+    successor->push(ids_of(done + 1), std::vector<float>(8 * kWidth, 1), done + 1);
     for (const Id id : ids_of(done + 1)) {
       const float expected = id < 4 ? static_cast<float>(done + 1) : 1;
       ASSERT_EQ(pull(*survivor, {id}), std::vector<float>(kWidth, expected)) << "row " << id;
@@ -109,7 +109,7 @@ class Stepped : public testing::Test {
       ASSERT_EQ(values, std::vector<float>(kWidth, values[0])) << "row " << id << " is torn";
     }
     const auto successor = open(memories_.mapped(), "successor", {.session = progress_.session});
-    successor->push(std::vector<Id>{1, 2, 3}, std::vector<float>(3 * kWidth, 1), {.sequence = 2});
+    successor->push(std::vector<Id>{1, 2, 3}, std::vector<float>(3 * kWidth, 1), 2);
     ASSERT_EQ(pull(*successor, {1, 3}), [] {
       std::vector<float> values(2 * kWidth, 2);
       std::fill(values.begin() + kWidth, values.end(), 1);
@@ -274,9 +274,9 @@ TEST(Sessions, APushThatWasAppliedIsNotAppliedAgain) {
   const auto rows = open(memories.first(), "a");
   const std::vector<Id> ids = {1, 2};
   const std::vector<float> ones(2, 1);
-  rows->push(ids, ones, {.sequence = 5});
-  rows->push(ids, ones, {.sequence = 5});
-  rows->push(ids, ones, {.sequence = 4});
+  rows->push(ids, ones, 5);
+  rows->push(ids, ones, 5);
+  rows->push(ids, ones, 4);
   EXPECT_EQ(pull(*rows, ids), ones);
   EXPECT_EQ(rows->stats().duplicate_pushes, 2U);
   EXPECT_EQ(rows->sequence(), 5U);

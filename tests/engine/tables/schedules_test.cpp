@@ -138,8 +138,7 @@ class Schedule {
     worker.rows.reset();
     join(w, session);
     if (worker.last_push.empty()) return;
-    worker.rows->push(worker.last_push, gradients_of(w, worker.last_push.size()),
-                      {.sequence = sequence});
+    worker.rows->push(worker.last_push, gradients_of(w, worker.last_push.size()), sequence);
     EXPECT_EQ(worker.rows->stats().duplicate_pushes, 1U);
   }
 

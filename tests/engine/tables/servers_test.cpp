@@ -110,9 +110,9 @@ TEST_F(Servers, APushIsAppliedOnce) {
   std::vector<Id> ids(50);
   for (Id i = 0; i < 50; ++i) ids[i] = i;
   const std::vector<float> ones(50, 1);
-  rows->push(ids, ones, {.sequence = 3});
-  rows->push(ids, ones, {.sequence = 3});
-  rows->push(ids, ones, {.sequence = 2});
+  rows->push(ids, ones, 3);
+  rows->push(ids, ones, 3);
+  rows->push(ids, ones, 2);
   EXPECT_EQ(pull(*rows, ids), ones);
   EXPECT_EQ(rows->stats().duplicate_pushes, 4U);  // two pushes, two servers
   EXPECT_EQ(rows->sequence(), 3U);

@@ -10,7 +10,7 @@
 #include "paceline/engine/telemetry/call_gauge_file.h"
 #include "paceline/engine/telemetry/flight_file.h"
 #include "paceline/engine/telemetry/flight_recorder.h"
-#include "paceline/engine/telemetry/step_log.h"
+#include "paceline/engine/telemetry/step_gauge.h"
 #include "paceline/engine/telemetry/timeline.h"
 #include "paceline/engine/telemetry/timeline_file.h"
 

@@ -1,3 +1,5 @@
+#include "paceline/engine/telemetry/step_gauge.h"
+
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -5,8 +7,6 @@
 
 #include <gtest/gtest.h>
 #include <unistd.h>
-
-#include "paceline/engine/telemetry/step_log.h"
 
 #include "tests/harness/fresh_directory.h"
 

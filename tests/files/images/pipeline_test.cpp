@@ -15,6 +15,8 @@ namespace {
 
 using Values = std::vector<float>;
 
+const Range kArea = ImagePipelineOptions().crop_area, kAspect = ImagePipelineOptions().crop_aspect;
+
 Values applied(const std::string& file, const ImagePipelineOptions& options, std::int64_t epoch,
                std::int64_t index, std::uint64_t seed = 0, bool channels_last = false) {
   const ImagePipeline pipeline(options, seed);
@@ -83,7 +85,7 @@ TEST(ImagePipeline, a_random_crop_is_the_resized_part_that_was_drawn) {
   for (std::int64_t index = 0; index < 50; ++index) {
     SampleRandom random(0, 0, index), again(0, 0, index);
     const Image seen = pipeline.framed(bytes_of(file), "a.png", random);
-    const Region region = random_resized_crop({90, 70}, {}, again);
+    const Region region = random_resized_crop({90, 70}, kArea, kAspect, again);
     EXPECT_TRUE(seen == resize(EncodedImage(bytes_of(file), "a.png").decode(region), {24, 20}));
   }
 }
@@ -103,7 +105,7 @@ TEST(ImagePipeline, a_reduced_decode_is_close_to_the_exact_one) {
   const auto difference = [](const std::string& file, double gap, std::int64_t index) {
     ImagePipelineOptions options{
         .size = {56, 48}, .framing = Framing::kRandomResizedCrop, .reducing_gap = gap};
-    options.crop.area.low = 0.3;
+    options.crop_area.low = 0.3;
     const Values reduced = applied(file, options, 0, index);
     options.reducing_gap = 0;
     const Values exact = applied(file, options, 0, index);
@@ -147,7 +149,7 @@ TEST(Crop, every_random_part_lies_in_the_image_and_has_the_asked_area_and_aspect
   for (const Size size : {Size{500, 375}, Size{1, 1}, Size{3, 1000}, Size{1000, 3}}) {
     for (std::int64_t index = 0; index < 2000; ++index) {
       SampleRandom random(1, 2, index);
-      const Region region = random_resized_crop(size, {}, random);
+      const Region region = random_resized_crop(size, kArea, kAspect, random);
       ASSERT_GT(region.width, 0);
       ASSERT_GT(region.height, 0);
       ASSERT_LE(region.x + region.width, size.width);
@@ -164,9 +166,9 @@ TEST(Crop, every_random_part_lies_in_the_image_and_has_the_asked_area_and_aspect
 
 TEST(Crop, what_fits_no_aspect_takes_the_middle) {
   SampleRandom random(1);
-  const RandomResizedCropOptions options{.area = {0.9, 1}};
-  EXPECT_EQ(random_resized_crop({1000, 3}, options, random), (Region{498, 0, 4, 3}));
-  EXPECT_EQ(random_resized_crop({3, 1000}, options, random), (Region{0, 498, 3, 4}));
+  const Range most{0.9, 1};
+  EXPECT_EQ(random_resized_crop({1000, 3}, most, kAspect, random), (Region{498, 0, 4, 3}));
+  EXPECT_EQ(random_resized_crop({3, 1000}, most, kAspect, random), (Region{0, 498, 3, 4}));
 }
 
 TEST(SampleRandom, beta_has_the_mean_and_variance_of_its_definition) {
@@ -192,8 +194,8 @@ TEST(ImagePipeline, an_option_that_does_not_fit_is_refused) {
   };
   refused({.size = {0, 8}});
   refused({.shorter_side = 0});
-  refused({.crop = {.area = {0, 1}}});
-  refused({.crop = {.aspect = {2, 1}}});
+  refused({.crop_area = {0, 1}});
+  refused({.crop_aspect = {2, 1}});
   refused({.flip_probability = 1.5});
   refused({.jitter = {.hue = 0.6}});
   refused({.jitter = {.brightness = -1}});

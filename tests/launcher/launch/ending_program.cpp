@@ -23,6 +23,7 @@
 
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/telemetry/step_log.h"
 
 using namespace std::chrono_literals;

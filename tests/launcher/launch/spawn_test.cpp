@@ -89,18 +89,18 @@ TEST(Spawn, a_count_below_one_is_refused) {
 }
 
 TEST(SpawnGroup, ranks_as_processes_and_as_threads_get_their_group) {
-  for (const auto kind : {RanksAs::kProcesses, RanksAs::kThreads}) {
+  for (const bool as_threads : {false, true}) {
     spawn(3,
           [](ProcessGroup& group) {
             if (all_reduce_value(group, group.rank() + 1) != 6)
               throw Error(ErrorCode::kCorrupt, "a wrong sum");
           },
-          {.kind = kind});
+          {.as_threads = as_threads});
   }
 }
 
 TEST(SpawnGroup, the_first_failure_is_thrown_and_ends_the_others) {
-  for (const auto kind : {RanksAs::kProcesses, RanksAs::kThreads}) {
+  for (const bool as_threads : {false, true}) {
     try {
       spawn(3,
             [](ProcessGroup& group) {
@@ -108,7 +108,7 @@ TEST(SpawnGroup, the_first_failure_is_thrown_and_ends_the_others) {
               if (group.rank() == 1) throw Error(ErrorCode::kCorrupt, "the data is bad");
               group.barrier();
             },
-            {.kind = kind, .timeout = 20s});
+            {.as_threads = as_threads, .timeout = 20s});
       FAIL() << "nothing was thrown";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kCorrupt) << error.what();
@@ -119,7 +119,7 @@ TEST(SpawnGroup, the_first_failure_is_thrown_and_ends_the_others) {
 }
 
 TEST(SpawnGroup, whatever_a_function_throws_is_an_error) {
-  for (const auto kind : {RanksAs::kProcesses, RanksAs::kThreads}) {
+  for (const bool as_threads : {false, true}) {
     try {
       spawn(2,
             [](ProcessGroup& group) {
@@ -127,7 +127,7 @@ TEST(SpawnGroup, whatever_a_function_throws_is_an_error) {
               if (group.rank() == 1) throw 5;
               group.barrier();
             },
-            {.kind = kind, .timeout = 20s});
+            {.as_threads = as_threads, .timeout = 20s});
       FAIL() << "nothing was thrown";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kAborted) << error.what();
@@ -138,7 +138,7 @@ TEST(SpawnGroup, whatever_a_function_throws_is_an_error) {
 }
 
 TEST(SpawnGroup, threads_need_the_group_form) {
-  EXPECT_EQ(failure_of(2, [](int) {}, {.kind = RanksAs::kThreads}).code(), ErrorCode::kInvalid);
+  EXPECT_EQ(failure_of(2, [](int) {}, {.as_threads = true}).code(), ErrorCode::kInvalid);
 }
 
 }  // namespace

@@ -1,11 +1,14 @@
 #include "paceline/launcher/output/log_directory.h"
 
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <sstream>
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "tests/harness/fresh_directory.h"
@@ -143,6 +146,20 @@ TEST_F(OldLogFolders, are_removed_after_a_week) {
     EXPECT_FALSE(is_kept(leave(kName, file, week_ + 1h))) << file;
   }
   EXPECT_TRUE(is_kept(leave(kName, "rank-000.log", week_ - 1h)));
+}
+
+TEST(LogDirectory, those_of_the_same_second_are_in_their_order) {
+  const FreshDirectory base;
+  std::vector<std::string> newest_first;
+  for (const char* end : {"bbbbbb", "aaaaaa", "dddddd", "cccccc"}) {
+    const std::string path = base.file(std::string("paceline-20260102-030405-") + end);
+    ASSERT_EQ(mkdir(path.c_str(), 0700), 0);
+    const long ns = 1000 - static_cast<long>(newest_first.size());
+    const std::array<timespec, 2> times{timespec{1'700'000'000, ns}, timespec{1'700'000'000, ns}};
+    ASSERT_EQ(utimensat(AT_FDCWD, path.c_str(), times.data(), 0), 0);
+    newest_first.push_back(path);
+  }
+  EXPECT_EQ(kept_log_folders(base.path()), newest_first);
 }
 
 TEST_F(OldLogFolders, stay_with_whatever_else_lies_in_them) {

@@ -28,7 +28,7 @@ int program(const std::string& folder) {
   const std::shared_ptr<paceline::ProcessGroup> group =
       paceline::init_process_group({.group = {.timeout = 60s}});
   paceline::seed_rank(1 + static_cast<std::uint64_t>(group->rank()));
-  paceline::AgreedStop stop({.file = folder + "/stop"});
+  paceline::AgreedStop stop(folder + "/stop");
 
   torch::nn::Sequential net(torch::nn::Linear(1, 8),
                             paceline::SyncBatchNorm(torch::nn::BatchNormOptions(8), group),

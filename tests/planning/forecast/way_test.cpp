@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "paceline/planning/schedules/pipeline_schedule.h"
+#include "paceline/planning/schedules/schedule_checks.h"
 
 #include "tests/harness/says.h"
 #include "tests/planning/forecast/small_job.h"

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "paceline/planning/schedules/pipeline_schedule.h"
+#include "paceline/planning/schedules/schedule_checks.h"
 #include "paceline/planning/schedules/schedule_makers.h"
 #include "paceline/planning/schedules/simulate.h"
 
@@ -48,7 +49,7 @@ TEST(NamedPlans, every_size_is_complete_and_without_deadlock) {
   for (int stages = 1; stages <= 16; ++stages) {
     for (int micro_batches = 1; micro_batches <= 64; ++micro_batches) {
       for (const auto name : {"gpipe", "1f1b", "zero-bubble"})
-        ASSERT_NO_THROW(validate(pipeline_schedule(name, {stages, micro_batches})))
+        ASSERT_NO_THROW(validate(pipeline_schedule(name, stages, micro_batches)))
             << name << " " << stages << " " << micro_batches;
     }
   }
@@ -62,7 +63,7 @@ TEST(NamedPlans, several_stages_a_rank_are_complete_and_without_deadlock) {
         validate(gpipe({ranks, micro_batches, per_rank}));
         if (micro_batches % std::max(1, micro_batches / ranks) != 0) continue;
         for (const auto name : {"interleaved-1f1b", "zero-bubble"})
-          ASSERT_NO_THROW(validate(pipeline_schedule(name, {ranks, micro_batches, per_rank})))
+          ASSERT_NO_THROW(validate(pipeline_schedule(name, ranks, micro_batches, per_rank)))
               << name << " " << ranks << " " << per_rank << " " << micro_batches;
         ++made;
       }
@@ -79,9 +80,8 @@ TEST(NamedPlans, impossible_sizes_are_refused) {
                });
   expect_error(ErrorCode::kInvalid, {"0 micro-batches"}, [] { gpipe({2, 0}); });
   expect_error(ErrorCode::kInvalid, {"at least one rank"}, [] { zero_bubble({0, 1}); });
-  expect_error(ErrorCode::kInvalid, {"unknown schedule 'dapple'", "gpipe, 1f1b"}, [] {
-    pipeline_schedule("dapple", {2, 4});
-  });
+  expect_error(ErrorCode::kInvalid, {"unknown schedule 'dapple'", "gpipe, 1f1b"},
+               [] { pipeline_schedule("dapple", 2, 4); });
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "paceline/planning/schedules/action_text.h"
 #include "paceline/planning/schedules/named_schedules.h"
+#include "paceline/planning/schedules/schedule_checks.h"
 #include "paceline/planning/schedules/schedule_makers.h"
 
 #include "tests/harness/expect_error.h"
@@ -14,12 +15,12 @@ namespace paceline::pipeline {
 namespace {
 
 TEST(PlanText, an_action_is_stage_letter_micro_batch) {
-  for (const auto kind : {ActionKind::kForward, ActionKind::kBackward, ActionKind::kInputGradient,
-                          ActionKind::kWeightGradient}) {
+  for (const auto kind : {Action::Kind::kForward, Action::Kind::kBackward,
+                          Action::Kind::kInputGradient, Action::Kind::kWeightGradient}) {
     const Action action{kind, 12, 3};
     EXPECT_EQ(parse_action(to_string(action)), action);
   }
-  EXPECT_EQ(to_string(Action{ActionKind::kInputGradient, 2, 10}), "2I10");
+  EXPECT_EQ(to_string(Action{Action::Kind::kInputGradient, 2, 10}), "2I10");
 }
 
 TEST(PlanText, other_texts_are_refused) {
@@ -31,13 +32,14 @@ TEST(PlanText, other_texts_are_refused) {
 
 TEST(PlanText, a_plan_survives_the_way_through_its_text) {
   for (const auto name : pipeline_schedule_names()) {
-    const PipelineSchedule schedule = pipeline_schedule(name, {3, 6, 1});
-    EXPECT_EQ(schedule_from_csv(to_csv(schedule), schedule.name), schedule) << name;
+    const PipelineSchedule schedule = pipeline_schedule(name, 3, 6, 1);
+    EXPECT_EQ(PipelineSchedule::from_csv(to_csv(schedule), schedule.name), schedule) << name;
   }
 }
 
 TEST(PlanText, empty_cells_are_bubbles) {
-  const PipelineSchedule schedule = schedule_from_csv("0F0,0F1,,,0B0, ,0B1\n,1F0,1B0,1F1,1B1\n");
+  const PipelineSchedule schedule =
+      PipelineSchedule::from_csv("0F0,0F1,,,0B0, ,0B1\n,1F0,1B0,1F1,1B1\n");
   EXPECT_EQ(to_csv(schedule), "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
   EXPECT_EQ(schedule.num_micro_batches, 2);
   validate(schedule);
@@ -48,11 +50,11 @@ TEST(PlanText, layouts) {
   EXPECT_EQ(v_layout(3), (std::vector<int>{0, 1, 2, 2, 1, 0}));
   expect_error(ErrorCode::kInvalid, {"at least one rank", "0 and 2"}, [] { looped_layout(0, 2); });
   expect_error(ErrorCode::kInvalid, {"0F1: stage 0 is on rank 0 and on rank 1"},
-               [] { schedule_from_csv("0F0\n0F1\n"); });
+               [] { PipelineSchedule::from_csv("0F0\n0F1\n"); });
   expect_error(ErrorCode::kInvalid, {"no rank has stage 0 of 2"},
-               [] { schedule_from_csv("1F0\n"); });
+               [] { PipelineSchedule::from_csv("1F0\n"); });
   expect_error(ErrorCode::kInvalid, {"fewer than 100000 stages"},
-               [] { schedule_from_csv("2000000000F0\n"); });
+               [] { PipelineSchedule::from_csv("2000000000F0\n"); });
 }
 
 struct Refused {
@@ -75,7 +77,7 @@ TEST(Validate, names_the_rank_and_the_action) {
   };
   for (const auto& [csv, words] : all) {
     SCOPED_TRACE(csv);
-    expect_error(ErrorCode::kInvalid, words, [&] { validate(schedule_from_csv(csv)); });
+    expect_error(ErrorCode::kInvalid, words, [&] { validate(PipelineSchedule::from_csv(csv)); });
   }
 }
 
@@ -85,7 +87,7 @@ TEST(Validate, a_cycle_over_ranks_is_a_deadlock) {
   expect_error(
       ErrorCode::kInvalid,
       {"deadlock", "rank 0: 0B0 (action 1 of 4) needs 1B0 of rank 1", "wait forever at 1F1"},
-      [] { validate(schedule_from_csv("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n")); });
+      [] { validate(PipelineSchedule::from_csv("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n")); });
 }
 
 TEST(Validate, an_action_on_another_rank) {
@@ -96,7 +98,7 @@ TEST(Validate, an_action_on_another_rank) {
   schedule.rank_of_stage = {0, 2};
   expect_error(ErrorCode::kInvalid, {"stage 1 is on rank 2 of 2"}, [&] { validate(schedule); });
   schedule = gpipe({2, 1});
-  schedule.ranks[1].push_back({ActionKind::kForward, 1, 7});
+  schedule.ranks[1].push_back({Action::Kind::kForward, 1, 7});
   expect_error(ErrorCode::kInvalid, {"rank 1", "1F7 is outside of 2 stages and 1 micro-batches"},
                [&] { validate(schedule); });
 }

@@ -10,6 +10,7 @@
 
 #include "paceline/planning/schedules/named_schedules.h"
 #include "paceline/planning/schedules/pipeline_schedule.h"
+#include "paceline/planning/schedules/schedule_checks.h"
 
 #include "tests/harness/expect_error.h"
 

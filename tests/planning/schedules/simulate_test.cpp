@@ -92,7 +92,7 @@ TEST(Simulate, actions_of_a_rank_do_not_overlap_and_follow_what_they_need) {
 
 TEST(Simulate, refuses_bad_plans_and_costs) {
   expect_error(ErrorCode::kInvalid, {"deadlock", "rank 0: 0B0"}, [] {
-    simulate(schedule_from_csv("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n"), equal_costs(2));
+    simulate(PipelineSchedule::from_csv("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n"), equal_costs(2));
   });
   expect_error(ErrorCode::kInvalid, {"costs of 3 stages for a pipeline of 2"}, [] {
     simulate(gpipe({2, 2}), equal_costs(3));

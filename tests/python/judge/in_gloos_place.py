@@ -7,6 +7,7 @@ The processes of a test are forked from pytest, which has imported torch already
 of the time, and the children inherit this plugin's changes.
 """
 
+import gc
 import json
 import os
 import tempfile
@@ -38,6 +39,9 @@ def _replace_gloo():
 
 
 def _start_by_fork(self):
+    # Garbage that has threads, such as a store of an earlier test, must be collected here: the child lacks the threads that it would join.
+    gc.collect()
+    gc.freeze()
     self._start_processes(torch.multiprocessing.get_context("fork").Process)
 
 

@@ -1,5 +1,6 @@
 """One fault, named by the first argument: prints what every rank sees."""
 
+import datetime
 import os
 import signal
 import sys
@@ -8,7 +9,7 @@ import time
 
 import torch
 import torch.distributed as dist
-from world import ARGUMENTS, RANK, SIZE, init, outcome, tell
+from world import ARGUMENTS, RANK, SIZE, STORE, init, outcome, tell
 
 FAULTS = {}
 
@@ -24,6 +25,14 @@ def tell_outcome(action):
     tell(error=result, seconds=time.monotonic() - begin)
 
 
+def tell_attributes(action):
+    """What a program can read from an error, besides its text."""
+    try:
+        action()
+    except dist.DistBackendError as error:
+        tell(**{name: getattr(error, name) for name in ("code", "operation", "group", "ranks", "deadline")})
+
+
 @fault
 def killed():
     init()
@@ -31,6 +40,7 @@ def killed():
     if RANK == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     tell_outcome(lambda: dist.all_reduce(torch.ones(4)))
+    tell_attributes(lambda: dist.all_reduce(torch.ones(4)))
 
 
 @fault
@@ -87,6 +97,14 @@ def a_rank_that_never_starts():
         tell_outcome(lambda: init(timeout=2))
 
 
+def tensor_of_cuda():
+    """One that says so, but has no memory: the tests need no GPU."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        return torch.empty(2, device="cuda")
+
+
 @fault
 def refused_tensors():
     init()
@@ -96,6 +114,7 @@ def refused_tensors():
         "complex": lambda: backend.allreduce([torch.ones(2, dtype=torch.complex64)]).wait(),
         "sparse": lambda: backend.broadcast([torch.ones(2).to_sparse()]).wait(),
         "meta": lambda: backend.allreduce([torch.ones(2, device="meta")]).wait(),
+        "cuda": lambda: backend.allreduce([tensor_of_cuda()]).wait(),
         "bitwise": lambda: dist.all_reduce(torch.ones(2), dist.ReduceOp.BAND),
         "size": lambda: dist.all_gather_into_tensor(torch.ones(5), torch.ones(2)),
     }
@@ -116,6 +135,26 @@ def two_groups_of_one_name():
 
 
 @fault
+def two_groups_in_one_place():
+    """Two groups of the engine of one name in one store: the second is formed by ranks that still have the first."""
+    from paceline.torch.create import form
+
+    store = dist.FileStore(STORE, SIZE)
+    timeout = datetime.timedelta(seconds=20)
+
+    def use(group):
+        tell(error=None if exchange_texts(group, f"rank {RANK}") == [f"rank {rank}" for rank in range(SIZE)] else ("AssertionError", "texts"))
+
+    from paceline.torch.exchange import exchange_texts
+
+    first = form(store, RANK, list(range(SIZE)), timeout, "one name")
+    second = []
+    tell_outcome(lambda: second.append(form(store, RANK, list(range(SIZE)), timeout, "one name")))
+    for group in (first, *second):
+        use(group)
+
+
+@fault
 def store_that_dies():
     """The store's host leaves before the second rank's group has formed."""
     port = int(ARGUMENTS[1])
@@ -127,9 +166,32 @@ def store_that_dies():
     store.set("come", "1")
 
     def form():
-        dist.init_process_group("paceline", store=store, rank=RANK, world_size=SIZE, timeout=__import__("datetime").timedelta(seconds=20))
+        dist.init_process_group("paceline", store=store, rank=RANK, world_size=SIZE, timeout=datetime.timedelta(seconds=20))
 
     tell_outcome(form)
+
+
+@fault
+def store_that_dies_later():
+    """The store's host, the last rank, leaves after the group of the others has formed: collectives go on, and no further group forms."""
+    port, members = int(ARGUMENTS[1]), SIZE - 1
+    if RANK == members:
+        store = dist.TCPStore("127.0.0.1", port, SIZE, True, wait_for_workers=False)
+        store.wait(["formed by 0", "formed by 1"])
+        os._exit(0)
+    store = dist.TCPStore("127.0.0.1", port, SIZE, False)
+    init(world_size=members, store=store)
+    dist.barrier()
+    store.set(f"formed by {RANK}", "")
+    while True:
+        try:
+            store.add("ping", 1)
+            time.sleep(0.05)
+        except Exception:
+            break  # the host has left
+    dist.all_reduce(tensor := torch.ones(1))
+    tell(error=None if tensor.item() == members else ("AssertionError", str(tensor)))
+    tell_outcome(lambda: dist.new_group([0, 1]))
 
 
 @fault
@@ -161,6 +223,36 @@ def exit_with_work_in_flight():
         return
     dist.all_reduce(torch.ones(4), async_op=True).get_future().then(lambda done: None)
     dist.irecv(torch.ones(4), 1)
+
+
+@fault
+def exit_without_destroying_groups():
+    """A program may end without destroy_process_group()."""
+    init()
+    group = dist.new_group([0, 1])
+    dist.all_reduce(torch.ones(1 << 16), group=group)
+    dist.all_reduce(torch.ones(4))
+
+
+@fault
+def groups_that_form_again():
+    """The default group forms again in the same store after destroy_process_group()."""
+    store = dist.FileStore(STORE, SIZE)
+    for _ in range(3):
+        init(store=store)
+        dist.all_reduce(tensor := torch.ones(1))
+        tell(error=None if tensor.item() == SIZE else ("AssertionError", str(tensor)))
+        dist.destroy_process_group()
+
+
+@fault
+def calls_that_differ_with_debugging():
+    """TORCH_DISTRIBUTED_DEBUG=DETAIL: a difference is an error before anything is sent, so the group still works afterwards."""
+    dist.set_debug_level(dist.DebugLevel.DETAIL)
+    init()
+    tell_outcome(lambda: dist.all_reduce(torch.ones(4 + RANK)))
+    dist.all_reduce(tensor := torch.ones(1))
+    tell(error=None if tensor.item() == SIZE else ("AssertionError", str(tensor)))
 
 
 @fault

@@ -10,11 +10,11 @@ RANK, SIZE, STORE = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 ARGUMENTS = sys.argv[4:]
 
 
-def init(backend="paceline", timeout=30):
+def init(backend="paceline", timeout=30, world_size=SIZE, store=None):
     if not hasattr(dist.Backend, "_ensure_backend_registered"):
         import paceline.torch  # noqa: F401: registers the backend; an installed wheel does it by itself
-    store = dist.FileStore(STORE, SIZE)
-    dist.init_process_group(backend, store=store, rank=RANK, world_size=SIZE, timeout=datetime.timedelta(seconds=timeout))
+    store = store or dist.FileStore(STORE, SIZE)
+    dist.init_process_group(backend, store=store, rank=RANK, world_size=world_size, timeout=datetime.timedelta(seconds=timeout))
 
 
 def tell(**facts):

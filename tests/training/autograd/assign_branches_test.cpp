@@ -6,7 +6,7 @@
 #include <torch/torch.h>
 
 #include "paceline/engine/collectives/group/object_collectives.h"
-#include "paceline/training/autograd/parallel_branches.h"
+#include "paceline/training/autograd/branch_functions.h"
 #include "paceline/training/tensor/random.h"
 #include "paceline/training/tensor/random_state.h"
 

@@ -1,5 +1,7 @@
 // Training with branches on several ranks: the replicas stay equal and match one process.
 
+#include <optional>
+
 #include <gtest/gtest.h>
 
 #include <torch/torch.h>
@@ -28,7 +30,10 @@ struct ForkedNetImpl : torch::nn::Module {
     register_module("left", left);
     register_module("right", right);
     register_module("last", last);
-    branches = {make_branch("left", left), make_branch("right", right)};
+    if (group != nullptr) {
+      branches.emplace(group, std::vector{make_branch("left", left), make_branch("right", right)},
+                       std::vector<int>{0, group->world_size() - 1});
+    }
     double phase = 0;
     const at::NoGradGuard no_gradients;
     to(at::kDouble);
@@ -40,17 +45,16 @@ struct ForkedNetImpl : torch::nn::Module {
   at::Tensor forward(const at::Tensor& input) {
     const auto x = at::tanh(first(input));
     const auto results = group == nullptr ? std::vector{left->forward(x), right->forward(x)}
-                                          : parallel_branches(group, {x}, branches, owner());
+                                          : branches->forward({x});
     return last(at::cat(results, 1));
   }
-  std::vector<int> owner() const { return {0, group->world_size() - 1}; }
 
   const GroupPtr group;
   torch::nn::Linear first{4, 6}, last{8, 1};
   torch::nn::Sequential left =
       torch::nn::Sequential(torch::nn::Linear(6, 5), torch::nn::BatchNorm1d(5), torch::nn::Tanh());
   torch::nn::Sequential right = torch::nn::Sequential(torch::nn::Linear(6, 3));
-  std::vector<Branch> branches;
+  std::optional<ParallelBranches> branches;
 };
 TORCH_MODULE(ForkedNet);
 
@@ -81,7 +85,7 @@ TEST(BranchTraining, replicas_stay_equal_with_the_bits_of_one_process) {
         of_model.zero_grad();
         loss_on(one, batch_of(step, 0, 8)).backward();
         loss_on(model, batch_of(step, 0, 8)).backward();
-        share_branch_gradients(own, model->branches, model->owner());
+        model->branches->share_gradients();
         of_one.step();
         of_model.step();
       }
@@ -111,7 +115,7 @@ TEST(BranchTraining, only_the_owner_may_update_a_branch) {
       of_one.step();
       of_model.step();
     }
-    share_branch_parameters(own, model->branches, model->owner());
+    model->branches->share_parameters();
     for (std::size_t i = 0; i < one->parameters().size(); ++i)
       EXPECT_TRUE(at::equal(one->parameters()[i], model->parameters()[i])) << i;
     for (std::size_t i = 0; i < one->buffers().size(); ++i)
@@ -135,7 +139,7 @@ TEST(BranchTraining, data_parallel_replicas_of_branches_stay_equal) {
       for (const auto& batch : batches) (loss_on(one, batch) / 2).backward();
       const auto& batch = batches.begin()[mesh.rank("dp")];
       loss_on(replicas, batch).backward();
-      share_branch_gradients(*mesh.group("branches"), model->branches, model->owner());
+      model->branches->share_gradients();
       of_one.step();
       of_model.step();
     }

@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include "paceline/training/autograd/differentiable_collectives.h"
+#include "paceline/training/autograd/regions.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/tensor/shaped_messages.h"
 

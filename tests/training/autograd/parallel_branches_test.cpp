@@ -1,11 +1,10 @@
 // Branches on several ranks compute bitwise the same as the same branches on one rank, in float64.
 
-#include "paceline/training/autograd/parallel_branches.h"
-
 #include <gtest/gtest.h>
 
 #include <torch/torch.h>
 
+#include "paceline/training/autograd/branch_functions.h"
 #include "paceline/training/tensor/random.h"
 #include "paceline/training/tensor/random_state.h"
 

@@ -1,5 +1,7 @@
 // Compares gradients in float64 with difference quotients of the losses of all ranks.
 
+#include "paceline/training/autograd/regions.h"
+
 #include <functional>
 
 #include <gtest/gtest.h>

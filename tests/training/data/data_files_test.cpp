@@ -150,12 +150,12 @@ TEST(Mnist, reads_a_folder_of_plain_and_gzipped_files) {
 }
 
 TEST(Mnist, the_fashion_mnist_of_the_system_is_read_where_it_is_installed) {
-  if (!std::filesystem::exists(kFashionMnistFolder)) {
-    expect_error(ErrorCode::kInvalid, {kFashionMnistFolder, "does not exist"},
-                 [] { load_fashion_mnist(kFashionMnistFolder, Split::kTest); });
+  if (!std::filesystem::exists(ImageDataset::kFashionMnistFolder)) {
+    expect_error(ErrorCode::kInvalid, {ImageDataset::kFashionMnistFolder, "does not exist"},
+                 [] { load_fashion_mnist(ImageDataset::kFashionMnistFolder, Split::kTest); });
     return;
   }
-  const auto data = load_fashion_mnist(kFashionMnistFolder, Split::kTest);
+  const auto data = load_fashion_mnist(ImageDataset::kFashionMnistFolder, Split::kTest);
   EXPECT_EQ(data.images.sizes(), (std::vector<std::int64_t>{10000, 1, 28, 28}));
   EXPECT_EQ(data.labels.bincount().min().item<int>(), 1000);
 }

@@ -176,9 +176,8 @@ TEST(DataLoader, tensors_that_are_no_labelled_images_are_refused) {
 TEST(DataLoader, gives_what_the_tensors_say_in_the_samplers_order) {
   const auto dataset = sample_images(50);
   DistributedSampler sampler(50, 2, 1);
-  DataLoader loader(
-      sample_dataset(50, {.transform = {.mean = {0.4F, 0.5F, 0.6F}, .std = {0.1F, 0.2F, 0.3F}}}),
-      sampler, {.batch_size = 4});
+  DataLoader loader(sample_dataset(50, {.mean = {0.4F, 0.5F, 0.6F}, .std = {0.1F, 0.2F, 0.3F}}),
+                    sampler, {.batch_size = 4});
   EXPECT_EQ(loader.num_batches(), 7);
   const auto mean = torch::tensor({0.4F, 0.5F, 0.6F}).view({3, 1, 1});
   const auto std = torch::tensor({0.1F, 0.2F, 0.3F}).view({3, 1, 1});
@@ -196,9 +195,8 @@ TEST(DataLoader, gives_what_the_tensors_say_in_the_samplers_order) {
 
 TEST(DataLoader, threads_prefetch_and_memory_format_change_nothing_in_the_values) {
   const auto run = [&](int threads, int prefetch, bool channels_last) {
-    const auto dataset = sample_dataset(101, {.transform = {.crop_padding = 2, .random_flip = true},
-                                              .channels_last = channels_last,
-                                              .seed = 5});
+    const auto dataset = sample_dataset(
+        101, {.crop_padding = 2, .random_flip = true, .channels_last = channels_last, .seed = 5});
     DataLoader loader(dataset, DistributedSampler(101, 1, 0, {.seed = 5}),
                       {.batch_size = 8, .num_threads = threads, .prefetch = prefetch});
     auto batches = epoch_of(loader, 0);
@@ -216,7 +214,7 @@ TEST(DataLoader, threads_prefetch_and_memory_format_change_nothing_in_the_values
 }
 
 TEST(DataLoader, a_sample_looks_the_same_for_every_world_size) {
-  const auto dataset = sample_dataset(48, {.transform = {.crop_padding = 2, .random_flip = true}});
+  const auto dataset = sample_dataset(48, {.crop_padding = 2, .random_flip = true});
   const auto images_of = [&](int replicas) {
     auto images = torch::zeros({48, 3, 8, 8});
     for (int rank = 0; rank < replicas; ++rank) {
@@ -232,7 +230,7 @@ TEST(DataLoader, a_sample_looks_the_same_for_every_world_size) {
 }
 
 TEST(DataLoader, resumes_after_any_batch_with_the_batch_that_follows) {
-  const auto dataset = sample_dataset(50, {.transform = {.crop_padding = 1, .random_flip = true}});
+  const auto dataset = sample_dataset(50, {.crop_padding = 1, .random_flip = true});
   const DataLoaderOptions options{.batch_size = 4};
   const DistributedSampler sampler(50, 2, 1);
   DataLoader loader(dataset, sampler, options);
@@ -415,7 +413,7 @@ TEST(DataLoader, options_out_of_range_are_refused) {
   refused({.batch_size = 0});
   refused({.num_threads = -1});
   refused({.prefetch = 0});
-  EXPECT_THROW(sample_dataset(4, {.transform = {.mean = {0.5F}}}), Error);
+  EXPECT_THROW(sample_dataset(4, {.mean = {0.5F}}), Error);
 }
 
 }  // namespace

@@ -126,7 +126,7 @@ TEST_F(ImageFolderTest, a_bad_file_ends_the_loaders_next_with_its_name) {
 
 TEST_F(ImageFolderTest, a_bad_file_is_skipped_and_counted_when_asked) {
   ImageFolderOptions form = options();
-  form.on_bad_image = OnBadImage::kSkip;
+  form.skip_bad_images = true;
   const ImageFolder dataset(folder_.path(), form);
   folder_.write(path(3), "no image");
   std::filesystem::remove(folder_.file(path(4)));
@@ -144,7 +144,7 @@ TEST_F(ImageFolderTest, a_bad_file_is_skipped_and_counted_when_asked) {
 
 TEST_F(ImageFolderTest, a_folder_of_bad_files_is_an_error_even_when_they_are_skipped) {
   ImageFolderOptions form = options();
-  form.on_bad_image = OnBadImage::kSkip;
+  form.skip_bad_images = true;
   for (int i = 0; i < 12; ++i) folder_.write(path(i), "no image");
   const ImageFolder dataset(folder_.path(), form);
   expect_error(ErrorCode::kCorrupt, {folder_.path(), "12 files in a row"},

@@ -25,7 +25,7 @@ using ::testing::ElementsAre;
 using Values = std::vector<std::int64_t>;
 
 // A line's value, and a random number for its position in the epoch.
-Sample parse(const StreamedRecord& line, std::int64_t epoch) {
+Sample parse(const StreamedDataset::Record& line, std::int64_t epoch) {
   if (line.bytes == "bad") throw Error(ErrorCode::kCorrupt, "this is no number");
   images::SampleRandom random(9, epoch, line.number);
   return {torch::tensor(std::int64_t{std::atoll(line.bytes.c_str())}),
@@ -75,7 +75,7 @@ struct Taken {
 
 Taken take(const std::shared_ptr<LineFiles>& stream, int ranks, int rank,
            const DataLoaderOptions& options, std::int64_t consumed = 0, std::int64_t epoch = 1) {
-  DataLoader loader(stream, {.num_ranks = ranks, .rank = rank}, options);
+  DataLoader loader(stream, ranks, rank, options);
   auto running = loader.epoch(epoch, consumed);
   const auto list = [](const at::Tensor& tensor) {
     return Values(tensor.data_ptr<std::int64_t>(),
@@ -269,7 +269,7 @@ TEST_F(LineFilesTest, errors_name_the_file_and_the_line) {
 
 TEST_F(LineFilesTest, a_file_that_vanishes_in_mid_epoch_ends_next_with_its_name) {
   const auto lines = stream(0);
-  DataLoader loader(lines, {}, {.batch_size = 10, .num_threads = 1, .prefetch = 1});
+  DataLoader loader(lines, 1, 0, {.batch_size = 10, .num_threads = 1, .prefetch = 1});
   auto running = loader.epoch(0);
   ASSERT_TRUE(running.next());
   std::filesystem::remove(paths_[2]);

@@ -41,11 +41,11 @@ TEST(TokenDataset, a_file_is_mapped_in_both_widths) {
   const FreshDirectory folder;
   auto tokens = count_up(100);
   tokens[7] = 65'535;
-  for (const auto width : {TokenWidth::k16, TokenWidth::k32}) {
+  for (const auto type : {at::kShort, at::kInt}) {
     const std::string file = folder.file("text.bin");
-    write_tokens(file, tokens, width);
-    EXPECT_EQ(std::filesystem::file_size(file), width == TokenWidth::k16 ? 200U : 400U);
-    const TokenDataset dataset(file, map_tokens(file, width), 10);
+    TokenDataset::write(file, tokens, type);
+    EXPECT_EQ(std::filesystem::file_size(file), type == at::kShort ? 200U : 400U);
+    const TokenDataset dataset(file, TokenDataset::map(file, type), 10);
     EXPECT_EQ(dataset.num_tokens(), 100);
     const at::Tensor row = dataset.batch(std::vector<std::int64_t>{0}, 0)[0][0];
     EXPECT_EQ(row[6].item<std::int64_t>(), 6);
@@ -56,17 +56,17 @@ TEST(TokenDataset, a_file_is_mapped_in_both_widths) {
 TEST(TokenDataset, a_file_stays_as_it_is_whatever_is_done_to_its_tokens) {
   const FreshDirectory folder;
   const std::string file = folder.file("text.bin");
-  write_tokens(file, count_up(20));
-  map_tokens(file).zero_();
-  EXPECT_EQ(map_tokens(file)[7].item<std::int64_t>(), 7);
+  TokenDataset::write(file, count_up(20));
+  TokenDataset::map(file).zero_();
+  EXPECT_EQ(TokenDataset::map(file)[7].item<std::int64_t>(), 7);
 }
 
 TEST(TokenDataset, a_write_that_fails_leaves_the_old_file_and_nothing_else) {
   const FreshDirectory folder;
   const std::string file = folder.file("text.bin");
-  write_tokens(file, count_up(20));
-  EXPECT_THROW(write_tokens(file, std::vector<std::int32_t>{1, 65'536}), Error);
-  EXPECT_EQ(map_tokens(file).numel(), 20);
+  TokenDataset::write(file, count_up(20));
+  EXPECT_THROW(TokenDataset::write(file, std::vector<std::int32_t>{1, 65'536}), Error);
+  EXPECT_EQ(TokenDataset::map(file).numel(), 20);
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
 }
 
@@ -91,17 +91,17 @@ TEST(TokenDataset, what_is_no_text_is_refused) {
   expect_error(ErrorCode::kInvalid, {"int16, int32"},
                [] { TokenDataset("text", torch::zeros({5}), 2); });
   expect_error(ErrorCode::kInvalid, {"65536", "16 bits"},
-               [&] { write_tokens(folder.file("a"), std::vector<std::int32_t>{65'536}); });
+               [&] { TokenDataset::write(folder.file("a"), std::vector<std::int32_t>{65'536}); });
   expect_error(ErrorCode::kInvalid, {"-1"},
-               [&] { write_tokens(folder.file("a"), std::vector<std::int32_t>{-1}); });
+               [&] { TokenDataset::write(folder.file("a"), std::vector<std::int32_t>{-1}); });
   expect_error(ErrorCode::kSystem, {"nowhere"},
-               [&] { write_tokens(folder.file("nowhere/a"), count_up(3)); });
+               [&] { TokenDataset::write(folder.file("nowhere/a"), count_up(3)); });
   expect_error(ErrorCode::kCorrupt, {"missing.bin"},
-               [&] { map_tokens(folder.file("missing.bin")); });
+               [&] { TokenDataset::map(folder.file("missing.bin")); });
   expect_error(ErrorCode::kCorrupt, {"odd.bin", "3 bytes"},
-               [&] { map_tokens(folder.write("odd.bin", "abc")); });
+               [&] { TokenDataset::map(folder.write("odd.bin", "abc")); });
   expect_error(ErrorCode::kCorrupt, {"empty.bin", "0 bytes"},
-               [&] { map_tokens(folder.write("empty.bin", "")); });
+               [&] { TokenDataset::map(folder.write("empty.bin", "")); });
 }
 
 }  // namespace

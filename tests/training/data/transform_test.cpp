@@ -19,11 +19,12 @@ std::vector<std::uint8_t> ramp() {
   return image;
 }
 
-std::vector<float> applied(const TransformOptions& options, std::int64_t epoch, std::int64_t index,
+std::vector<float> applied(ImageSamplesOptions options, std::int64_t epoch, std::int64_t index,
                            bool channels_last = false, std::uint64_t seed = 0) {
   std::vector<float> out(kPixels, -1.0F);
-  ImageTransform(kShape, options, seed)
-      .apply(ramp().data(), out.data(), channels_last, epoch, index);
+  options.channels_last = channels_last;
+  options.seed = seed;
+  ImageTransform(kShape, options).apply(ramp().data(), out.data(), epoch, index);
   return out;
 }
 
@@ -70,7 +71,7 @@ TEST(Transform, every_crop_and_flip_comes_and_is_what_its_definition_says) {
 }
 
 TEST(Transform, channels_last_holds_the_same_image) {
-  const TransformOptions options{.crop_padding = 1, .random_flip = true};
+  const ImageSamplesOptions options{.crop_padding = 1, .random_flip = true};
   for (std::int64_t index = 0; index < 100; ++index) {
     const auto first = applied(options, 1, index);
     const auto last = applied(options, 1, index, true);
@@ -81,7 +82,7 @@ TEST(Transform, channels_last_holds_the_same_image) {
 }
 
 TEST(Transform, the_draw_follows_from_seed_epoch_and_index_alone) {
-  const TransformOptions options{.crop_padding = 2, .random_flip = true};
+  const ImageSamplesOptions options{.crop_padding = 2, .random_flip = true};
   int same_epoch = 0, same_seed = 0;
   for (std::int64_t index = 0; index < 500; ++index) {
     EXPECT_EQ(applied(options, 3, index), applied(options, 3, index));
@@ -103,7 +104,7 @@ TEST(Transform, half_of_the_images_are_flipped) {
 }
 
 TEST(Transform, an_option_that_does_not_fit_is_refused) {
-  const auto refused = [](const TransformOptions& options) {
+  const auto refused = [](const ImageSamplesOptions& options) {
     EXPECT_THROW(ImageTransform(kShape, options), Error);
   };
   refused({.mean = {0.5F}});

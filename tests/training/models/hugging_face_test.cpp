@@ -184,25 +184,24 @@ TEST_F(HuggingFaceTest, a_padded_vocabulary_is_filled_when_loading_and_left_out_
   const StateDict weights = to_hugging_face(small);
   expect_error(ErrorCode::kInvalid, {"transformer.wte.weight is [23, 24] where [32, 24] is wanted"},
                [&] { load_hugging_face(large, weights); });
-  load_hugging_face(large, weights, {.vocabulary = 23});
+  load_hugging_face(large, weights, 23);
   const at::Tensor text = torch::randint(23, {2, 9}, torch::kLong);
   const at::Tensor logits = large->forward(text);
   EXPECT_TRUE(torch::allclose(logits.narrow(-1, 0, 23), small->forward(text), 1e-5, 1e-6));
   const at::Tensor of_padding = logits.softmax(-1).narrow(-1, 23, 9).sum(-1);
   EXPECT_LE(of_padding.max().item<double>(), 9.0 / 32 + 1e-6);
-  const StateDict saved = to_hugging_face(large, {.vocabulary = 23});
+  const StateDict saved = to_hugging_face(large, 23);
   for (const auto& [name, tensor] : weights) EXPECT_TRUE(torch::equal(saved.at(name), tensor));
-  expect_error(ErrorCode::kInvalid, {"33", "32"},
-               [&] { load_hugging_face(large, weights, {.vocabulary = 33}); });
+  expect_error(ErrorCode::kInvalid, {"33", "32"}, [&] { load_hugging_face(large, weights, 33); });
 
   BertOptions padded_bert = small_bert();
   padded_bert.vocabulary = 32;
   Bert bert(small_bert()), large_bert(padded_bert);
   const StateDict bert_weights = to_hugging_face(bert);
-  load_hugging_face(large_bert, bert_weights, {.vocabulary = 23});
+  load_hugging_face(large_bert, bert_weights, 23);
   EXPECT_TRUE(torch::allclose(large_bert->forward(text).narrow(-1, 0, 23), bert->forward(text),
                               1e-5, 1e-6));
-  for (const auto& [name, tensor] : to_hugging_face(large_bert, {.vocabulary = 23}))
+  for (const auto& [name, tensor] : to_hugging_face(large_bert, 23))
     EXPECT_TRUE(torch::equal(tensor, bert_weights.at(name))) << name;
 }
 

@@ -9,6 +9,7 @@
 
 #include "paceline/engine/core/error.h"
 #include "paceline/training/models/cnn.h"
+#include "paceline/training/models/residual_block.h"
 
 #include "tests/harness/says.h"
 

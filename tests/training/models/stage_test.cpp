@@ -45,7 +45,7 @@ void expect_the_whole_model(const Options& options, const torch::nn::Module& who
     std::size_t num_parameters = 0;
     for (int index = 0; index < stages; ++index) {
       torch::manual_seed(3);
-      Stage stage(options, Layers{}, stage_range(options.layers, index, stages));
+      Stage stage(options, Layers{}, BlockRange::of_stage(options.layers, index, stages));
       for (const auto& parameter : stage->named_parameters()) {
         ASSERT_TRUE(weights.contains(parameter.key())) << parameter.key();
         EXPECT_TRUE(torch::equal(parameter.value(), weights[parameter.key()]));
@@ -135,11 +135,12 @@ TEST(Stages, blocks_are_dealt_out_evenly_and_odd_ranges_refused) {
   const GptOptions options = five_blocks(0);
   std::vector<std::int64_t> lengths;
   for (int index = 0; index < 3; ++index) {
-    const BlockRange range = stage_range(5, index, 3);
+    const BlockRange range = BlockRange::of_stage(5, index, 3);
     lengths.push_back(range.end - range.begin);
   }
   EXPECT_EQ(lengths, (std::vector<std::int64_t>{2, 2, 1}));
-  expect_error(ErrorCode::kInvalid, {"6 stages", "5 blocks"}, [&] { stage_range(5, 0, 6); });
+  expect_error(ErrorCode::kInvalid, {"6 stages", "5 blocks"},
+               [&] { BlockRange::of_stage(5, 0, 6); });
   expect_error(ErrorCode::kInvalid, {"blocks 3 to 3"}, [&] {
     GptStage(options, Layers{}, BlockRange{3, 3});
   });

@@ -196,7 +196,7 @@ TEST_F(TransformerTest, tokens_one_by_one_give_the_logits_of_all_at_once) {
     for (std::int64_t t = 4; t < 9; ++t)
       parts.push_back(model->forward(text.narrow(1, t, 1), &past));
     EXPECT_TRUE(torch::allclose(torch::cat(parts, 1), model->forward(text), 1e-10, 1e-10));
-    EXPECT_EQ(past.count, 9);
+    EXPECT_EQ(past.count(), 9);
     expect_error(ErrorCode::kInvalid, {"no room", "9"},
                  [&] { model->forward(text.narrow(1, 0, 1), &past); });
   }

@@ -126,14 +126,14 @@ TEST(ClipGradients, a_norm_that_is_not_finite_names_the_parameter) {
     parameters[2].grad()[1][1][0][2] = std::nan("");
     const at::Tensor before = parameters[0].grad().clone();
     try {
-      clip_grad_norm(parameters, 1, {.norm_type = power, .error_if_nonfinite = true});
+      clip_grad_norm(parameters, 1, power, true);
       FAIL() << "no error for the order " << power;
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kInvalid);
       EXPECT_NE(std::string(error.what()).find("parameter 2"), std::string::npos) << error.what();
     }
     EXPECT_TRUE(at::equal(parameters[0].grad(), before));
-    EXPECT_TRUE(std::isnan(clip_grad_norm(parameters, 1, {.norm_type = power})));
+    EXPECT_TRUE(std::isnan(clip_grad_norm(parameters, 1, power)));
     EXPECT_TRUE(parameters[0].grad().isnan().all().item<bool>());
   }
 }

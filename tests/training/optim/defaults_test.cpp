@@ -44,7 +44,7 @@ TEST(Defaults, of_sgd_are_torchs) {
 TEST(Defaults, of_step_lr_are_torchs) {
   const std::vector<at::Tensor> parameters{at::zeros({2})};
   SGD own(parameters, {.lr = 0.5});
-  StepLR own_schedule(own, {.step_size = 2});
+  StepLR own_schedule(own, 2);
   torch::optim::SGD torchs(parameters, torch::optim::SGDOptions(0.5));
   torch::optim::StepLR torchs_schedule(torchs, 2);
   torchs_schedule.step();

@@ -7,6 +7,7 @@
 #include <torch/torch.h>
 
 #include "paceline/engine/core/error.h"
+#include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/optim/rules/update_rules.h"
 
 #include "tests/harness/thread_ranks.h"
@@ -17,8 +18,8 @@ namespace {
 
 std::unique_ptr<Adam> divided_adam(ProcessGroup& group) {
   auto adam = std::make_unique<Adam>(make_odd_parameters(), AdamOptions{});
-  adam->shard(borrowed(group),
-              {.node_shared = true, .unit_bytes = 1024, .shard_across_hosts = true});
+  core_of(*adam).shard(borrowed(group),
+                       {.node_shared = true, .unit_bytes = 1024, .shard_across_hosts = true});
   return adam;
 }
 
@@ -59,7 +60,7 @@ TEST(DividedParameters, a_gradient_is_divided_while_the_optimizer_lives) {
     parameters[1].set_requires_grad(false);
     auto adam = std::make_unique<Adam>(parameters, AdamOptions{});
     EXPECT_FALSE(is_gradient_divided(parameters[0]));
-    adam->shard(borrowed(group), {.unit_bytes = 1024});
+    core_of(*adam).shard(borrowed(group), {.unit_bytes = 1024});
     for (const auto& parameter : parameters) EXPECT_TRUE(is_gradient_divided(parameter));
     EXPECT_THROW(parameters[0].grad(), Error);
     EXPECT_FALSE(parameters[1].grad().defined());

@@ -12,6 +12,7 @@
 
 #include "paceline/engine/core/error.h"
 #include "paceline/training/optim/clip_gradients.h"
+#include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/optim/rules/update_rules.h"
 
 #include "tests/harness/says.h"
@@ -168,7 +169,7 @@ TEST(GradScaler, an_overflow_on_one_rank_skips_the_step_of_all) {
 TEST(GradScaler, a_sharded_step_is_skipped_by_all_ranks) {
   harness::run_ranks_ok(3, [](ProcessGroup& group) {
     SGD sgd(make_odd_parameters(), {.lr = 0.1, .momentum = 0.9});
-    sgd.shard(borrowed(group));
+    core_of(sgd).shard(borrowed(group));
     GradScaler scaler({}, borrowed(group));
     const auto before = copies(sgd.parameters());
     set_gradients(sgd.parameters(), 0);

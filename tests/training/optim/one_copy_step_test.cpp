@@ -8,6 +8,7 @@
 
 #include <torch/torch.h>
 
+#include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/optim/rules/update_slice.h"
 
@@ -28,7 +29,8 @@ using namespace std::chrono_literals;
 
 std::unique_ptr<Adam> make_shared_adam(ProcessGroup& group) {
   auto optimizer = std::make_unique<Adam>(make_odd_parameters(), AdamOptions{.lr = 1e-2});
-  optimizer->shard(borrowed(group), {.node_shared = true, .names = {"weight", "bias", "kernel"}});
+  core_of(*optimizer)
+      .shard(borrowed(group), {.node_shared = true, .names = {"weight", "bias", "kernel"}});
   return optimizer;
 }
 
@@ -119,7 +121,7 @@ TEST(OneCopyStep, a_rank_that_dies_in_a_step_lets_no_other_finish_it) {
   const auto results = run_process_ranks(3, [&](ProcessGroup& group) {
     at::set_num_threads(1);
     KilledDescent optimizer(make_odd_parameters(), group.rank() == 1);
-    optimizer.shard(borrowed(group), {.node_shared = true});
+    core_of(optimizer).shard(borrowed(group), {.node_shared = true});
     for (int step = 0; step < 5; ++step) {
       take_steps(optimizer, step, step + 1);
       finished.add();
@@ -155,7 +157,7 @@ TEST(OneCopyStep, is_refused_where_ranks_share_no_memory) {
                         [](ProcessGroup& group) {
                           Adam optimizer(make_odd_parameters(), AdamOptions{});
                           expect_error(ErrorCode::kUnsupported, {"share no memory"}, [&] {
-                            optimizer.shard(borrowed(group), {.node_shared = true});
+                            core_of(optimizer).shard(borrowed(group), {.node_shared = true});
                           });
                         },
                         {.transport = TransportKind::kTcp});
@@ -165,7 +167,7 @@ TEST(OneCopyStep, names_are_of_all_parameters_or_of_none) {
   harness::run_ranks_ok(2, [](ProcessGroup& group) {
     Adam optimizer(make_odd_parameters(), AdamOptions{});
     expect_error(ErrorCode::kInvalid, {"2 names", "3 parameters"}, [&] {
-      optimizer.shard(borrowed(group), {.node_shared = true, .names = {"a", "b"}});
+      core_of(optimizer).shard(borrowed(group), {.node_shared = true, .names = {"a", "b"}});
     });
   });
 }

@@ -229,7 +229,7 @@ TEST(Optimizer, a_group_may_be_added_at_any_time) {
     reference.add_param_group(torch::optim::OptimizerParamGroup(
         {expected[1], expected[2]},
         std::make_unique<torch::optim::AdamOptions>(torch::optim::AdamOptions(3e-3))));
-    const StepLR early(fused, {});
+    const StepLR early(fused, 1);
     fused.add_param_group({{own[1], own[2]}, {.lr = 3e-3}});
     EXPECT_EQ(fused.num_groups(), 2u);
     EXPECT_EQ(fused.group_of(2), 1u);
@@ -248,7 +248,7 @@ TEST(Optimizer, a_group_may_be_added_at_any_time) {
 TEST(Optimizer, groups_that_cannot_be_added_change_nothing) {
   auto own = make_parameters();
   SGD sgd({own[0]}, {.lr = 0.1});
-  StepLR schedule(sgd, {});
+  StepLR schedule(sgd, 1);
   EXPECT_THROW(sgd.add_param_group({{own[1], own[0]}, {}}), Error);
   EXPECT_THROW(sgd.add_param_group({{own[1], torch::zeros({2}, at::kDouble)}, {}}), Error);
   EXPECT_THROW(sgd.add_param_group({{own[1]}, {.lr = -1}}), Error);

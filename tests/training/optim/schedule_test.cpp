@@ -28,13 +28,10 @@ using MakeSchedule = std::function<std::unique_ptr<StepCountScheduler>(Optimizer
 
 std::vector<std::pair<std::string, MakeSchedule>> all_schedules() {
   return {
-      {"step",
-       [](Optimizer& o) {
-         return std::make_unique<StepLR>(o, StepLROptions{.step_size = 3, .gamma = 0.3});
-       }},
+      {"step", [](Optimizer& o) { return std::make_unique<StepLR>(o, 3, 0.3); }},
       {"multi_step",
        [](Optimizer& o) {
-         return std::make_unique<MultiStepLR>(o, MultiStepLROptions{.milestones = {7, 2, 7, 11}});
+         return std::make_unique<MultiStepLR>(o, std::vector<std::int64_t>{7, 2, 7, 11});
        }},
       {"cosine_annealing",
        [](Optimizer& o) {
@@ -51,7 +48,7 @@ std::vector<std::pair<std::string, MakeSchedule>> all_schedules() {
 
 TEST(LRScheduler, sets_every_groups_rate_from_its_own_base) {
   auto optimizer = two_groups();
-  StepLR schedule(optimizer, {.step_size = 2});
+  StepLR schedule(optimizer, 2);
   EXPECT_EQ(optimizer.learning_rates(), (std::vector<double>{0.5, 0.1}));
   schedule.step();
   EXPECT_EQ(optimizer.learning_rates(), (std::vector<double>{0.5, 0.1}));
@@ -61,7 +58,7 @@ TEST(LRScheduler, sets_every_groups_rate_from_its_own_base) {
 
 TEST(LRScheduler, a_milestone_given_twice_counts_twice) {
   auto optimizer = two_groups();
-  MultiStepLR schedule(optimizer, {.milestones = {2, 1, 2}, .gamma = 0.5});
+  MultiStepLR schedule(optimizer, {2, 1, 2}, 0.5);
   schedule.step();
   EXPECT_EQ(optimizer.learning_rate(), 0.25);
   schedule.step();
@@ -97,8 +94,9 @@ TEST(LRScheduler, one_cycle_moves_the_momentum_against_the_rate) {
 
 TEST(LRScheduler, after_the_last_step_of_one_cycle_the_rate_stays) {
   auto optimizer = two_groups();
-  OneCycleLR schedule(
-      optimizer, {.max_lr = {1.0}, .total_steps = 10, .anneal_strategy = AnnealStrategy::kLinear});
+  OneCycleLR schedule(optimizer, {.max_lr = {1.0},
+                                  .total_steps = 10,
+                                  .anneal_strategy = OneCycleLROptions::AnnealStrategy::kLinear});
   for (int i = 0; i < 9; ++i) schedule.step();
   const double last = optimizer.learning_rate();
   schedule.step();
@@ -147,7 +145,8 @@ TEST(LRScheduler, on_a_plateau_the_rates_fall_after_the_patience) {
 }
 
 TEST(LRScheduler, a_plateau_resumed_in_the_middle_gives_the_same_bits) {
-  const ReduceLROnPlateauOptions options{.mode = MetricMode::kMax, .patience = 1, .cooldown = 2};
+  const ReduceLROnPlateauOptions options{
+      .mode = ReduceLROnPlateauOptions::Mode::kMax, .patience = 1, .cooldown = 2};
   const std::vector<double> metrics = {0.3, 0.3, 0.3, 0.2, 0.1, 0.5, 0.4, 0.4, 0.4, 0.4, 0.4, 0.4};
   for (std::size_t middle = 0; middle < metrics.size(); ++middle) {
     auto straight = two_groups();
@@ -177,11 +176,11 @@ std::string refusal(LRScheduler& schedule, const Metadata& state) {
 
 TEST(LRScheduler, resumed_with_other_parameters_it_lists_all_differences) {
   auto optimizer = two_groups();
-  StepLR schedule(optimizer, {.step_size = 3, .gamma = 0.3});
+  StepLR schedule(optimizer, 3, 0.3);
   schedule.step();
   auto other = two_groups();
   other.set_learning_rate(1, 0.2);
-  StepLR changed(other, {.step_size = 4, .gamma = 0.3});
+  StepLR changed(other, 4, 0.3);
   const std::string text = refusal(changed, schedule.state());
   EXPECT_THAT(text, Says("saved_state.differs", "step_size", 4, 3));
   EXPECT_THAT(text, Says("saved_state.differs", "base_lr", "0.5 0.2", "0.5 0.1"));
@@ -191,9 +190,9 @@ TEST(LRScheduler, resumed_with_other_parameters_it_lists_all_differences) {
 
 TEST(LRScheduler, the_state_of_another_kind_or_a_damaged_one_is_refused) {
   auto optimizer = two_groups();
-  StepLR step(optimizer, {.step_size = 3});
+  StepLR step(optimizer, 3);
   auto other = two_groups();
-  MultiStepLR multi(other, {.milestones = {3}});
+  MultiStepLR multi(other, {3});
   const std::string text = refusal(multi, step.state());
   EXPECT_THAT(text, Says("saved_state.differs", "schedule", "multi_step", "step"));
   Metadata damaged = step.state();
@@ -206,8 +205,8 @@ TEST(LRScheduler, the_state_of_another_kind_or_a_damaged_one_is_refused) {
 
 TEST(LRScheduler, bad_options_are_refused) {
   auto o = two_groups();
-  EXPECT_THROW(StepLR(o, {.step_size = 0}), Error);
-  EXPECT_THROW(MultiStepLR(o, {.milestones = {1}, .gamma = -1}), Error);
+  EXPECT_THROW(StepLR(o, 0), Error);
+  EXPECT_THROW(MultiStepLR(o, {1}, -1), Error);
   EXPECT_THROW(CosineAnnealingLR(o, {.T_max = 0}), Error);
   EXPECT_THROW(CosineAnnealingLR(o, {.T_max = 3, .warmup_steps = 2, .warmup_start_factor = 0}),
                Error);

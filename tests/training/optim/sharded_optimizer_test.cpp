@@ -7,6 +7,7 @@
 #include <torch/torch.h>
 
 #include "paceline/engine/core/error.h"
+#include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/optim/rules/update_rules.h"
 
 #include "tests/harness/thread_ranks.h"
@@ -58,7 +59,7 @@ TEST(ShardedOptimizer, takes_the_steps_of_a_single_one_bit_for_bit) {
       run_ranks_ok(world, [&](ProcessGroup& group) {
         for (const bool node_shared : {false, true}) {
           const auto sharded = make(name);
-          sharded->shard(borrowed(group), {.node_shared = node_shared});
+          core_of(*sharded).shard(borrowed(group), {.node_shared = node_shared});
           take_steps(*sharded, 0, 6);
           expect_same_bits(sharded->parameters(), single->parameters());
         }
@@ -80,7 +81,7 @@ TEST(ShardedOptimizer, norms_of_large_parameters_have_the_same_bits_too) {
     run_ranks_ok(world, [&](ProcessGroup& group) {
       for (const bool node_shared : {false, true}) {
         const auto sharded = large();
-        sharded->shard(borrowed(group), {.node_shared = node_shared});
+        core_of(*sharded).shard(borrowed(group), {.node_shared = node_shared});
         take_steps(*sharded, 0, 3);
         expect_same_bits(sharded->parameters(), single->parameters());
       }
@@ -92,7 +93,7 @@ TEST(ShardedOptimizer, a_rank_keeps_its_part_of_the_state) {
   const std::size_t whole = make("adam")->num_state_bytes();
   run_ranks_ok(4, [&](ProcessGroup& group) {
     const auto sharded = make("adam");
-    sharded->shard(borrowed(group));
+    core_of(*sharded).shard(borrowed(group));
     EXPECT_LE(sharded->num_state_bytes(), whole / 4 + 1024);
     EXPECT_GE(sharded->num_state_bytes() * 4, whole);
   });
@@ -107,7 +108,7 @@ TEST(ShardedOptimizer, its_state_moves_between_any_numbers_of_ranks) {
     NamedTensors state;
     run_ranks_ok(3, [&](ProcessGroup& group) {
       const auto sharded = make(name);
-      sharded->shard(borrowed(group));
+      core_of(*sharded).shard(borrowed(group));
       take_steps(*sharded, 0, 3);
       const auto all = sharded->state();
       if (group.rank() != 0) return;
@@ -119,7 +120,7 @@ TEST(ShardedOptimizer, its_state_moves_between_any_numbers_of_ranks) {
       run_ranks_ok(world, [&](ProcessGroup& group) {
         for (const bool node_shared : {false, true}) {
           const auto resumed = make(name);
-          resumed->shard(borrowed(group), {.node_shared = node_shared});
+          core_of(*resumed).shard(borrowed(group), {.node_shared = node_shared});
           {
             const auto writing = resumed->writable_parameters();
             assign(resumed->parameters(), parameters);
@@ -144,7 +145,7 @@ TEST(ShardedOptimizer, a_parameter_that_is_given_twice_moves_once) {
   take_steps(*alone, 0, 3);
   run_ranks_ok(2, [&](ProcessGroup& group) {
     const auto sharded = tied();
-    sharded->shard(borrowed(group));
+    core_of(*sharded).shard(borrowed(group));
     take_steps(*sharded, 0, 3);
     expect_same_bits(sharded->parameters(), alone->parameters());
   });
@@ -153,11 +154,11 @@ TEST(ShardedOptimizer, a_parameter_that_is_given_twice_moves_once) {
 TEST(ShardedOptimizer, is_sharded_once_before_the_first_step) {
   run_ranks_ok(2, [](ProcessGroup& group) {
     const auto twice = make("sgd");
-    twice->shard(borrowed(group));
-    EXPECT_THROW(twice->shard(borrowed(group)), Error);
+    core_of(*twice).shard(borrowed(group));
+    EXPECT_THROW(core_of(*twice).shard(borrowed(group)), Error);
     const auto late = make("sgd");
     take_steps(*late, 0, 1);
-    EXPECT_THROW(late->shard(borrowed(group)), Error);
+    EXPECT_THROW(core_of(*late).shard(borrowed(group)), Error);
   });
 }
 

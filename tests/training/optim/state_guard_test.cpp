@@ -110,7 +110,7 @@ TEST(StateGuard, in_a_sharded_state_the_rank_is_named_and_the_others_hear_of_it)
     if (state.back() != '0') continue;  // only parameter 0 is divided among all ranks
     const auto results = harness::run_ranks(3, [&, &make = make, &state = state](auto& group) {
       const auto optimizer = make();
-      optimizer->shard(borrowed(group));
+      core_of(*optimizer).shard(borrowed(group));
       take_steps(*optimizer, 0, 2);
       if (group.rank() == 1)
         flip(part_named(core_of(*optimizer).state_parts(), state).elements, 7, 9);

@@ -272,7 +272,7 @@ const std::vector<Writer>& writers() {
        }},
       {"averaged weights swapped in and out", true,
        [](auto& t, auto&) {
-         optim::ExponentialMovingAverage average(t.optimizer->parameters(), {});
+         optim::ExponentialMovingAverage average(t.optimizer->parameters());
          average.update();
          const auto swap = average.swap_in();
        }},
@@ -333,7 +333,7 @@ TEST(Damage, after_a_write_is_noticed_again) {
 TEST(Damage, under_swapped_in_averages_is_noticed) {
   const auto results = run_ranks(1, [](ProcessGroup& group) {
     Trainee trainee(group, 0, optimizers().front().second);
-    optim::ExponentialMovingAverage average(trainee.optimizer->parameters(), {});
+    optim::ExponentialMovingAverage average(trainee.optimizer->parameters());
     trainee.steps(3);
     average.update();
     flip_parameter(*trainee.optimizer, 0, 12);
@@ -346,7 +346,7 @@ TEST(Damage, under_swapped_in_averages_is_noticed) {
 TEST(Damage, of_averaged_weights_is_noticed) {
   for (const int bit : {kLowestMantissaBit, kHighestExponentBit}) {
     const auto net = make_net(at::kFloat);
-    optim::ExponentialMovingAverage average(net->parameters(), {});
+    optim::ExponentialMovingAverage average(net->parameters());
     average.update();
     average.update();
     average.verify();

@@ -11,6 +11,7 @@
 #include "paceline/training/optim/clip_gradients.h"
 #include "paceline/training/optim/exponential_moving_average.h"
 #include "paceline/training/optim/lr_scheduler.h"
+#include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/tensor/collectives.h"
 
@@ -88,7 +89,7 @@ TEST(Join, ranks_without_inputs_count_as_zero_and_end_with_the_same_model) {
       harness::run_ranks_ok(world, [&](ProcessGroup& group) {
         DistributedDataParallel model(std::make_shared<Line>(), borrowed(group));
         optim::SGD optimizer(model->parameters(), {.lr = kRate});
-        if (sharded) optimizer.shard(borrowed(group));
+        if (sharded) core_of(optimizer).shard(borrowed(group));
         join(model, &optimizer, [&] {
           train_with_inputs(model, num_inputs[static_cast<std::size_t>(group.rank())], group.rank(),
                             [&] {
@@ -117,15 +118,16 @@ TEST(Join, may_divide_by_the_number_of_ranks_with_inputs) {
     harness::run_ranks_ok(static_cast<int>(num_inputs.size()), [&](ProcessGroup& group) {
       DistributedDataParallel model(std::make_shared<Line>(), borrowed(group));
       optim::SGD optimizer(model->parameters(), {.lr = kRate});
-      join(model, &optimizer,
-           [&] {
-             train_with_inputs(model, num_inputs[static_cast<std::size_t>(group.rank())],
-                               group.rank(), [&] {
-                                 optimizer.step();
-                                 optimizer.zero_grad();
-                               });
-           },
-           {.divide_by_initial_world_size = false});
+      join(
+          model, &optimizer,
+          [&] {
+            train_with_inputs(model, num_inputs[static_cast<std::size_t>(group.rank())],
+                              group.rank(), [&] {
+                                optimizer.step();
+                                optimizer.zero_grad();
+                              });
+          },
+          false);
       EXPECT_TRUE(at::allclose(model.module().weight, weight, 1e-4, 1e-6));
       EXPECT_TRUE(at::allclose(model.module().rare, rare, 1e-4, 1e-6));
     });
@@ -211,7 +213,7 @@ TEST(Join, a_step_of_the_loop_s_own_is_taken_by_ranks_without_inputs_too) {
   // The result of one process.
   Line line;
   optim::SGD alone(line.parameters(), {.lr = kRate});
-  optim::StepLR alone_schedule(alone, {.step_size = 2});
+  optim::StepLR alone_schedule(alone, 2);
   for (int step = 0; step < 5; ++step) {
     for (auto& parameter : line.parameters()) parameter.mutable_grad() = at::zeros({4});
     for (int rank = 0; rank < 3; ++rank) {
@@ -226,9 +228,9 @@ TEST(Join, a_step_of_the_loop_s_own_is_taken_by_ranks_without_inputs_too) {
     harness::run_ranks_ok(3, [&](ProcessGroup& group) {
       DistributedDataParallel model(std::make_shared<Line>(), borrowed(group));
       optim::SGD optimizer(model->parameters(), {.lr = kRate});
-      if (sharded) optimizer.shard(borrowed(group));
-      optim::StepLR schedule(optimizer, {.step_size = 2});
-      optim::ExponentialMovingAverage average(optimizer.parameters(), {.decay = 0.5});
+      if (sharded) core_of(optimizer).shard(borrowed(group));
+      optim::StepLR schedule(optimizer, 2);
+      optim::ExponentialMovingAverage average(optimizer.parameters(), 0.5);
       int num_steps = 0;
       JoinedStep step([&] {
         optim::clip_grad_norm(model->parameters(), kMaxNorm);
@@ -297,9 +299,10 @@ TEST(Join, the_end_of_inputs_may_be_an_error_on_every_rank) {
       3,
       [](ProcessGroup& group) {
         DistributedDataParallel model(std::make_shared<Line>(), borrowed(group));
-        join(model, nullptr,
-             [&] { train_with_inputs(model, group.rank() == 1 ? 2 : 3, group.rank(), [] {}); },
-             {.throw_on_early_termination = true});
+        join(
+            model, nullptr,
+            [&] { train_with_inputs(model, group.rank() == 1 ? 2 : 3, group.rank(), [] {}); }, true,
+            true);
       },
       "the inputs of rank 1 have ended, and other ranks have more (throw_on_early_termination)");
 }

@@ -11,6 +11,7 @@
 #include "paceline/training/models/linear.h"
 #include "paceline/training/models/resnet.h"
 #include "paceline/training/optim/clip_gradients.h"
+#include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/activation_checkpoint.h"
 #include "paceline/training/parallel/communication_hook.h"
@@ -105,7 +106,7 @@ std::string train_on(int world, harness::RanksOptions harness, bool sharded_opti
         at::set_num_threads(1);
         DistributedDataParallel model(make_everything(), borrowed(group), with_shards());
         optim::AdamW optimizer(model->parameters(), {.lr = 0.01, .weight_decay = 0.02});
-        if (sharded_optimizer) optimizer.shard(borrowed(group));
+        if (sharded_optimizer) core_of(optimizer).shard(borrowed(group));
         const auto [first, count] = shards_of(kShards, world, group.rank());
         for (std::int64_t step = 0; step < kSteps; ++step) {
           for (std::int64_t shard = first; shard < first + count; ++shard) {

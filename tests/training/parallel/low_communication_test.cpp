@@ -124,7 +124,7 @@ struct LearnerRank {
   LowCommunication outer;
 };
 
-TEST(LowCommunication, HasTheBitsOfTwoLearnersInOneProcess) {
+TEST(LowCommunication, TrainsAsTwoLearnersInOneProcess) {
   const LowCommunicationOptions options{.period = 4};
   const auto expected = two_learners_alone(kSteps, options);
   for (const int ranks_of_learner : {1, 2}) {
@@ -139,8 +139,7 @@ TEST(LowCommunication, HasTheBitsOfTwoLearnersInOneProcess) {
 }
 
 TEST(LowCommunication, HasTheSameBitsOnEveryRank) {
-  for (const WirePrecision wire :
-       {WirePrecision::kFloat32, WirePrecision::kBfloat16, WirePrecision::kInt8}) {
+  for (const at::ScalarType wire : {at::kFloat, at::kBFloat16, at::kChar}) {
     run_ranks_ok(4, [&](ProcessGroup& group) {
       LearnerRank rank(group, 2, {.period = 3, .wire = wire});
       rank.train(kSteps);
@@ -196,7 +195,7 @@ TEST(LowCommunication, AveragesParametersAfterAWarmUp) {
 // bfloat16 sum arrives as is rounded once more.)
 TEST(LowCommunication, FeedsErrorsBack) {
   for (const auto& [wire, tolerance] :
-       {std::pair(WirePrecision::kBfloat16, 6e-3), std::pair(WirePrecision::kInt8, 2e-3)}) {
+       {std::pair(at::kBFloat16, 6e-3), std::pair(at::kChar, 2e-3)}) {
     run_ranks_ok(2, [&](ProcessGroup& group) {
       at::Tensor exact = at::zeros({1000}), coarse = at::zeros({1000});
       DeviceMesh mesh(borrowed(group), {{"learner", 2}, {"dp", 1}});
@@ -221,15 +220,15 @@ TEST(LowCommunication, FeedsErrorsBack) {
 TEST(LowCommunication, CountsTheBytesThatItSends) {
   run_ranks_ok(4, [](ProcessGroup& group) {
     DeviceMesh mesh(borrowed(group), {{"learner", 2}, {"dp", 2}});
-    const auto bytes = [&](WirePrecision wire) {
+    const auto bytes = [&](at::ScalarType wire) {
       LowCommunication outer(mesh.group("learner"), mesh.group("dp"), {at::zeros({1024})},
                              {.period = 1, .wire = wire});
       outer.step();
       return outer.bytes_sent();
     };
-    EXPECT_EQ(bytes(WirePrecision::kFloat32), 512 * 4);
-    EXPECT_EQ(bytes(WirePrecision::kBfloat16), 512 * 2);
-    EXPECT_EQ(bytes(WirePrecision::kInt8), 512 + 2 * 4);
+    EXPECT_EQ(bytes(at::kFloat), 512 * 4);
+    EXPECT_EQ(bytes(at::kBFloat16), 512 * 2);
+    EXPECT_EQ(bytes(at::kChar), 512 + 2 * 4);
   });
 }
 

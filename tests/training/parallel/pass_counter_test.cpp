@@ -14,6 +14,7 @@
 
 #include <torch/torch.h>
 
+#include "paceline/engine/telemetry/step_gauge.h"
 #include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/distributed_data_parallel.h"
 #include "paceline/training/parallel/reducer/pass_monitor.h"

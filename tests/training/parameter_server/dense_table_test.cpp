@@ -2,9 +2,11 @@
 
 #include "paceline/training/parameter_server/dense_table.h"
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <torch/torch.h>
@@ -81,16 +83,16 @@ std::vector<at::Tensor> train_with_table(int num_workers, const DenseOptions& op
     const auto workers = job.join("w" + std::to_string(group.rank()));
     Tables tables(*workers);
     auto net = make_net();
-    auto dense = open_dense(tables, "net", net->parameters(), options, {.servers = servers});
+    DenseTable dense(tables, "net", net->parameters(), options, {.servers = servers});
     group.barrier();  // all have joined the clock
     for (int step = 0; step < kSteps; ++step) {
-      dense->pull();
+      dense.pull();
       net->zero_grad();
       loss_of(net, group.rank(), step).backward();
-      dense->push();
-      dense->tick();
+      dense.push();
+      dense.tick();
     }
-    dense->pull();
+    dense.pull();
     if (group.rank() == 0) result = copies(net->parameters());
     group.barrier();
   });
@@ -151,10 +153,40 @@ TEST_F(DenseTables, BeginWithTheValuesOfTheFirstWorker) {
     for (auto& parameter : other->parameters()) parameter.zero_();
   }
   const auto expected = copies(net->parameters());
-  const auto a = open_dense(first, "net", net->parameters());
-  const auto b = open_dense(second, "net", other->parameters());
+  DenseTable a(first, "net", net->parameters());
+  DenseTable b(second, "net", other->parameters());
   expect_equal(expected, other->parameters());
-  EXPECT_EQ(a->num_elements(), 10 * 33 + 33 + 33 * 4 + 4);
+  EXPECT_EQ(a.num_elements(), 10 * 33 + 33 + 33 * 4 + 4);
+}
+
+// Every push subtracts 1 from all parameters, so those of one moment are equal.
+TEST_F(DenseTables, MayBeReadAtOneMoment) {
+  Job job;
+  const auto one = job.join("one"), two = job.join("two");
+  Tables first(*one), second(*two);
+  at::Tensor here = at::zeros({300}), there = at::zeros({300});
+  const DenseOptions options{
+      .optimizer = SGD{.lr = 1}, .consistency = Consistency::asynchronous(), .block = 10};
+  DenseTable trained(first, "t", {there}, options);
+  DenseTable read(second, "t", {here}, options);
+  there.mutable_grad() = at::ones({300});
+  std::atomic<int> pushes = 0;
+  std::atomic<bool> stops = false;
+  std::jthread trainer([&] {
+    for (; !stops; ++pushes) {
+      trained.push();
+      trained.tick();
+    }
+  });
+  while (pushes == 0) std::this_thread::yield();
+  for (int i = 0; i < 20; ++i) {
+    const std::uint64_t version = read.pull_snapshot();
+    // A push in the middle has changed the first blocks.
+    EXPECT_LE((here[299] - here[0]).item<float>(), 1);
+    EXPECT_GE((here[299] - here[0]).item<float>(), 0);
+    EXPECT_LE(static_cast<std::uint64_t>(-here[0].item<float>()), version + 1);
+  }
+  stops = true;
 }
 
 TEST_F(DenseTables, RefuseBadInput) {
@@ -162,11 +194,11 @@ TEST_F(DenseTables, RefuseBadInput) {
   const auto one = job.join("one");
   Tables tables(*one);
   expect_error(ErrorCode::kInvalid, {"there are no parameters"},
-               [&] { open_dense(tables, "t", {}); });
+               [&] { DenseTable(tables, "t", {}); });
   expect_error(ErrorCode::kInvalid, {"parameter 0 is CPUDoubleType"},
-               [&] { open_dense(tables, "t", {at::zeros({2}, at::kDouble)}); });
+               [&] { DenseTable(tables, "t", {at::zeros({2}, at::kDouble)}); });
   expect_error(ErrorCode::kInvalid, {"the steps of RowAdagrad depend on the blocks"},
-               [&] { open_dense(tables, "t", {at::zeros({2})}, {.optimizer = RowAdagrad{}}); });
+               [&] { DenseTable(tables, "t", {at::zeros({2})}, {.optimizer = RowAdagrad{}}); });
 }
 
 }  // namespace

@@ -115,7 +115,7 @@ Result train_together(const RowOptimizer& optimizer, int num_workers,
     RemoteEmbedding embedding(
         tables.open_rows("t", options_of(Consistency::synchronous(), optimizer),
                          {.servers = servers}),
-        RemoteEmbeddingOptions{.gradient_scale = 1.0 / num_workers});
+        1.0 / num_workers);
     const auto dense = make_dense();
     DistributedDataParallel model(dense.ptr(), harness::borrowed(group));
     torch::optim::SGD sgd(dense->parameters(), 0.1);

@@ -97,7 +97,7 @@ TEST(PipelineLoansProcesses, results_are_read_where_they_are_with_the_bits_of_on
     for (const auto& name : pipeline_schedule_names()) {
       const auto seen = std::make_shared<InPlace>();
       const auto stage = wide_stage(rank, seen, group->world_ranks());
-      Pipeline pipeline(group, pipeline_schedule(name, {2, kMicroBatches}), {stage});
+      Pipeline pipeline(group, pipeline_schedule(name, 2, kMicroBatches), {stage});
       pipeline.step(rank == 0 ? batches : std::vector<Tensors>{}, mean_of_squares);
       const bool is_equal = at::equal(stage.parameters[0].grad(),
                                       oracle.gradients[static_cast<std::size_t>(rank)][0]);
@@ -130,7 +130,7 @@ TEST(PipelineLoans, ranks_that_are_threads_read_each_others_results) {
       };
       std::vector<Tensors> batches;
       for (int i = 0; group.rank() == 0 && i < 6; ++i) batches.push_back({made_up({4, kWidth}, i)});
-      Pipeline(loan_of(group), pipeline_schedule(name, {3, 6}), {stage})
+      Pipeline(loan_of(group), pipeline_schedule(name, 3, 6), {stage})
           .step(batches, mean_of_squares);
     });
     std::set<const void*> places;
@@ -175,7 +175,7 @@ TEST(PipelineLoansProcesses, memory_is_not_used_again_before_the_slowest_rank_is
       is_intact = is_intact && is_kept();
       return inputs;
     };
-    Pipeline pipeline(loan_of(world), pipeline_schedule("1f1b", {2, kMicroBatches}), {stage});
+    Pipeline pipeline(loan_of(world), pipeline_schedule("1f1b", 2, kMicroBatches), {stage});
     pipeline.evaluate(batches, mean_of_squares);
     world.barrier();
     Tensors others;
@@ -204,7 +204,7 @@ TEST(PipelineLoansProcesses, after_many_steps_all_memory_is_free) {
     const SymmetricTensors symmetric(world, kArenaBytes);
     const auto seen = std::make_shared<InPlace>();
     {
-      Pipeline pipeline(loan_of(world), pipeline_schedule("1f1b", {2, kMicroBatches}),
+      Pipeline pipeline(loan_of(world), pipeline_schedule("1f1b", 2, kMicroBatches),
                         {wide_stage(world.rank(), seen, world.world_ranks())});
       for (int step = 0; step < kSteps; ++step) {
         pipeline.step(batches, mean_of_squares);
@@ -239,7 +239,7 @@ TEST(PipelineLoansProcesses, what_a_lost_rank_has_borrowed_is_not_used_again) {
     std::string error = "no error";
     try {
       const auto group = world.split(0, world.rank());
-      Pipeline(group, pipeline_schedule("gpipe", {2, 3}), {stage})
+      Pipeline(group, pipeline_schedule("gpipe", 2, 3), {stage})
           .step(world.rank() == 0 ? wide_micro_batches(3) : std::vector<Tensors>{},
                 mean_of_squares);
     } catch (const Error& caught) {
@@ -278,7 +278,7 @@ TEST(PipelineLoans, the_wait_at_the_end_has_the_groups_deadline) {
             return inputs;
           };
         }
-        Pipeline pipeline(loan_of(group), pipeline_schedule("1f1b", {2, 1}), {stage});
+        Pipeline pipeline(loan_of(group), pipeline_schedule("1f1b", 2, 1), {stage});
         std::vector<Tensors> batches;
         if (group.rank() == 0) batches.push_back({made_up({4, kWidth}, 1)});
         try {
@@ -299,7 +299,7 @@ TEST(PipelineLoansProcesses, a_rank_without_the_area_of_the_others_is_told) {
   for (const auto& result : harness::run_process_ranks(2, [](ProcessGroup& world) {
          std::optional<SymmetricTensors> symmetric(std::in_place, world, kArenaBytes);
          if (world.rank() == 1) symmetric.reset();
-         Pipeline(loan_of(world), pipeline_schedule("1f1b", {2, 1}), {wide_stage(world.rank())})
+         Pipeline(loan_of(world), pipeline_schedule("1f1b", 2, 1), {wide_stage(world.rank())})
              .step(world.rank() == 0 ? wide_micro_batches(1) : std::vector<Tensors>{},
                    mean_of_squares);
          return std::string();
@@ -325,7 +325,7 @@ TEST(PipelineLoans, the_number_of_tensors_is_not_limited) {
   const Oracle oracle = run_in_one_process({make(0), make(1)}, batches, mean_of_squares);
   harness::run_ranks_ok(2, [&](ProcessGroup& group) {
     const auto stage = make(group.rank());
-    Pipeline(loan_of(group), pipeline_schedule("1f1b", {2, 1}), {stage})
+    Pipeline(loan_of(group), pipeline_schedule("1f1b", 2, 1), {stage})
         .step(group.rank() == 0 ? batches : std::vector<Tensors>{}, mean_of_squares);
     const auto& expected = oracle.gradients[static_cast<std::size_t>(group.rank())];
     for (std::size_t i = 0; i < expected.size(); ++i)
@@ -342,7 +342,7 @@ void expect_refused(const std::function<Tensors(const Tensors& inputs)>& forward
       if (group.rank() == 0) return {inner(inputs)[0], inputs[0] > 0};
       return forward(inputs);
     };
-    Pipeline pipeline(loan_of(group), pipeline_schedule("1f1b", {2, 2}), {stage});
+    Pipeline pipeline(loan_of(group), pipeline_schedule("1f1b", 2, 2), {stage});
     std::vector<Tensors> batches;
     if (group.rank() == 0) batches.assign(2, {made_up({4, kWidth}, 1)});
     trains ? static_cast<void>(pipeline.step(batches, mean_of_squares))
@@ -377,7 +377,7 @@ TEST(PipelineLoans, a_gradient_that_is_changed_in_place_is_an_error_on_every_ran
     };
     std::vector<Tensors> batches;
     if (group.rank() == 0) batches.assign(2, {made_up({4, kWidth}, 1)});
-    Pipeline(loan_of(group), pipeline_schedule("1f1b", {2, 2}), {stage})
+    Pipeline(loan_of(group), pipeline_schedule("1f1b", 2, 2), {stage})
         .step(batches, mean_of_squares);
   });
   for (const auto& result : results) {

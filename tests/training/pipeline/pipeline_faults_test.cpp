@@ -41,7 +41,7 @@ at::Tensor mean_loss(const Tensors& outputs, int) { return outputs[0].mean(); }
 
 void take_step(ProcessGroup& group, const PipelineStage& stage,
                const Pipeline::Loss& loss = mean_loss) {
-  const auto schedule = pipeline_schedule("1f1b", {group.world_size(), 6});
+  const auto schedule = pipeline_schedule("1f1b", group.world_size(), 6);
   Pipeline(loan_of(group), schedule, {stage}).step(inputs_of(group, 6), loss);
 }
 
@@ -106,7 +106,7 @@ TEST(PipelineFaults, the_number_of_tensors_between_stages_does_not_change) {
 TEST(PipelineFaults, another_number_of_micro_batches_than_planned) {
   expect_all_told(run_ranks(2,
                             [](ProcessGroup& group) {
-                              Pipeline pipeline(loan_of(group), pipeline_schedule("1f1b", {2, 4}),
+                              Pipeline pipeline(loan_of(group), pipeline_schedule("1f1b", 2, 4),
                                                 {block_stage(group.rank())});
                               pipeline.step(inputs_of(group, 3), mean_loss);
                             }),
@@ -119,18 +119,15 @@ TEST(PipelineFaults, plans_and_stages_that_are_not_this_groups) {
       Pipeline(loan_of(group), schedule, {block_stage(stage)});
     };
     const std::string rank = "rank " + std::to_string(group.rank());
-    expect_error(ErrorCode::kInvalid, {rank, "is for 3 ranks", "has 2"}, [&] {
-      with(pipeline_schedule("1f1b", {3, 3}), group.rank());
-    });
-    expect_error(ErrorCode::kInvalid, {rank, "were given", "on this rank"}, [&] {
-      with(pipeline_schedule("1f1b", {2, 3}), 1 - group.rank());
-    });
+    expect_error(ErrorCode::kInvalid, {rank, "is for 3 ranks", "has 2"},
+                 [&] { with(pipeline_schedule("1f1b", 3, 3), group.rank()); });
+    expect_error(ErrorCode::kInvalid, {rank, "were given", "on this rank"},
+                 [&] { with(pipeline_schedule("1f1b", 2, 3), 1 - group.rank()); });
     expect_error(
-        ErrorCode::kInvalid, {rank, "rank 1 has another pipeline schedule than rank 0"}, [&] {
-          with(pipeline_schedule(group.rank() == 0 ? "1f1b" : "gpipe", {2, 3}), group.rank());
-        });
+        ErrorCode::kInvalid, {rank, "rank 1 has another pipeline schedule than rank 0"},
+        [&] { with(pipeline_schedule(group.rank() == 0 ? "1f1b" : "gpipe", 2, 3), group.rank()); });
     expect_error(ErrorCode::kInvalid, {"deadlock"}, [&] {
-      with(pipeline::schedule_from_csv("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n"), group.rank());
+      with(PipelineSchedule::from_csv("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n"), group.rank());
     });
   });
   expect_error(ErrorCode::kInvalid, {"Float [5, 6] does not divide into 2 micro-batches"}, [] {

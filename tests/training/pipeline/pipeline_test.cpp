@@ -10,8 +10,10 @@
 
 #include "paceline/planning/schedules/named_schedules.h"
 #include "paceline/planning/schedules/picture.h"
+#include "paceline/planning/schedules/schedule_checks.h"
 #include "paceline/planning/schedules/schedule_makers.h"
 #include "paceline/planning/schedules/search.h"
+#include "paceline/training/pipeline/measured_step.h"
 
 #include "tests/harness/thread_ranks.h"
 #include "tests/training/pipeline/stage_models.h"
@@ -78,7 +80,7 @@ TEST(PipelineBits, named_schedules_with_one_stage_a_rank) {
   for (const int ranks : {1, 2, 3, 4}) {
     for (const int micro_batches : {1, 2, 3, 8}) {  // also fewer micro-batches than stages
       for (const auto name : {"gpipe", "1f1b", "zero-bubble"}) {
-        expect_equal_to_one_process(pipeline_schedule(name, {ranks, micro_batches}), block_stage,
+        expect_equal_to_one_process(pipeline_schedule(name, ranks, micro_batches), block_stage,
                                     some_micro_batches(micro_batches));
       }
     }
@@ -88,7 +90,7 @@ TEST(PipelineBits, named_schedules_with_one_stage_a_rank) {
 TEST(PipelineBits, named_schedules_with_several_stages_a_rank) {
   for (const int ranks : {1, 2, 3}) {
     for (const auto name : {"gpipe", "interleaved-1f1b", "zero-bubble"}) {
-      expect_equal_to_one_process(pipeline_schedule(name, {ranks, 2 * ranks, 2}), block_stage,
+      expect_equal_to_one_process(pipeline_schedule(name, ranks, 2 * ranks, 2), block_stage,
                                   some_micro_batches(2 * ranks));
     }
   }
@@ -96,8 +98,7 @@ TEST(PipelineBits, named_schedules_with_several_stages_a_rank) {
 
 TEST(PipelineBits, eight_ranks) {
   for (const auto name : pipeline_schedule_names()) {
-    expect_equal_to_one_process(pipeline_schedule(name, {8, 8}), block_stage,
-                                some_micro_batches(8));
+    expect_equal_to_one_process(pipeline_schedule(name, 8, 8), block_stage, some_micro_batches(8));
   }
 }
 
@@ -116,7 +117,7 @@ TEST(PipelineBits, plans_whose_micro_batches_change_places) {
   // The second schedule has whole backward passes and halves in one stage.
   for (const char* csv : {"0F0,0F1,0F2,0B2,0B1,0B0\n1F0,1F1,1F2,1B2,1B1,1B0\n",
                           "0F2,0F0,0F1,0I1,0B2,0W1,0B0\n1F0,1F1,1F2,1B1,1I0,1B2,1W0\n"}) {
-    expect_equal_to_one_process(pipeline::schedule_from_csv(csv), block_stage,
+    expect_equal_to_one_process(PipelineSchedule::from_csv(csv), block_stage,
                                 some_micro_batches(3));
   }
 }
@@ -149,7 +150,7 @@ TEST(PipelineBits, several_tensors_of_changing_shapes) {
   for (int i = 0; i < 5; ++i)
     tokens.push_back({(at::arange(3 * (i + 2)) * 7).remainder(11).view({3, i + 2})});
   for (const auto name : {"gpipe", "1f1b", "zero-bubble"}) {
-    expect_equal_to_one_process(pipeline_schedule(name, {3, 5}), stage_with_mask, tokens);
+    expect_equal_to_one_process(pipeline_schedule(name, 3, 5), stage_with_mask, tokens);
   }
 }
 
@@ -165,7 +166,7 @@ TEST(PipelineBits, a_skip_past_a_stage) {
     return stage;
   };
   for (const auto name : {"gpipe", "1f1b", "zero-bubble"})
-    expect_equal_to_one_process(pipeline_schedule(name, {3, 4}), make, some_micro_batches(4));
+    expect_equal_to_one_process(pipeline_schedule(name, 3, 4), make, some_micro_batches(4));
 }
 
 // The gradient of the second parameter is that of the output, which another rank lends.
@@ -182,7 +183,7 @@ TEST(PipelineBits, a_gradient_that_is_passed_on_to_a_parameter) {
   for (const char* csv : {"0F0,0F1,0F2,0B0,0B1,0B2\n1F0,1F1,1F2,1B0,1B1,1B2\n",
                           "0F0,0F1,0F2,0B2,0B1,0B0\n1F0,1F1,1F2,1B2,1B1,1B0\n",
                           "0F2,0F0,0F1,0I1,0B2,0W1,0B0\n1F0,1F1,1F2,1B1,1I0,1B2,1W0\n"}) {
-    expect_equal_to_one_process(pipeline::schedule_from_csv(csv), make, some_micro_batches(3));
+    expect_equal_to_one_process(PipelineSchedule::from_csv(csv), make, some_micro_batches(3));
   }
 }
 
@@ -199,13 +200,13 @@ TEST(PipelineBits, an_output_that_is_not_used) {
     return stage;
   };
   for (const auto name : {"1f1b", "zero-bubble"}) {
-    expect_equal_to_one_process(pipeline_schedule(name, {2, 3}), make, some_micro_batches(3));
+    expect_equal_to_one_process(pipeline_schedule(name, 2, 3), make, some_micro_batches(3));
   }
 }
 
 TEST(PipelineMeasured, actions_become_a_picture) {
   run_ranks_ok(3, [](ProcessGroup& group) {
-    const auto schedule = pipeline_schedule("zero-bubble", {3, 4});
+    const auto schedule = pipeline_schedule("zero-bubble", 3, 4);
     Pipeline pipeline(loan_of(group), schedule, {block_stage(group.rank())});
     const auto step = pipeline.step(
         group.rank() == 0 ? some_micro_batches(4) : std::vector<Tensors>{}, square_loss);

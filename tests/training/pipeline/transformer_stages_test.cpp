@@ -8,6 +8,7 @@
 #include <torch/torch.h>
 
 #include "paceline/planning/schedules/named_schedules.h"
+#include "paceline/planning/schedules/schedule_checks.h"
 #include "paceline/planning/schedules/search.h"
 #include "paceline/training/models/transformer_stage.h"
 #include "paceline/training/pipeline/pipeline.h"
@@ -72,8 +73,8 @@ std::vector<PipelineSchedule> schedules_of_two_ranks(int micro_batches) {
   const pipeline::Costs equal{
       .stages = std::vector<pipeline::StageCosts>(
           4, {.forward_s = 1, .input_gradient_s = 1, .weight_gradient_s = 1})};
-  return {pipeline_schedule("1f1b", {2, micro_batches}),
-          pipeline_schedule("zero-bubble", {2, micro_batches}),
+  return {pipeline_schedule("1f1b", 2, micro_batches),
+          pipeline_schedule("zero-bubble", 2, micro_batches),
           pipeline::search_schedule(pipeline::v_layout(2), micro_batches, equal).schedule};
 }
 
@@ -86,7 +87,7 @@ void expect_the_bits_of(const WholeModel& whole, const Options& options, const s
   std::vector<std::vector<Stage>> stages(2);
   for (int index = 0; index < schedule.num_stages(); ++index) {
     torch::manual_seed(3);
-    const auto range = models::stage_range(options.layers, index, schedule.num_stages());
+    const auto range = models::BlockRange::of_stage(options.layers, index, schedule.num_stages());
     stages[static_cast<std::size_t>(schedule.rank_of_stage[static_cast<std::size_t>(index)])]
         .emplace_back(options, models::Layers{}, range);
   }

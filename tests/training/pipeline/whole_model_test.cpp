@@ -32,7 +32,7 @@ TEST(PipelineEvaluation, losses_are_those_of_one_process_and_leave_no_gradients)
   const Oracle oracle = run_in_one_process(all, batches, power_loss);
   for (const auto name : {"gpipe", "interleaved-1f1b", "zero-bubble"}) {
     run_ranks_ok(2, [&](ProcessGroup& group) {
-      Pipeline pipeline(loan_of(group), pipeline_schedule(name, {2, 4, 2}),
+      Pipeline pipeline(loan_of(group), pipeline_schedule(name, 2, 4, 2),
                         {block_stage(group.rank()), block_stage(group.rank() + 2)});
       EXPECT_EQ(pipeline.has_first_stage(), group.rank() == 0);
       EXPECT_EQ(pipeline.last_stage_rank(), 1);

@@ -86,10 +86,10 @@ TEST_F(RemoteOwnerKilled, forward_backward_and_step_end_with_errors_that_name_it
     std::this_thread::sleep_for(200ms);  // the pass begins in this time
     owner.end();
   });
-  expect_call_error(rpc::Executed::kUnknown, {"paceline.module.forward of worker owner", "lost"},
-                    [&] { stuck.get(); });
+  expect_call_error(rpc::CallError::Executed::kUnknown,
+                    {"paceline.module.forward of worker owner", "lost"}, [&] { stuck.get(); });
   killer.join();
-  expect_call_error(rpc::Executed::kNo, {"paceline.pass.backward", "owner"},
+  expect_call_error(rpc::CallError::Executed::kNo, {"paceline.pass.backward", "owner"},
                     [&] { loss.backward(); });
   try {
     optimizer.step(loss);

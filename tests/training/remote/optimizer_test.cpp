@@ -36,7 +36,8 @@ OptimizerPointer Rude::make(std::vector<at::Tensor> parameters) const {
 TEST_F(Optimizers, a_program_s_own_optimizer_and_its_learning_rate) {
   auto alone = mlp(1, 4, 4, 2);
   const auto remote = lend(mlp(1, 4, 4, 2));
-  expect_call_error(rpc::Executed::kNo, {"paceline.optimizer.rude", "owner", "no handler"},
+  expect_call_error(rpc::CallError::Executed::kNo,
+                    {"paceline.optimizer.rude", "owner", "no handler"},
                     [&] { DistributedOptimizer(*trainer_, {remote}, Rude{}); });
   serve_optimizer<Rude>(*owner_);
   DistributedOptimizer optimizer(*trainer_, {remote}, Rude{.lr = 0.1});
@@ -117,24 +118,25 @@ TEST_F(Optimizers, a_failed_step_says_which_owners_took_it) {
     loss.backward();
     return loss;
   };
-  const auto expect_failure = [&](const at::Tensor& loss, const std::vector<std::string>& words,
-                                  std::vector<std::pair<std::string, rpc::Executed>> expected) {
-    const at::Tensor weight = local->parameters()[0].detach().clone();
-    try {
-      optimizer.step(loss);
-      FAIL();
-    } catch (const StepError& error) {
-      for (const auto& word : words) EXPECT_THAT(error.what(), HasSubstr(word));
-      std::vector<std::pair<std::string, rpc::Executed>> outcomes;
-      for (const auto& [owner, executed, text] : error.outcomes()) {
-        outcomes.emplace_back(owner, executed);
-      }
-      std::sort(outcomes.begin(), outcomes.end());
-      EXPECT_EQ(outcomes, expected);
-    }
-    expect_equal(weight, local->parameters()[0].detach());  // local parameters are updated last
-  };
-  using enum rpc::Executed;
+  const auto expect_failure =
+      [&](const at::Tensor& loss, const std::vector<std::string>& words,
+          std::vector<std::pair<std::string, rpc::CallError::Executed>> expected) {
+        const at::Tensor weight = local->parameters()[0].detach().clone();
+        try {
+          optimizer.step(loss);
+          FAIL();
+        } catch (const StepError& error) {
+          for (const auto& word : words) EXPECT_THAT(error.what(), HasSubstr(word));
+          std::vector<std::pair<std::string, rpc::CallError::Executed>> outcomes;
+          for (const auto& [owner, executed, text] : error.outcomes()) {
+            outcomes.emplace_back(owner, executed);
+          }
+          std::sort(outcomes.begin(), outcomes.end());
+          EXPECT_EQ(outcomes, expected);
+        }
+        expect_equal(weight, local->parameters()[0].detach());  // local parameters are updated last
+      };
+  using enum rpc::CallError::Executed;
   const at::Tensor input = batch(1, 3, 4);
   optimizer.set_learning_rate(1000);
   expect_failure(run({one->forward(input)}), {"worker owner failed in the step", "too fast"},

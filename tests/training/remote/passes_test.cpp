@@ -103,7 +103,7 @@ TEST_F(Passes, micro_batches_are_one_step_in_the_order_of_their_losses) {
   const auto remote = lend(mlp(1, 4, 6, 2));
   DistributedOptimizer optimizer(*trainer_, {remote}, SGD{.lr = 0.1});
   torch::optim::SGD sgd(alone->parameters(), 0.1);
-  std::vector<RunningForward> running;
+  std::vector<RemoteModuleImpl::RunningForward> running;
   std::vector<at::Tensor> losses;
   for (int i = 0; i < 4; ++i) {
     alone->forward(batch(i, 3, 4)).square().sum().backward();
@@ -368,13 +368,14 @@ TEST_F(Passes, an_owner_that_has_left_is_an_error_of_the_backward_pass) {
     loss.backward();
     FAIL();
   } catch (const rpc::CallError& error) {  // the outcome is unknown if the call was being sent
-    EXPECT_NE(static_cast<int>(error.executed()), static_cast<int>(rpc::Executed::kYes));
+    EXPECT_NE(static_cast<int>(error.executed()), static_cast<int>(rpc::CallError::Executed::kYes));
     EXPECT_STREQ(to_string(error.code()), to_string(ErrorCode::kPeerLost));
     EXPECT_THAT(error.what(), HasSubstr("paceline.pass.backward"));
     EXPECT_EQ(error.worker(), "owner");
   }
   // The third worker's backward pass failed because the owner's failed.
-  expect_call_error(rpc::Executed::kYes, {"paceline.pass.backward of worker third", "owner"},
+  expect_call_error(rpc::CallError::Executed::kYes,
+                    {"paceline.pass.backward of worker third", "owner"},
                     [&] { nested.backward(); });
   EXPECT_FALSE(leaf.grad().defined());
 }

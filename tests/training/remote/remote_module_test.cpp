@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <functional>
+#include <iterator>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -165,9 +166,10 @@ TEST_F(RemoteModules, forward_takes_one_to_four_tensors_or_a_list) {
   expect_equal(one * 3, of_four->forward_all({one, one, one})[0]);
   EXPECT_EQ(of_list->forward_all({one, one, one, one, one}).size(), 2U);
   EXPECT_EQ(of_list->forward_all({one}).size(), 2U);
-  expect_call_error(rpc::Executed::kYes, {"worker owner", "One", "does not take 2 tensors"}, [&] {
-    of_one->forward_all({one, one});
-  });
+  expect_call_error(rpc::CallError::Executed::kYes,
+                    {"worker owner", "One", "does not take 2 tensors"}, [&] {
+                      of_one->forward_all({one, one});
+                    });
   expect_error(ErrorCode::kInvalid, {"owner", "returned 2 tensors", "forward_all"},
                [&] { of_list->forward(one); });
 }
@@ -193,14 +195,14 @@ TEST_F(RemoteModules, mode_buffers_and_state_are_the_owner_s) {
     expect_equal(state_of(*alone), state_of(remote));
   }
   auto state = remote->state();
-  for (NamedTensor& each : state) each.value = torch::zeros_like(each.value);
-  state.resize(2);
+  for (auto& [name, value] : state) value = torch::zeros_like(value);
+  state.erase(std::next(state.begin(), 2), state.end());
   remote->load_state(state);
   EXPECT_EQ(shared->parameters()[0].abs().sum().item<float>(), 0);
-  expect_call_error(rpc::Executed::kYes, {"no tensor named 'head.weight'"}, [&] {
+  expect_call_error(rpc::CallError::Executed::kYes, {"no tensor named 'head.weight'"}, [&] {
     remote->load_state({{"head.weight", torch::zeros({1})}});
   });
-  expect_call_error(rpc::Executed::kYes, {"'0.weight' has other sizes"}, [&] {
+  expect_call_error(rpc::CallError::Executed::kYes, {"'0.weight' has other sizes"}, [&] {
     remote->load_state({{"0.weight", torch::zeros({1})}});
   });
 }
@@ -223,7 +225,7 @@ TEST_F(RemoteModules, no_pass_is_kept_where_no_gradient_is_wanted) {
   EXPECT_EQ(num_kept_passes(), 1U);
   output.sum().backward();
   EXPECT_TRUE(leaf.grad().defined());
-  expect_call_error(rpc::Executed::kNo, {"no parameter", "requires a gradient"},
+  expect_call_error(rpc::CallError::Executed::kNo, {"no parameter", "requires a gradient"},
                     [&] { DistributedOptimizer(*trainer_, {remote}, SGD{.lr = 0.1}); });
 }
 
@@ -245,9 +247,9 @@ TEST_F(RemoteModules, others_create_modules_of_types_that_a_worker_serves) {
   const auto tail = create<Tail>(*trainer_, "owner", {.width = 3});
   EXPECT_EQ(tail->owner(), "owner");
   EXPECT_EQ(tail->forward(batch(1, 2, 3)).sizes(), at::IntArrayRef({2, 1}));
-  expect_call_error(rpc::Executed::kYes, {"a width of -1"},
+  expect_call_error(rpc::CallError::Executed::kYes, {"a width of -1"},
                     [&] { create<Tail>(*trainer_, "owner", {.width = -1}); });
-  expect_call_error(rpc::Executed::kNo, {"third", "has no handler"},
+  expect_call_error(rpc::CallError::Executed::kNo, {"third", "has no handler"},
                     [&] { create<Tail>(*trainer_, "third"); });
   // Another worker can only get a reference.
   const auto forged = trainer_->create<ServedModule>("owner");
@@ -268,7 +270,7 @@ TORCH_MODULE(Fails);
 TEST_F(RemoteModules, errors_of_forward_and_backward_say_where) {
   const auto remote = lend(Fails());
   const auto leaf = [](std::int64_t rows) { return torch::ones({rows, 4}).requires_grad_(); };
-  expect_call_error(rpc::Executed::kYes,
+  expect_call_error(rpc::CallError::Executed::kYes,
                     {"paceline.module.forward", "owner", "two rows are too few"},
                     [&] { remote->forward(leaf(2)); });
   try {
@@ -329,7 +331,8 @@ TEST_F(RemoteModules, deadlines_count) {
   const auto remote = lend(std::make_shared<SlowImpl>(may_end));
   remote->set_deadline(100ms);
   const at::Tensor leaf = torch::ones({2}).requires_grad_();
-  expect_call_error(rpc::Executed::kUnknown, {"owner", "deadline"}, [&] { remote->forward(leaf); });
+  expect_call_error(rpc::CallError::Executed::kUnknown, {"owner", "deadline"},
+                    [&] { remote->forward(leaf); });
   may_end = true;
   remote->set_deadline(20s);
   expect_equal(leaf.detach() * 2, remote->forward(leaf).detach());

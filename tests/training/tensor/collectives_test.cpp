@@ -8,6 +8,7 @@
 #include <ATen/ATen.h>
 
 #include "paceline/engine/collectives/group/object_collectives.h"
+#include "paceline/training/tensor/coalesced_collectives.h"
 #include "paceline/training/tensor/shaped_messages.h"
 
 #include "tests/harness/expect_error.h"
@@ -284,8 +285,8 @@ TEST(TensorCollectives, unequal_numbers_of_rows) {
     const std::int64_t own = rows[static_cast<std::size_t>(rank)];
     const auto exchanged = at::empty({3 * own, 4});
     const WorkPtr exchanging =
-        all_to_all_v(group, exchanged, whole, {own, own, own}, rows, {.async_op = true});
-    const auto again = all_to_all_v(group, whole, {own, own, own}, rows);
+        all_to_all_single(group, exchanged, whole, {own, own, own}, rows, {.async_op = true});
+    const auto again = all_to_all_single(group, whole, {own, own, own}, rows);
     exchanging->wait();
     EXPECT_TRUE(at::equal(exchanged, again));
     for (int from = 0; from < 3; ++from) {

@@ -9,6 +9,7 @@
 
 #include <ATen/ATen.h>
 
+#include "paceline/training/tensor/coalesced_collectives.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/tensor/shaped_messages.h"
 #include "paceline/training/tensor/tensor_call.h"
@@ -203,7 +204,7 @@ const std::vector<NamedCall>& tensor_calls() {
        }},
       {"all_to_all_v", kLogicalOrder, kNone,
        [](G g, T x) {
-         return Tensors{all_to_all_v(
+         return Tensors{all_to_all_single(
              g, x,
              g.rank() == 0 ? std::vector<std::int64_t>{3, 2} : std::vector<std::int64_t>{1, 2},
              g.rank() == 0 ? kRows : even)};
@@ -211,7 +212,7 @@ const std::vector<NamedCall>& tensor_calls() {
       {"all_to_all_v_async", kContiguous, kNone,
        [](G g, T x) {
          const at::Tensor own = at::empty(x.sizes());
-         wait_for(all_to_all_v(g, own, x, even, even, {.async_op = true}));
+         wait_for(all_to_all_single(g, own, x, even, even, {.async_op = true}));
          return Tensors{own};
        }},
       {"all_reduce_coalesced", kMemoryOrder, kBoth,

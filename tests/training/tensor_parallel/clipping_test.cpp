@@ -11,7 +11,7 @@
 #include <torch/torch.h>
 
 #include "paceline/planning/schedules/named_schedules.h"
-#include "paceline/training/autograd/parallel_branches.h"
+#include "paceline/training/autograd/branch_functions.h"
 #include "paceline/training/optim/clip_gradients.h"
 #include "paceline/training/optim/grad_scaler.h"
 #include "paceline/training/optim/rules/update_rules.h"
@@ -146,7 +146,7 @@ TEST(Clipping, a_pipeline_needs_the_model_group) {
                                   return {is_first ? at::tanh(y) : y};
                                 },
                                 .parameters = {weight}};
-      Pipeline pipeline(harness::borrowed(group), pipeline_schedule("1f1b", {kRanks, 2}), {stage});
+      Pipeline pipeline(harness::borrowed(group), pipeline_schedule("1f1b", kRanks, 2), {stage});
       optim::Adam optimizer({weight});
       if (is_told)
         optimizer.set_model_parts({.model = harness::borrowed(group), .layers = nullptr});

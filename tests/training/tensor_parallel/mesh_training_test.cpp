@@ -129,17 +129,16 @@ class MeshTraining {
         stages_(make_stages()),
         module_(models::one_module(stages_)),
         pipeline_(mesh_.group("pp"),
-                  pipeline_schedule(job.schedule, {job.size("pp"), 4, job.stages_per_rank}),
+                  pipeline_schedule(job.schedule, job.size("pp"), 4, job.stages_per_rank),
                   pipeline_stages()),
         tied_(*mesh_.group("pp"), tied_weights()),
         optimizer_(optimizer_of(job, module_->parameters())) {
     const bool counts_tied = mesh_.rank("pp") == 0;
-    optimizer_->set_model_parts(model_parts(
-        *module_, {.model = mesh_.sub_mesh({"pp", "tp"}).world(), .layers = mesh_.group("tp")},
-        counts_tied ? std::vector<at::Tensor>{} : tied_weights()));
+    optimizer_->set_model_parts(
+        model_parts(*module_, mesh_.sub_mesh({"pp", "tp"}).world(), mesh_.group("tp"),
+                    counts_tied ? std::vector<at::Tensor>{} : tied_weights()));
     PipelineGradientsOptions options{.replicas = mesh_.group("dp"), .tied = &tied_};
-    if (job.shard > 0)
-      options.shard = paceline::detail::sharded_options(*optimizer_, {.stage = job.shard}).shard;
+    options.shard.stage = job.shard;
     gradients_.emplace(
         pipeline_,
         [this](const Pipeline::Tensors& outputs, const data::Batch& part) {
@@ -176,7 +175,7 @@ class MeshTraining {
     const int count = job_.size("pp") * job_.stages_per_rank;
     std::vector<models::GptStage> stages;
     for (int stage = mesh_.rank("pp"); stage < count; stage += job_.size("pp")) {
-      const auto range = models::stage_range(four_blocks().layers, stage, count);
+      const auto range = models::BlockRange::of_stage(four_blocks().layers, stage, count);
       stages.push_back(seeded(6, [&] { return models::GptStage(four_blocks(), layers, range); }));
     }
     return stages;

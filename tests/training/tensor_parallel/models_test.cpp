@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 
 #include "paceline/engine/collectives/memory/one_copy.h"
+#include "paceline/training/autograd/regions.h"
 #include "paceline/training/models/bert.h"
 #include "paceline/training/models/gpt.h"
 #include "paceline/training/tensor/random.h"

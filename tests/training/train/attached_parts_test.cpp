@@ -20,6 +20,7 @@
 
 #include "paceline/training/models/linear.h"
 #include "paceline/training/optim/lr_scheduler.h"
+#include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/train/checkpoints/checkpointer.h"
 #include "paceline/training/train/checkpoints/read_checkpoint.h"
@@ -55,8 +56,7 @@ struct OwnLoop {
       : group(borrowed(of)),
         loader(std::make_shared<data::ImageSamples>(
                    small_dataset(),
-                   data::ImageSamplesOptions{.transform = {.crop_padding = 1, .random_flip = true},
-                                             .seed = 3}),
+                   data::ImageSamplesOptions{.crop_padding = 1, .random_flip = true, .seed = 3}),
                data::DistributedSampler(50, of.world_size(), of.rank(), {.seed = 3}),
                {.global_batch_size = 10}),
         model(SmallRun::make_model(of), group),
@@ -174,7 +174,7 @@ TEST_F(AttachedPartsTest, another_number_of_ranks_continues_with_all_parts) {
     Checkpointer checkpointer(loop.group, {.folder = folder_.path(), .resume = true});
     loop.attach_to(checkpointer);
     EXPECT_EQ(checkpointer.begin(), 5);
-    EXPECT_EQ(loop.loader.position(), (data::LoaderPosition{.epoch = 0, .consumed = 50}));
+    EXPECT_EQ(loop.loader.position(), (data::DataLoader::Position{.epoch = 0, .consumed = 50}));
     EXPECT_EQ(loop.patience.left, -2);
     EXPECT_EQ(loop.note, ".....");
     EXPECT_EQ(loop.seen[1].item<float>(), 5);
@@ -221,8 +221,8 @@ TEST_F(AttachedPartsTest, an_optimizer_of_paceline_with_its_schedule) {
     torch::manual_seed(1);
     torch::nn::Linear net(3, 2);
     optim::AdamW optimizer(net->parameters());
-    optimizer.shard(borrowed(group));
-    optim::StepLR schedule(optimizer, {.step_size = 2});
+    core_of(optimizer).shard(borrowed(group));
+    optim::StepLR schedule(optimizer, 2);
     Checkpointer checkpointer(borrowed(group), {.folder = folder_.path(), .resume = resume});
     checkpointer.attach("model", net);
     checkpointer.attach("optimizer", optimizer);

@@ -128,7 +128,7 @@ TEST_F(CheckpointerTest, a_damaged_run_is_not_saved) {
   for (const auto& [wanted, place] : rows) {
     const auto reports =
         on_two_ranks([&, &place = place](SmallRun& run, Checkpointer& checkpointer) {
-          optim::ExponentialMovingAverage average(run.optimizer.parameters(), {});
+          optim::ExponentialMovingAverage average(run.optimizer.parameters());
           checkpointer.attach({.average = &average, .reducer = &run.model.reducer()});
           run.train({.epochs = 1, .max_steps = 2});
           average.update();
@@ -153,7 +153,7 @@ TEST_F(CheckpointerTest, a_damaged_run_is_not_saved) {
 // The next step and pass must accept the restored state.
 TEST_F(CheckpointerTest, a_restored_run_is_not_taken_for_a_damaged_one) {
   on_two_ranks([](SmallRun& run, Checkpointer& checkpointer) {
-    optim::ExponentialMovingAverage average(run.optimizer.parameters(), {});
+    optim::ExponentialMovingAverage average(run.optimizer.parameters());
     checkpointer.attach({.average = &average, .reducer = &run.model.reducer()});
     run.train({.epochs = 1, .max_steps = 2});
     average.update();

@@ -87,7 +87,7 @@ struct LossKind {
   }
   // Null for a mean over samples.
   CountFunction count() const {
-    return is_padded ? targets_except(kIgnored, weights()) : CountFunction();
+    return is_padded ? CountedLoss::targets_except(kIgnored, weights()) : CountFunction();
   }
   at::Tensor summed_or_mean(const at::Tensor& logits, const at::Tensor& targets) const {
     return is_padded ? of(logits, targets, torch::kSum) : of(logits, targets, torch::kMean);
@@ -241,7 +241,7 @@ void expect_pipeline(const LossKind& kind, int replicas, std::int64_t micro) {
         },
         .parameters = stage == 0 ? net->first->parameters() : net->last->parameters()};
     optim::SGD optimizer(own.parameters, {.lr = 0.5});
-    Pipeline pipeline(stages, pipeline_schedule("1f1b", {2, 5}), {own});
+    Pipeline pipeline(stages, pipeline_schedule("1f1b", 2, 5), {own});
     PipelineGradients gradients(pipeline,
                                 [&](const Pipeline::Tensors& outputs, const data::Batch& part) {
                                   return kind.summed_or_mean(outputs[0], part.target);
@@ -289,7 +289,7 @@ TEST(CountedLoss, an_evaluation_counts_what_counts_once) {
                                      return kind.of(TokenNet(net)->forward(batch.data),
                                                     batch.target, torch::kSum);
                                    },
-                               .count = targets_except(kIgnored, kind.weights())};
+                               .count = CountedLoss::targets_except(kIgnored, kind.weights())};
         EXPECT_NEAR(evaluate_text(group, loader, loss).loss, wanted, 1e-5)
             << kind.name << ", " << ranks << " ranks";
       });
@@ -330,7 +330,7 @@ TEST(CountedLoss, a_loop_of_ones_own_takes_the_weight_of_its_batches) {
 TEST(CountedLoss, where_nothing_counts_nothing_is_learnt) {
   run_ranks_ok(2, [](ProcessGroup& group) {
     data::Batch batch{.data = at::zeros({2, 3}), .target = at::full({2, 3}, kIgnored, at::kLong)};
-    weigh_by_count(std::span(&batch, 1), targets_except(kIgnored), &group);
+    weigh_by_count(std::span(&batch, 1), CountedLoss::targets_except(kIgnored), &group);
     EXPECT_EQ(batch.weight, 0);
   });
 }

@@ -19,6 +19,7 @@
 #include "paceline/engine/core/bytes.h"
 #include "paceline/training/models/transformer_stage.h"
 #include "paceline/training/optim/lr_scheduler.h"
+#include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/tensor_parallel/tensor_parallel_layers.h"
 #include "paceline/training/train/checkpoints/checkpointer.h"
@@ -78,9 +79,10 @@ struct DividedRun {
     if (layout.pp == 1) {
       model = models::Gpt(options, layers).ptr();
     } else {
-      model = models::GptStage(options, layers,
-                               models::stage_range(options.layers, mesh.rank("pp"), layout.pp))
-                  .ptr();
+      model =
+          models::GptStage(options, layers,
+                           models::BlockRange::of_stage(options.layers, mesh.rank("pp"), layout.pp))
+              .ptr();
     }
     model->register_buffer("seen", at::full({3}, static_cast<double>(seed)));
     for (auto& parameter : model->parameters()) parameter.set_data(parameter.to(sizes.type));
@@ -90,12 +92,13 @@ struct DividedRun {
     optimizer.emplace(std::vector<optim::ParameterGroup<optim::AdamWOptions>>{
         {decayed, {.weight_decay = 0.1}}, {others, {}}});
     if (layout.stage > 0) {
-      optimizer->shard(mesh.group("dp"), {.node_shared = layout.stage == 3,
-                                          .unit_bytes = layout.stage > 1 ? std::size_t{4096} : 0,
-                                          .shard_across_hosts = layout.divides_hosts});
+      core_of(*optimizer)
+          .shard(mesh.group("dp"), {.node_shared = layout.stage == 3,
+                                    .unit_bytes = layout.stage > 1 ? std::size_t{4096} : 0,
+                                    .shard_across_hosts = layout.divides_hosts});
     }
     schedule.emplace(*optimizer, optim::CosineAnnealingLROptions{.T_max = 9});
-    average.emplace(optimizer->parameters(), optim::ExponentialMovingAverage::Options{});
+    average.emplace(optimizer->parameters());
     checkpointed = {&*schedule, &scaler, &*average};
   }
 
@@ -323,11 +326,11 @@ TEST_F(LayoutTest, the_weights_of_a_checkpoint_are_whole_and_averaged_for_any_di
       EXPECT_TRUE(found.contains(name) && at::equal(found.at(name), tensor)) << name;
   };
   for (; step > 0; --step) {
-    const auto weights = read_checkpoint(folder_.path(), {.step = step});
+    const auto weights = read_checkpoint(folder_.path(), step);
     EXPECT_EQ(weights.step, step);
     EXPECT_TRUE(weights.averaged);
     expect_equal(weights.weights, read_weights(averaged));
-    const auto plain = read_checkpoint(folder_.path(), {.step = step, .averaged = false});
+    const auto plain = read_checkpoint(folder_.path(), step, false);
     EXPECT_FALSE(plain.averaged);
     expect_equal(plain.weights, read_weights(last));
   }
@@ -347,12 +350,12 @@ TEST_F(LayoutTest, a_damaged_checkpoint_is_skipped_unless_its_step_is_asked_for)
   }
   EXPECT_EQ(read_checkpoint(folder_.path()).step, 1);
   try {
-    read_checkpoint(folder_.path(), {.step = 2});
+    read_checkpoint(folder_.path(), 2);
     ADD_FAILURE() << "it is damaged";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kCorrupt) << error.what();
   }
-  EXPECT_THROW(read_checkpoint(folder_.path(), {.step = 7}), Error) << "there is no step 7";
+  EXPECT_THROW(read_checkpoint(folder_.path(), 7), Error) << "there is no step 7";
 }
 
 // Twelve bytes for each parameter and four for the average, divided by the number of ranks that

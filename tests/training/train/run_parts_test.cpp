@@ -30,7 +30,7 @@ struct WholeRun {
   explicit WholeRun(ProcessGroup& group, std::int64_t steps = 12)
       : run({&group, [](auto*) {}}),
         schedule(run.optimizer, {.T_max = steps, .warmup_steps = 4}),
-        average(run.model->parameters(), {.decay = 0.9}) {}
+        average(run.model->parameters(), 0.9) {}
 
   RunParts parts() { return {&schedule, &scaler, &average}; }
 

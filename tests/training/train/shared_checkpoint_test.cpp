@@ -13,6 +13,7 @@
 #include <torch/torch.h>
 
 #include "paceline/engine/core/bytes.h"
+#include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/train/checkpoints/checkpointer.h"
 #include "paceline/training/train/run_parts.h"
@@ -93,7 +94,7 @@ Tensors tensors_of(const SharedSetting& setting,
         Net net(group.rank());
         const auto optimizer = make(setting.optimizer, net.values);
         if (setting.sharded)
-          optimizer->shard(borrowed(group), {.node_shared = setting.node_shared});
+          core_of(*optimizer).shard(borrowed(group), {.node_shared = setting.node_shared});
         Checkpointer checkpointer(borrowed(group),
                                   {.folder = folder.path(), .compare_replicas = !adjust});
         for (int step = 1; step <= 2; ++step) {
@@ -159,7 +160,7 @@ TEST(SharedCheckpoint, one_copy_of_the_parameters_goes_on_from_any) {
     const auto results = harness::run_process_ranks(world, [&](ProcessGroup& group) {
       OddNet net(group.rank());
       const auto optimizer = make("adam", net.values);
-      optimizer->shard(borrowed(group), {.node_shared = node_shared});
+      core_of(*optimizer).shard(borrowed(group), {.node_shared = node_shared});
       Checkpointer checkpointer(borrowed(group), {.folder = folder.path(), .resume = first > 1});
       EXPECT_EQ(checkpointer.begin(net, *optimizer, 0).has_value(), first > 1);
       take_steps(net, *optimizer, first, last);

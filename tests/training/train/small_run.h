@@ -8,6 +8,7 @@
 #include <torch/torch.h>
 
 #include "paceline/training/data/image_dataset.h"
+#include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/distributed_data_parallel.h"
 #include "paceline/training/tensor/random.h"
@@ -46,13 +47,12 @@ struct SmallRun {
       : group(std::move(process_group)),
         loader(std::make_shared<data::ImageSamples>(
                    small_dataset(),
-                   data::ImageSamplesOptions{.transform = {.crop_padding = 1, .random_flip = true},
-                                             .seed = 3}),
+                   data::ImageSamplesOptions{.crop_padding = 1, .random_flip = true, .seed = 3}),
                data::DistributedSampler(50, group->world_size(), group->rank(), {.seed = 3}),
                {.batch_size = 5, .logical_shards = logical_shards}),
         model(make_model(*group), group, {.logical_shards = logical_shards}),
         optimizer(model->parameters(), {.lr = 1e-2}) {
-    optimizer.shard(group);
+    core_of(optimizer).shard(group);
   }
 
   static std::shared_ptr<SmallNet> make_model(ProcessGroup& group) {

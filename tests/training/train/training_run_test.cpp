@@ -146,7 +146,7 @@ TEST(TrainingRun, keeps_the_best_weights_and_stops_early_also_after_a_restart) {
           for (const auto& [name, tensor] : weights_of(parts.run.model.module()))
             at_best[name] = tensor.detach().clone();
         }
-        return epoch.epochs_since_best() < 2 ? Next::kContinue : Next::kStop;
+        if (epoch.epochs_since_best() >= 2) epoch.stop();
       };
       TrainingRun run(parts.run.group, training,
                       {.epochs = resumes ? 9 : 2,
@@ -211,7 +211,8 @@ TEST(TrainingRun, a_stream_goes_on_in_the_middle_of_an_epoch_with_the_same_bits)
   for (int i = 0; i < 50; ++i) lines += fmt::format("{}\n", i);
   const auto stream = std::make_shared<data::LineFiles>(
       std::vector{folder.write("lines", lines)},
-      [images = small_dataset()](const data::StreamedRecord& line, std::int64_t /*epoch*/) {
+      [images = small_dataset()](const data::StreamedDataset::Record& line,
+                                 std::int64_t /*epoch*/) {
         const std::int64_t i = std::stoll(line.bytes);
         return data::Sample{images.images[i].to(at::kFloat) / 255, images.labels[i]};
       },
@@ -222,7 +223,7 @@ TEST(TrainingRun, a_stream_goes_on_in_the_middle_of_an_epoch_with_the_same_bits)
       Parts parts(group);
       Training training = parts.training();
       training.make_loader = [&](std::uint64_t) {
-        return std::make_unique<data::DataLoader>(stream, data::StreamShare{},
+        return std::make_unique<data::DataLoader>(stream, 1, 0,
                                                   data::DataLoaderOptions{.batch_size = 7});
       };
       TrainingRun run(group, training,
@@ -241,8 +242,7 @@ TEST(TrainingRun, a_stream_goes_on_in_the_middle_of_an_epoch_with_the_same_bits)
     Parts parts(group);
     Training training = parts.training();
     training.make_loader = [&](std::uint64_t) {
-      return std::make_unique<data::DataLoader>(stream, data::StreamShare{},
-                                                data::DataLoaderOptions{});
+      return std::make_unique<data::DataLoader>(stream, 1, 0, data::DataLoaderOptions{});
     };
     expect_error(ErrorCode::kInvalid, {folder.file("lines"), "set max_steps"},
                  [&] { TrainingRun(group, training, {.epochs = 2}); });
@@ -387,9 +387,10 @@ TEST(EvaluateText, is_the_mean_over_all_tokens_of_all_ranks_whatever_the_batches
         std::make_shared<data::TensorDataset>("rows", std::vector<at::Tensor>{rows, rows});
     data::DataLoader loader(dataset, data::evaluation_indices(5, 2, group.rank()),
                             {.batch_size = 2});
-    const auto found = evaluate_text(group, loader, over_all_targets([](const data::Batch& batch) {
-                                       return batch.target.to(torch::kDouble).mean();
-                                     }));
+    const auto found =
+        evaluate_text(group, loader, CountedLoss::over_all_targets([](const data::Batch& batch) {
+                        return batch.target.to(torch::kDouble).mean();
+                      }));
     EXPECT_DOUBLE_EQ(found.loss, 4.5);
     EXPECT_EQ(found.tokens, 10);
     EXPECT_DOUBLE_EQ(found.perplexity(), std::exp(4.5));

@@ -10,6 +10,7 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/log.h"
+#include "paceline/engine/store/prefix_store.h"
 #include "paceline/engine/store/store.h"
 
 namespace paceline {

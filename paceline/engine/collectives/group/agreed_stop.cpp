@@ -63,7 +63,7 @@ void restore(const std::vector<std::pair<int, struct sigaction>>& former) {
 
 }  // namespace
 
-AgreedStop::AgreedStop(AgreedStopOptions options) : options_(std::move(options)) {
+AgreedStop::AgreedStop(std::string file, const std::vector<int>& signals) : file_(std::move(file)) {
   check(!exists.exchange(true), "agreed stop: there is already one in this process");
   caught_signal = 0;
   for (auto& once : interrupted) once = false;
@@ -71,7 +71,7 @@ AgreedStop::AgreedStop(AgreedStopOptions options) : options_(std::move(options))
   action.sa_sigaction = note_signal;
   action.sa_flags = SA_RESTART | SA_SIGINFO;
   sigfillset(&action.sa_mask);
-  for (const int signal : options_.signals) {
+  for (const int signal : signals) {
     struct sigaction former {};
     if (signal == SIGINT && is_ignored(signal)) continue;
     if (::sigaction(signal, &action, &former) != 0) {
@@ -107,19 +107,19 @@ std::int32_t AgreedStop::seen_here(const ProcessGroup& group) {
 }
 
 bool AgreedStop::file_exists() {
-  if (options_.file.empty()) return false;
+  if (file_.empty()) return false;
   const auto now = Clock::now();
   if (now < next_look_) return false;
   next_look_ = now + kBetweenLooks;
-  return ::access(options_.file.c_str(), F_OK) == 0;
+  return ::access(file_.c_str(), F_OK) == 0;
 }
 
 void AgreedStop::agree(std::int32_t what, const ProcessGroup& group) {
-  reason_ = what == kFileRequest ? fmt::format("the file {}", options_.file) : name_of_signal(what);
-  const bool removes = group.rank() == 0 && !options_.file.empty();
-  if (removes && ::unlink(options_.file.c_str()) != 0 && errno != ENOENT) {
+  reason_ = what == kFileRequest ? fmt::format("the file {}", file_) : name_of_signal(what);
+  const bool removes = group.rank() == 0 && !file_.empty();
+  if (removes && ::unlink(file_.c_str()) != 0 && errno != ENOENT) {
     log::warning(fmt::format("{}; it will stop the continued job at once",
-                             system_error(options_.file + ": cannot remove").what()));
+                             system_error(file_ + ": cannot remove").what()));
   }
 }
 

@@ -32,18 +32,14 @@
 
 namespace paceline {
 
-struct AgreedStopOptions {
-  std::vector<int> signals = {SIGUSR1, SIGTERM, SIGINT};
-  // A file whose existence is also a request. Rank 0 checks for it at most ten times a second, and
-  // removes it once all ranks have agreed, so that it does not stop the continued job as well.
-  // Empty for none.
-  std::string file;
-};
-
 class AgreedStop {
  public:
-  // Error(kInvalid) if this process already has an AgreedStop, or if a signal cannot be caught.
-  explicit AgreedStop(AgreedStopOptions options = {});
+  // `file`: a file whose existence is also a request; empty for none. Rank 0 checks for it at most
+  // ten times a second, and removes it once all ranks have agreed, so that it does not stop the
+  // continued job as well. Error(kInvalid) if this process already has an AgreedStop, or if a
+  // signal cannot be caught.
+  explicit AgreedStop(std::string file = {},
+                      const std::vector<int>& signals = {SIGUSR1, SIGTERM, SIGINT});
   // Restores the previous handling of the signals.
   ~AgreedStop();
   AgreedStop(const AgreedStop&) = delete;
@@ -64,7 +60,7 @@ class AgreedStop {
   bool file_exists();
   void agree(std::int32_t what, const ProcessGroup& group);
 
-  const AgreedStopOptions options_;
+  const std::string file_;
   std::vector<std::pair<int, struct sigaction>> former_;
   Clock::time_point next_look_{};
   std::string reason_;

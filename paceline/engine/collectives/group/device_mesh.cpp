@@ -6,6 +6,7 @@
 
 #include <fmt/ranges.h>
 
+#include "paceline/engine/collectives/group/mesh_text.h"
 #include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error.h"
@@ -143,6 +144,8 @@ std::string to_string(const std::vector<MeshAxis>& axes) {
   for (const MeshAxis& axis : axes) parts.push_back(fmt::format("{}={}", axis.name, axis.size));
   return fmt::format("{}", fmt::join(parts, ","));
 }
+
+std::string DeviceMesh::describe() const { return describe_mesh(axes_, world_->hosts()); }
 
 std::string describe_mesh(const std::vector<MeshAxis>& axes, const Hosts& hosts) {
   require_axes(axes);

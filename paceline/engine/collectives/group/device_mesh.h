@@ -40,12 +40,6 @@ struct MeshAxis {
 std::vector<MeshAxis> parse_mesh(std::string_view text);
 std::string to_string(const std::vector<MeshAxis>& axes);
 
-// A drawing for people: a line for each group of the last axis, with its hosts, its positions on
-// the other axes and its ranks; then, for each axis, whether it stays within hosts; then a hint if
-// another order or size would keep the last axis within hosts. `hosts` are the hosts of the mesh's
-// ranks.
-std::string describe_mesh(const std::vector<MeshAxis>& axes, const Hosts& hosts);
-
 class DeviceMesh {
  public:
   // Collective. Error(kInvalid), on every rank, if the product of the sizes is not the group's
@@ -68,7 +62,10 @@ class DeviceMesh {
   // group for all its ranks, world().
   DeviceMesh sub_mesh(const std::vector<std::string>& axes) const;
 
-  std::string describe() const { return describe_mesh(axes_, world_->hosts()); }
+  // A drawing for people: a line for each group of the last axis, with its hosts, its positions on
+  // the other axes and its ranks; then, for each axis, whether it stays within hosts; then a hint
+  // if another order or size would keep the last axis within hosts.
+  std::string describe() const;
 
  private:
   DeviceMesh() = default;

@@ -85,7 +85,7 @@ EngineGroup::EngineGroup(Rendezvous rendezvous, std::string name, std::vector<in
                                              .link = options_.link,
                                              .planning = options_.planning,
                                              .timeout = std::min<std::chrono::milliseconds>(
-                                                 timeout(), kDefaultStoreTimeout),
+                                                 timeout(), Store::kDefaultTimeout),
                                              .look_after_parent = parent.look_after,
                                              .symmetric = symmetric_,
                                              .failures = failures_});

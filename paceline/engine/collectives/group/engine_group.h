@@ -59,7 +59,7 @@ class EngineGroup final : public ProcessGroup {
   std::string transport() const override { return members("transport").transport(); }
   const GroupOptions& options() const override { return options_; }
   std::chrono::milliseconds timeout() const override {
-    return options_.timeout.value_or(kDefaultGroupTimeout);
+    return options_.timeout.value_or(GroupOptions::kDefaultTimeout);
   }
   const Hosts& hosts() const override { return members("hosts").hosts(); }
   const std::shared_ptr<Timeline>& timeline() const override { return options_.timeline; }
@@ -85,7 +85,7 @@ class EngineGroup final : public ProcessGroup {
   WorkPtr start(const Call& call, const CallOptions& options = {}) override;
   // As run() of a kReceive; returns the sender's rank, as Work::source_rank() does.
   int recv(const Call& call, const CallOptions& options = {}) override;
-  using GroupOperations::recv;
+  using ProcessGroup::recv;
 
   // Visits the buffers of all ranks, which have the same type and count (call.h): each rank's body
   // works on its visited_block() of every buffer, in place for symmetric memory on one host,

@@ -15,12 +15,12 @@ namespace paceline {
 class FlightRecorder;
 class Timeline;
 
-// The default timeout, the same as PyTorch's; PACELINE_TIMEOUT sets another.
-inline constexpr std::chrono::milliseconds kDefaultGroupTimeout = std::chrono::minutes(30);
-
 struct GroupOptions {
+  // The default timeout, the same as PyTorch's; PACELINE_TIMEOUT sets another.
+  static constexpr std::chrono::milliseconds kDefaultTimeout = std::chrono::minutes(30);
+
   // How long an operation may take, at least 1 ms. If empty, PACELINE_TIMEOUT applies, or else
-  // kDefaultGroupTimeout; a group made from another group inherits its timeout.
+  // kDefaultTimeout; a group made from another group inherits its timeout.
   std::optional<std::chrono::milliseconds> timeout = {};
   LinkOptions link = {};
   PlanningOptions planning = {};

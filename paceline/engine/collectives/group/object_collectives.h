@@ -40,14 +40,8 @@ std::vector<std::string> all_gather_object(GroupRef group, const std::string& ob
 std::vector<std::string> gather_objects(GroupRef group, const std::string& object, int root,
                                         const ObjectOptions& options = {});
 
-// Functions that throw the error of one rank on all ranks of a group, so that no rank continues
-// alone. They take a few small collectives, so they are for rare events.
-
-// Collective. Throws root's error on every rank, if root has one.
-void throw_error_of(GroupRef group, int root, const std::optional<Error>& own);
-// Collective. Throws on every rank the error of the first rank that has one.
-void throw_first_error(GroupRef group, const std::optional<Error>& own);
-// Collective. Runs `action` on root only; its error is thrown on every rank.
+// Collective. Runs `action` on root only; its error is thrown on every rank, so that no rank
+// continues alone. It takes a few small collectives, so it is for rare events.
 void on_rank(int root, GroupRef group, const std::function<void()>& action);
 
 }  // namespace paceline

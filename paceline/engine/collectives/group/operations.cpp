@@ -1,8 +1,7 @@
 // The named operations of a group. Each only fills in a Call.
 
-#include "paceline/engine/collectives/group/operations.h"
-
 #include "paceline/engine/collectives/call.h"
+#include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/engine/core/check.h"
 
 namespace paceline {
@@ -15,7 +14,7 @@ CallOptions blocking(const CollectiveOptions& options, const char* what, const c
 
 }  // namespace
 
-WorkPtr GroupOperations::carry_out(const Call& call, const CollectiveOptions& options) {
+WorkPtr ProcessGroup::carry_out(const Call& call, const CollectiveOptions& options) {
   if (options.async_op) {
     return start(call, {.timeout = options.timeout, .keep_alive = options.keep_alive});
   }
@@ -23,60 +22,60 @@ WorkPtr GroupOperations::carry_out(const Call& call, const CollectiveOptions& op
   return nullptr;
 }
 
-WorkPtr GroupOperations::all_reduce(Buffer buffer, ReduceOp op, const CollectiveOptions& options) {
+WorkPtr ProcessGroup::all_reduce(Buffer buffer, ReduceOp op, const CollectiveOptions& options) {
   return carry_out({Op::kAllReduce, buffer, buffer, op}, options);
 }
 
-WorkPtr GroupOperations::all_reduce(Buffer output, ConstBuffer input, ReduceOp op,
-                                    const CollectiveOptions& options) {
+WorkPtr ProcessGroup::all_reduce(Buffer output, ConstBuffer input, ReduceOp op,
+                                 const CollectiveOptions& options) {
   return carry_out({Op::kAllReduce, input, output, op}, options);
 }
 
-WorkPtr GroupOperations::broadcast(Buffer buffer, int root, const CollectiveOptions& options) {
+WorkPtr ProcessGroup::broadcast(Buffer buffer, int root, const CollectiveOptions& options) {
   return carry_out({.op = Op::kBroadcast, .input = buffer, .output = buffer, .root = root},
                    options);
 }
 
-WorkPtr GroupOperations::reduce(Buffer buffer, int root, ReduceOp op,
-                                const CollectiveOptions& options) {
+WorkPtr ProcessGroup::reduce(Buffer buffer, int root, ReduceOp op,
+                             const CollectiveOptions& options) {
   return carry_out({Op::kReduce, buffer, buffer, op, {}, root}, options);
 }
 
-WorkPtr GroupOperations::all_gather(Buffer output, ConstBuffer input,
-                                    const CollectiveOptions& options) {
+WorkPtr ProcessGroup::all_gather(Buffer output, ConstBuffer input,
+                                 const CollectiveOptions& options) {
   return carry_out({Op::kAllGather, input, output}, options);
 }
 
-WorkPtr GroupOperations::gather(Buffer output, ConstBuffer input, int root,
-                                const CollectiveOptions& options) {
+WorkPtr ProcessGroup::gather(Buffer output, ConstBuffer input, int root,
+                             const CollectiveOptions& options) {
   return carry_out({.op = Op::kGather, .input = input, .output = output, .root = root}, options);
 }
 
-WorkPtr GroupOperations::scatter(Buffer output, ConstBuffer input, int root,
-                                 const CollectiveOptions& options) {
+WorkPtr ProcessGroup::scatter(Buffer output, ConstBuffer input, int root,
+                              const CollectiveOptions& options) {
   return carry_out({.op = Op::kScatter, .input = input, .output = output, .root = root}, options);
 }
 
-WorkPtr GroupOperations::reduce_scatter(Buffer output, ConstBuffer input, ReduceOp op,
-                                        const CollectiveOptions& options) {
+WorkPtr ProcessGroup::reduce_scatter(Buffer output, ConstBuffer input, ReduceOp op,
+                                     const CollectiveOptions& options) {
   return carry_out({Op::kReduceScatter, input, output, op}, options);
 }
 
-WorkPtr GroupOperations::all_to_all(Buffer output, ConstBuffer input,
-                                    const CollectiveOptions& options) {
+WorkPtr ProcessGroup::all_to_all(Buffer output, ConstBuffer input,
+                                 const CollectiveOptions& options) {
   return carry_out({Op::kAllToAll, input, output}, options);
 }
 
-WorkPtr GroupOperations::all_gather_v(Buffer output, ConstBuffer input,
-                                      std::span<const std::size_t> counts,
-                                      const CollectiveOptions& options) {
+WorkPtr ProcessGroup::all_gather_v(Buffer output, ConstBuffer input,
+                                   std::span<const std::size_t> counts,
+                                   const CollectiveOptions& options) {
   return carry_out({.op = Op::kAllGatherV, .input = input, .output = output, .counts = counts},
                    options);
 }
 
-WorkPtr GroupOperations::reduce_scatter_v(Buffer output, ConstBuffer input,
-                                          std::span<const std::size_t> counts, ReduceOp op,
-                                          const CollectiveOptions& options) {
+WorkPtr ProcessGroup::reduce_scatter_v(Buffer output, ConstBuffer input,
+                                       std::span<const std::size_t> counts, ReduceOp op,
+                                       const CollectiveOptions& options) {
   return carry_out({.op = Op::kReduceScatterV,
                     .input = input,
                     .output = output,
@@ -85,10 +84,10 @@ WorkPtr GroupOperations::reduce_scatter_v(Buffer output, ConstBuffer input,
                    options);
 }
 
-WorkPtr GroupOperations::all_to_all_v(Buffer output, ConstBuffer input,
-                                      std::span<const std::size_t> receive_counts,
-                                      std::span<const std::size_t> send_counts,
-                                      const CollectiveOptions& options) {
+WorkPtr ProcessGroup::all_to_all_v(Buffer output, ConstBuffer input,
+                                   std::span<const std::size_t> receive_counts,
+                                   std::span<const std::size_t> send_counts,
+                                   const CollectiveOptions& options) {
   return carry_out({.op = Op::kAllToAllV,
                     .input = input,
                     .output = output,
@@ -97,59 +96,59 @@ WorkPtr GroupOperations::all_to_all_v(Buffer output, ConstBuffer input,
                    options);
 }
 
-WorkPtr GroupOperations::all_reduce_coalesced(std::span<const Buffer> buffers, ReduceOp op,
-                                              const CollectiveOptions& options) {
+WorkPtr ProcessGroup::all_reduce_coalesced(std::span<const Buffer> buffers, ReduceOp op,
+                                           const CollectiveOptions& options) {
   return carry_out({.op = Op::kAllReduce, .reduce_op = op, .lists = BufferLists{{}, buffers}},
                    options);
 }
 
-WorkPtr GroupOperations::broadcast_coalesced(std::span<const Buffer> buffers, int root,
-                                             const CollectiveOptions& options) {
+WorkPtr ProcessGroup::broadcast_coalesced(std::span<const Buffer> buffers, int root,
+                                          const CollectiveOptions& options) {
   return carry_out({.op = Op::kBroadcast, .root = root, .lists = BufferLists{{}, buffers}},
                    options);
 }
 
-WorkPtr GroupOperations::all_gather_coalesced(std::span<const Buffer> outputs,
-                                              std::span<const ConstBuffer> inputs,
-                                              const CollectiveOptions& options) {
+WorkPtr ProcessGroup::all_gather_coalesced(std::span<const Buffer> outputs,
+                                           std::span<const ConstBuffer> inputs,
+                                           const CollectiveOptions& options) {
   return carry_out({.op = Op::kAllGather, .lists = BufferLists{inputs, outputs}}, options);
 }
 
-WorkPtr GroupOperations::reduce_scatter_coalesced(std::span<const Buffer> outputs,
-                                                  std::span<const ConstBuffer> inputs, ReduceOp op,
-                                                  const CollectiveOptions& options) {
+WorkPtr ProcessGroup::reduce_scatter_coalesced(std::span<const Buffer> outputs,
+                                               std::span<const ConstBuffer> inputs, ReduceOp op,
+                                               const CollectiveOptions& options) {
   return carry_out(
       {.op = Op::kReduceScatter, .reduce_op = op, .lists = BufferLists{inputs, outputs}}, options);
 }
 
-WorkPtr GroupOperations::barrier(const CollectiveOptions& options) {
+WorkPtr ProcessGroup::barrier(const CollectiveOptions& options) {
   return carry_out({.op = Op::kBarrier}, options);
 }
 
-void GroupOperations::monitored_barrier(std::chrono::milliseconds timeout) {
+void ProcessGroup::monitored_barrier(std::chrono::milliseconds timeout) {
   barrier({.timeout = timeout});
 }
 
-void GroupOperations::send(ConstBuffer buffer, int peer, std::uint32_t tag,
-                           const CollectiveOptions& options) {
+void ProcessGroup::send(ConstBuffer buffer, int peer, std::uint32_t tag,
+                        const CollectiveOptions& options) {
   run({.op = Op::kSend, .input = buffer, .peer = peer, .tag = tag},
       blocking(options, "send", "isend()"));
 }
 
-int GroupOperations::recv(Buffer buffer, int peer, std::uint32_t tag,
-                          const CollectiveOptions& options) {
+int ProcessGroup::recv(Buffer buffer, int peer, std::uint32_t tag,
+                       const CollectiveOptions& options) {
   return recv(Call{.op = Op::kReceive, .output = buffer, .peer = peer, .tag = tag},
               blocking(options, "recv", "irecv()"));
 }
 
-WorkPtr GroupOperations::isend(ConstBuffer buffer, int peer, std::uint32_t tag,
-                               const CollectiveOptions& options) {
+WorkPtr ProcessGroup::isend(ConstBuffer buffer, int peer, std::uint32_t tag,
+                            const CollectiveOptions& options) {
   return start({.op = Op::kSend, .input = buffer, .peer = peer, .tag = tag},
                {.timeout = options.timeout, .keep_alive = options.keep_alive});
 }
 
-WorkPtr GroupOperations::irecv(Buffer buffer, int peer, std::uint32_t tag,
-                               const CollectiveOptions& options) {
+WorkPtr ProcessGroup::irecv(Buffer buffer, int peer, std::uint32_t tag,
+                            const CollectiveOptions& options) {
   return start({.op = Op::kReceive, .output = buffer, .peer = peer, .tag = tag},
                {.timeout = options.timeout, .keep_alive = options.keep_alive});
 }

@@ -333,7 +333,7 @@ Rendezvous meet_part(const PartOfWorld& part, GroupOptions& group) {
                             .store = part.store};
   try {
     group = checked_options({options, part.group});
-    options.timeout = group.timeout.value_or(kDefaultGroupTimeout);
+    options.timeout = group.timeout.value_or(GroupOptions::kDefaultTimeout);
     return rendezvous(options);
   } catch (const Error& error) {
     throw said_of_part(part, error);

@@ -35,7 +35,8 @@ class Connection {
  public:
   // A frame of more than `max_message` bytes breaks the connection before memory is allocated for
   // it. With a cipher the connection is encrypted. `waits_in_receive` makes the socket blocking.
-  // `spin` is how long a receive() that may wait polls the shared memory before it sleeps.
+  // `spin` is how long a receive() that may wait polls the shared memory before it sleeps; 0: for a
+  // short time, as long as that helps.
   Connection(Fd socket, std::unique_ptr<Cipher> cipher, std::size_t max_message,
              bool waits_in_receive, std::chrono::nanoseconds spin = {});
   ~Connection();
@@ -79,6 +80,9 @@ class Connection {
   // As receive(), but reads until nothing is left. For a connection that the other end has closed:
   // the end may arrive together with the last bytes, without an event of its own.
   bool receive_to_the_end(Receiver& receiver);
+  // The receiving thread will look for bytes by itself before it waits again, with a deadline, so
+  // the other end need not ring until then. Without this call it rings for every new message.
+  void look_without_bell();
   // Only the receiving thread may call it.
   std::uint64_t bytes_received() const { return bytes_received_; }
 
@@ -103,6 +107,8 @@ class Connection {
   bool take_doorbells(const Deadline* deadline);
   bool receive_through_rings(Receiver& receiver, const Deadline* deadline);
   bool wait_for_data(const Deadline& deadline);
+  void spin_if_worthwhile(const Deadline& deadline);
+  bool spin(const Deadline& deadline, std::chrono::nanoseconds limit);
   void take_rings();
   std::span<std::byte> room_for_data();
   void consume_data(std::size_t count, Receiver& receiver);
@@ -129,7 +135,10 @@ class Connection {
   bool is_broken_ = false;
 
   // The members below belong to the receiving thread.
-  std::uint64_t bytes_received_ = 0, num_reads_ = 0;
+  std::uint64_t bytes_received_ = 0, num_reads_ = 0, num_frames_ = 0;
+  int misses_ = 0;  // short spins in a row that saw no data
+  int waits_since_trial_ = 0, trial_interval_ = 0;
+  bool comes_in_batches_ = false;              // the last wait brought several frames
   const std::unique_ptr<std::byte[]> buffer_;  // its pages are allocated on first use
   std::size_t buffered_ = 0;                   // bytes of an incomplete header in buffer_
   Frame frame_;                                // the frame whose message is being received

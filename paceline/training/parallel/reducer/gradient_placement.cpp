@@ -362,7 +362,8 @@ GradientBucket HookedPlacement::view_of(std::size_t bucket) const {
   return view;
 }
 
-std::string HookedPlacement::name_of(const GradientBucket& bucket, const HookTensor& kept) const {
+std::string HookedPlacement::name_of(const GradientBucket& bucket,
+                                     const CommunicationHook::KeptTensor& kept) const {
   const std::size_t parameter = buckets_.all[bucket.index].plan.parameters.at(kept.gradient);
   return kept.kind + "." + buckets_.parameters[parameter].name;
 }

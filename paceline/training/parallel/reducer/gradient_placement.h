@@ -169,7 +169,8 @@ class HookedPlacement : public GradientPlacement {
 
  private:
   GradientBucket view_of(std::size_t bucket) const;
-  std::string name_of(const GradientBucket& bucket, const HookTensor& kept) const;
+  std::string name_of(const GradientBucket& bucket,
+                      const CommunicationHook::KeptTensor& kept) const;
   std::vector<std::size_t> kept_order() const;
   void restore_kept(const std::vector<GradientBucket>& views);
   void start_round(std::size_t bucket);

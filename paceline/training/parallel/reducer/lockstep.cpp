@@ -97,7 +97,7 @@ UnevenInputs::Others UnevenInputs::announce(Doing own) {
   }
   others.first_active = first_active_;
   others.divisor =
-      options_.divide_by_initial_world_size ? group_->world_size() : std::max(others.num_active, 1);
+      rules_.divide_by_initial_world_size ? group_->world_size() : std::max(others.num_active, 1);
   return others;
 }
 
@@ -117,7 +117,7 @@ void UnevenInputs::require_same(const std::vector<std::int8_t>& all) const {
           group_->self(), first, kNames[static_cast<std::size_t>(all[first])], rank,
           kNames[static_cast<std::size_t>(all[rank])]);
   }
-  check(!options_.throw_on_early_termination || ended.empty() || first == all.size(),
+  check(!rules_.throw_on_early_termination || ended.empty() || first == all.size(),
         "{}: join: the inputs of rank {} have ended, and other ranks have more "
         "(throw_on_early_termination)",
         group_->self(), fmt::join(ended, " and "));

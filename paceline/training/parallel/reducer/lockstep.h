@@ -13,7 +13,7 @@
 #include "paceline/engine/collectives/collective.h"
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/engine/core/error.h"
-#include "paceline/training/parallel/join_options.h"
+#include "paceline/training/parallel/join_rules.h"
 
 namespace paceline {
 
@@ -91,8 +91,8 @@ class UnevenInputs {
     std::int64_t divisor = 1;
   };
 
-  UnevenInputs(std::shared_ptr<ProcessGroup> group, const JoinOptions& options)
-      : group_(std::move(group)), options_(options) {}
+  UnevenInputs(std::shared_ptr<ProcessGroup> group, const detail::JoinRules& rules)
+      : group_(std::move(group)), rules_(rules) {}
 
   // Collective. Error(kInvalid), on every rank, when ranks with inputs announce different actions,
   // or when a rank's inputs have ended and throw_on_early_termination is set.
@@ -102,7 +102,7 @@ class UnevenInputs {
   void require_same(const std::vector<std::int8_t>& all) const;
 
   const std::shared_ptr<ProcessGroup> group_;  // shared with the model
-  const JoinOptions options_;
+  const detail::JoinRules rules_;
   int first_active_ = 0;
 };
 

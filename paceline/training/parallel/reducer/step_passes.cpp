@@ -9,6 +9,7 @@
 #include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/training/tensor/compute_settings.h"
+#include "paceline/training/tensor/settled_threads.h"
 
 namespace paceline {
 
@@ -44,7 +45,7 @@ void StepPasses::require_place() const {
        "{}: with {} logical shards a step is {} backward passes on each of {} ranks, and the "
        "last one averages; this is pass {} of a step, and it {}. Take batches from a DataLoader "
        "with as many logical shards, and call set_synchronize(batch.ends_step) before the forward "
-       "pass, as train::run_loop() does",
+       "pass, as train::TrainingRun does",
        group_.self(), logical_shards_, own_count_, group_.world_size(), num_done_ + 1,
        synchronize_ ? "averages" : "does not");
 }

@@ -35,9 +35,11 @@ void with_archive(const std::string& name, const char* what, const Action& actio
 
 }  // namespace
 
-std::string to_bytes(const optim::Metadata& words) { return json_text(nlohmann::json(words)); }
+std::string detail::to_bytes(const optim::Metadata& words) {
+  return json_text(nlohmann::json(words));
+}
 
-optim::Metadata words_in(const std::string& bytes) {
+optim::Metadata detail::words_in(const std::string& bytes) {
   return parse_json(bytes).get<optim::Metadata>();
 }
 
@@ -63,28 +65,28 @@ AttachedState state_of(const std::string& name, torch::optim::Optimizer& optimiz
 AttachedState state_of(const std::string& name, data::DataLoader& loader) {
   return {name, kLoader,
           [&loader] {
-            const data::LoaderPosition position = loader.position();
-            return to_bytes({{"epoch", optim::to_word(position.epoch)},
-                             {"consumed", optim::to_word(position.consumed)}});
+            const data::DataLoader::Position position = loader.position();
+            return detail::to_bytes({{"epoch", optim::to_word(position.epoch)},
+                                     {"consumed", optim::to_word(position.consumed)}});
           },
           [&loader, name](const std::string& bytes) {
-            const optim::Metadata words = words_in(bytes);
+            const optim::Metadata words = detail::words_in(bytes);
             loader.set_position({.epoch = optim::count_in(words, "epoch", name),
                                  .consumed = optim::count_in(words, "consumed", name)});
           }};
 }
 
 AttachedState state_of(const std::string& name, double& value) {
-  return {name, kNumber, [&value] { return to_bytes(one_word(optim::to_word(value))); },
+  return {name, kNumber, [&value] { return detail::to_bytes(one_word(optim::to_word(value))); },
           [&value, name](const std::string& bytes) {
-            value = optim::number_in(words_in(bytes), "value", name);
+            value = optim::number_in(detail::words_in(bytes), "value", name);
           }};
 }
 
 AttachedState state_of(const std::string& name, std::int64_t& value) {
-  return {name, kCount, [&value] { return to_bytes(one_word(optim::to_word(value))); },
+  return {name, kCount, [&value] { return detail::to_bytes(one_word(optim::to_word(value))); },
           [&value, name](const std::string& bytes) {
-            value = optim::count_in(words_in(bytes), "value", name);
+            value = optim::count_in(detail::words_in(bytes), "value", name);
           }};
 }
 

@@ -54,14 +54,18 @@ AttachedState state_of(const std::string& name, std::string& value);
 // A defined tensor of the same sizes gets the saved values; otherwise it is replaced.
 AttachedState state_of(const std::string& name, at::Tensor& value);
 
+namespace detail {
+
 // Convert words to bytes and back.
 std::string to_bytes(const optim::Metadata& words);
 optim::Metadata words_in(const std::string& bytes);
 
+}  // namespace detail
+
 template <Stateful T>
 AttachedState state_of(const std::string& name, T& object) {
-  return {name, "state", [&object] { return to_bytes(object.state()); },
-          [&object](const std::string& bytes) { object.set_state(words_in(bytes)); }};
+  return {name, "state", [&object] { return detail::to_bytes(object.state()); },
+          [&object](const std::string& bytes) { object.set_state(detail::words_in(bytes)); }};
 }
 
 // Any other number is saved as one of the two types above.

@@ -30,7 +30,7 @@ struct CheckpointOptions {
   bool resume = false;            // begin() continues the state that it finds
   bool resume_other_run = false;  // even if the newest checkpoint belongs to a run that is not the
                                   // directory's; that run then becomes the directory's
-  std::string stop_file = {};     // RunCheckpoints: AgreedStopOptions::file
+  std::string stop_file = {};     // RunCheckpoints: the file of AgreedStop
 };
 
 }  // namespace paceline::train

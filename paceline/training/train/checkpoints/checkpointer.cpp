@@ -216,7 +216,7 @@ RunCheckpoints::RunCheckpoints(std::shared_ptr<ProcessGroup> group, CheckpointOp
 
 std::optional<RestoredRun> RunCheckpoints::begin(const RunParts& parts, std::uint64_t seed) {
   checkpointer_->attach(parts);
-  stop_.emplace(AgreedStopOptions{.file = options_.stop_file});
+  stop_.emplace(options_.stop_file);
   auto restored = checkpointer_->begin(module_, optimizer_, seed);
   if (restored && !restored->from_memory) saved_step_ = restored->state.step;
   return restored;

@@ -10,6 +10,7 @@
 #include <ATen/ATen.h>
 
 #include "paceline/engine/collectives/group/object_collectives.h"
+#include "paceline/engine/collectives/group/shared_error.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/log.h"
 #include "paceline/training/optim/optimizer_core.h"

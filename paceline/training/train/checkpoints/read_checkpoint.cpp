@@ -65,18 +65,18 @@ CheckpointWeights read_step(const CheckpointDirectory& from, std::int64_t step, 
 
 }  // namespace
 
-CheckpointWeights read_checkpoint(const std::string& directory,
-                                  const ReadCheckpointOptions& options) {
+CheckpointWeights read_checkpoint(const std::string& directory, std::optional<std::int64_t> wanted,
+                                  bool averaged) {
   const CheckpointDirectory from(directory, {.read_only = true});
-  if (options.step) {
-    from.require_step(*options.step);
-    return read_step(from, *options.step, options.averaged);
+  if (wanted) {
+    from.require_step(*wanted);
+    return read_step(from, *wanted, averaged);
   }
   const auto steps = from.list();
   check(!steps.empty(), "{}: there is no checkpoint in this directory", directory);
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
     try {
-      return read_step(from, *step, options.averaged);
+      return read_step(from, *step, averaged);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kCorrupt) throw;
       log::warning(fmt::format("{}: the checkpoint of step {} is skipped: {}", directory, *step,

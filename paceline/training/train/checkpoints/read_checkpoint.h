@@ -19,14 +19,6 @@
 
 namespace paceline::train {
 
-struct ReadCheckpointOptions {
-  // The checkpoint of this step; nullopt: the newest one that is not damaged.
-  std::optional<std::int64_t> step = {};
-  // Takes the average of the weights (ExponentialMovingAverage) if the checkpoint has one, rounded
-  // to the parameters' types. false: the weights of the last step.
-  bool averaged = true;
-};
-
 struct CheckpointWeights {
   std::int64_t step = 0;
   // Parameters and buffers by their names in the module, on the CPU and contiguous; no other tensor
@@ -35,11 +27,15 @@ struct CheckpointWeights {
   bool averaged = false;  // whether `weights` has the averaged parameters
 };
 
-// Reads the weights of a checkpoint in a directory. Every byte that is read is checked. A damaged
+// Reads the weights of a checkpoint in a directory: of this `step`, or of the newest one that is
+// not damaged. With `averaged` it takes the average of the weights (ExponentialMovingAverage) if
+// the checkpoint has one, rounded to the parameters' types; otherwise the weights of the last step.
+//
+// Every byte that is read is checked. A damaged
 // checkpoint is skipped with a warning if `step` is nullopt. Not collective: each rank that calls
 // it reads all tensors. Error(kInvalid) when the directory has no checkpoint, has none of this
 // step, or when the checkpoint has no tensor of a model; kCorrupt when no checkpoint is undamaged.
 CheckpointWeights read_checkpoint(const std::string& directory,
-                                  const ReadCheckpointOptions& options = {});
+                                  std::optional<std::int64_t> step = {}, bool averaged = true);
 
 }  // namespace paceline::train

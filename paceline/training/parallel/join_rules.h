@@ -1,12 +1,12 @@
 #pragma once
 
-// The options of join().
+// The rules of join() (join.h).
 //
 // Thread safety: a value.
 
-namespace paceline {
+namespace paceline::detail {
 
-struct JoinOptions {
+struct JoinRules {
   // An average divides by the number of all ranks; false: by the number of ranks with inputs.
   bool divide_by_initial_world_size = true;
   // When the inputs of one rank end, every rank throws Error(kInvalid); for loops that have other
@@ -14,4 +14,4 @@ struct JoinOptions {
   bool throw_on_early_termination = false;
 };
 
-}  // namespace paceline
+}  // namespace paceline::detail
