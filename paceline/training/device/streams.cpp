@@ -42,6 +42,34 @@ c10::Device with_index(c10::Device device) {
   return device.has_index() ? device : interface_of(device).getDevice();
 }
 
+c10::Device choose_device(const std::string& name, int local_rank) {
+  if (name == "cpu") return c10::kCPU;
+  const bool is_numbered = name.starts_with("cuda:") && name.size() > 5 && name.size() < 9 &&
+                           name.find_first_not_of("0123456789", 5) == std::string::npos;
+  check(name == "cuda" || is_numbered, "unknown device '{}'; choose cpu, cuda or cuda:N", name);
+  if (!knows_device_type(c10::kCUDA)) {
+    fail(ErrorCode::kUnsupported,
+         "device {}: the LibTorch of this program was built without CUDA; build with one that has "
+         "it "
+         "(-DPACELINE_LIBTORCH_WHEEL=...), or choose cpu",
+         name);
+  }
+  const int count = num_cuda_devices();
+  check(
+      count > 0,
+      "device {}: this process sees no CUDA device; check nvidia-smi and CUDA_VISIBLE_DEVICES, or "
+      "choose cpu",
+      name);
+  const int index = is_numbered ? std::stoi(name.substr(5)) : local_rank % count;
+  check(index < count, "device {}: this process sees {} CUDA devices, numbered from 0", name,
+        count);
+  return {c10::kCUDA, static_cast<c10::DeviceIndex>(index)};
+}
+
+void set_current_device(c10::Device device) {
+  if (!device.is_cpu()) interface_of(device).setDevice(device);
+}
+
 c10::Stream current_stream_of(c10::Device device) {
   return interface_of(device).getStream(with_index(device));
 }

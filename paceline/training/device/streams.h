@@ -30,6 +30,14 @@ int num_cuda_devices();
 // LibTorch does not support such devices.
 c10::Device with_index(c10::Device device);
 
+// Returns the device that a user names: "cpu", "cuda:1", or "cuda", which is the device with the
+// number `local_rank` of those that this process can see, counted again from 0 if there are fewer
+// devices than ranks. So a process that sees one device gets it. Error(kInvalid) for any other text
+// and for a device that does not exist; kUnsupported if LibTorch was built without CUDA.
+c10::Device choose_device(const std::string& name, int local_rank);
+// Makes it the calling thread's current device. Does nothing for the CPU.
+void set_current_device(c10::Device device);
+
 c10::Stream current_stream_of(c10::Device device);
 
 // The streams on which this library queues its own work, beside the program's streams: one of each

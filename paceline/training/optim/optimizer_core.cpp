@@ -150,6 +150,12 @@ void OptimizerCore::shard(std::shared_ptr<ProcessGroup> group, const ShardOption
         "{}: shard_across_hosts needs one copy a host and units of gradients: set node_shared and "
         "unit_bytes too",
         group->self());
+  if (options.node_shared && is_on_device()) {
+    fail(ErrorCode::kUnsupported,
+         "{}: the parameters are on {}; one copy a host (stage 3 of fully_shard) is for parameters "
+         "in host memory: take stage 2",
+         group->self(), parameters().front().device().str());
+  }
   const at::NoGradGuard no_grad;
   if (divides_gradients) {
     gradient_divider_ = std::make_shared<bool>();

@@ -281,6 +281,15 @@ Pipeline::Pipeline(std::shared_ptr<ProcessGroup> group, PipelineSchedule schedul
         "{}: the schedule {} is for {} ranks; group {} has {}", group_->self(), schedule_.name,
         schedule_.num_ranks(), group_->name(), group_->world_size());
   require_own_stages();
+  for (const PipelineStage& stage : stages_) {
+    for (const at::Tensor& parameter : stage.parameters) {
+      if (parameter.is_cpu()) continue;
+      fail(ErrorCode::kUnsupported,
+           "{}: a stage has parameters on {}; a pipeline works on the CPU. For CUDA devices take "
+           "DistributedDataParallel or tensor parallelism",
+           group_->self(), parameter.device().str());
+    }
+  }
   if (group_->world_size() == 1) return;
   const ModelShare share{fmt::format("a stage of a pipeline of {} ranks", group_->world_size())};
   for (const PipelineStage& stage : stages_) note_model_share(stage.parameters, share);
