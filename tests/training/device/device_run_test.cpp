@@ -27,9 +27,12 @@ std::shared_ptr<ProcessGroup> borrowed(ProcessGroup& group) {
   return {&group, [](ProcessGroup*) {}};
 }
 
-torch::nn::Sequential make_net() {
+using Net = torch::nn::Sequential;
+using Tensors = PipelineStage::Tensors;
+
+Net make_net() {
   torch::manual_seed(5);
-  return {torch::nn::Linear(8, 40), torch::nn::ReLU(), torch::nn::Linear(40, 4)};
+  return Net(torch::nn::Linear(8, 40), torch::nn::ReLU(), torch::nn::Linear(40, 4));
 }
 
 // ---- the loader
@@ -87,45 +90,52 @@ TEST(DeviceSnapshot, has_the_values_at_the_time_of_the_copy) {
   }
 }
 
+// Takes a step with an input that depends on `seed` only.
+void train_once(Net& net, optim::Optimizer& optimizer, std::uint64_t seed) {
+  torch::manual_seed(seed);
+  const at::Tensor input = torch::randn({4, 8}).to(net->parameters().front().device());
+  optimizer.zero_grad();
+  net->forward(input).square().mean().backward();
+  optimizer.step();
+}
+
+std::vector<at::Tensor> values_of(Net& net) {
+  std::vector<at::Tensor> values;
+  for (const at::Tensor& one : net->parameters()) values.push_back(one.detach().cpu());
+  return values;
+}
+
+void expect_close(const std::vector<at::Tensor>& found, const std::vector<at::Tensor>& expected) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (std::size_t i = 0; i < found.size(); ++i)
+    EXPECT_TRUE(torch::allclose(found[i], expected[i], 1e-4, 1e-5)) << "tensor " << i;
+}
+
 TEST(DeviceCheckpoint, continues_on_the_device_and_on_the_cpu) {
   const FreshDirectory folder;
   run_on_devices(2, [&](ProcessGroup& group, c10::Device device) {
-    const auto train = [&](torch::nn::Sequential& net, optim::Optimizer& optimizer, int seed) {
-      torch::manual_seed(seed);
-      const at::Tensor input = torch::randn({4, 8}).to(net->parameters().front().device());
-      net->zero_grad();
-      net->forward(input).square().mean().backward();
-      optimizer.step();
-    };
-    const auto values_of = [](torch::nn::Sequential& net) {
-      std::vector<at::Tensor> values;
-      for (const at::Tensor& one : net->parameters()) values.push_back(one.detach().cpu());
-      return values;
-    };
-    auto net = make_net();
+    Net net = make_net();
     net->to(device);
     optim::AdamW optimizer(net->parameters(), {.lr = 0.01});
     train::Checkpointer saver(borrowed(group), {.folder = folder.file("run")});
-    EXPECT_FALSE(saver.begin(*net, optimizer, 1).has_value());
-    train(net, optimizer, 1);
-    train::TrainingState state;
-    state.step = 1;
-    EXPECT_TRUE(saver.save(state, *net, optimizer));
-    train(net, optimizer, 2);  // while the checkpoint is being written
+    saver.attach("model", net);
+    saver.attach("optimizer", optimizer);
+    EXPECT_EQ(saver.begin(), 0);
+    train_once(net, optimizer, 1);
+    EXPECT_TRUE(saver.save(1));
+    train_once(net, optimizer, 2);  // while the checkpoint is being written
     EXPECT_TRUE(saver.finish());
     const auto expected = values_of(net);
     for (const c10::Device next : {device, c10::Device(c10::kCPU)}) {
-      auto restored = make_net();
+      Net restored = make_net();
       restored->to(next);
       optim::AdamW again(restored->parameters(), {.lr = 0.01});
       train::Checkpointer loader(borrowed(group), {.folder = folder.file("run"), .resume = true});
-      const auto run = loader.begin(*restored, again, 1);
-      ASSERT_TRUE(run.has_value());
-      EXPECT_EQ(run->state.step, 1);
-      train(restored, again, 2);
-      const auto found = values_of(restored);
-      for (std::size_t i = 0; i < found.size(); ++i)
-        EXPECT_TRUE(torch::allclose(found[i], expected[i], 1e-5, 1e-6)) << next << i;
+      loader.attach("model", restored);
+      loader.attach("optimizer", again);
+      EXPECT_EQ(loader.begin(), 1);
+      train_once(restored, again, 2);
+      expect_close(values_of(restored), expected);
     }
   });
 }
@@ -135,27 +145,21 @@ TEST(DeviceCheckpoint, continues_on_the_device_and_on_the_cpu) {
 void expect_sharded_parity(int stage) {
   run_on_devices(2, [&](ProcessGroup& group, c10::Device device) {
     const auto train = [&](c10::Device where) {
-      auto net = make_net();
+      Net net = make_net();
       net->to(where);
       optim::AdamW optimizer(net->parameters(), {.lr = 0.01});
-      DistributedDataParallel model(net.ptr(), borrowed(group),
-                                    sharded_options(optimizer, {.stage = stage}));
+      auto model = fully_shard(net, borrowed(group), optimizer, {.stage = stage});
       for (int step = 0; step < 3; ++step) {
         torch::manual_seed(10 * step + group.rank());
         const at::Tensor input = torch::randn({4, 8}).to(where);
-        model.zero_grad();
-        model.forward(input).square().mean().backward();
-        const double norm = optim::clip_grad_norm(optimizer, 0.1);
-        EXPECT_GT(norm, 0);
+        optimizer.zero_grad();
+        model->forward(input).square().mean().backward();
+        EXPECT_GT(optim::clip_grad_norm(optimizer, 0.1), 0);
         optimizer.step();
       }
-      std::vector<at::Tensor> values;
-      for (const at::Tensor& one : net->parameters()) values.push_back(one.detach().cpu());
-      return values;
+      return values_of(net);
     };
-    const auto host = train(c10::kCPU), on_device = train(device);
-    for (std::size_t i = 0; i < host.size(); ++i)
-      EXPECT_TRUE(torch::allclose(host[i], on_device[i], 1e-4, 1e-5)) << i;
+    expect_close(train(device), train(c10::kCPU));
   });
 }
 
@@ -164,13 +168,11 @@ TEST(DeviceFullyShard, divides_the_gradients_as_on_the_cpu) { expect_sharded_par
 
 TEST(DeviceFullyShard, refuses_one_copy_a_host) {
   run_on_devices(2, [](ProcessGroup& group, c10::Device device) {
-    auto net = make_net();
+    Net net = make_net();
     net->to(device);
     optim::AdamW optimizer(net->parameters());
-    expect_error(ErrorCode::kUnsupported, {"the parameters are on cuda:", "take stage 2"}, [&] {
-      DistributedDataParallel model(net.ptr(), borrowed(group),
-                                    sharded_options(optimizer, {.stage = 3}));
-    });
+    expect_error(ErrorCode::kUnsupported, {"the parameters are on cuda:", "take stage 2"},
+                 [&] { fully_shard(net, borrowed(group), optimizer, {.stage = 3}); });
   });
 }
 
@@ -193,26 +195,58 @@ TEST(DeviceTensorParallel, computes_as_on_the_cpu) {
       for (const at::Tensor& one : second->parameters()) all.push_back(one.grad().cpu());
       return all;
     };
-    const auto host = outcome(c10::kCPU), on_device = outcome(device);
-    for (std::size_t i = 0; i < host.size(); ++i)
-      EXPECT_TRUE(torch::allclose(host[i], on_device[i], 1e-4, 1e-5)) << i;
+    expect_close(outcome(device), outcome(c10::kCPU));
   });
 }
 
-// ---- what is not available, and the choice of a device
+// ---- pipelines
 
-TEST(DevicePipeline, is_refused) {
-  run_on_devices(2, [](ProcessGroup& group, c10::Device device) {
-    torch::nn::Linear layer(4, 4);
-    layer->to(device);
-    expect_error(ErrorCode::kUnsupported, {"a stage has parameters on cuda:", "works on the CPU"},
-                 [&] {
-                   Pipeline pipeline(borrowed(group),
-                                     pipeline::gpipe({.num_ranks = 2, .num_micro_batches = 2}),
-                                     {make_stage(group.rank(), layer)});
-                 });
+TEST(DevicePipeline, computes_as_on_the_cpu) {
+  for (const std::string name : {"gpipe", "1f1b", "interleaved-1f1b", "zero-bubble"}) {
+    run_on_devices(2, [&](ProcessGroup& group, c10::Device device) {
+      const auto outcome = [&](c10::Device where) {
+        const auto schedule = pipeline_schedule(name, 2, 4, name == "interleaved-1f1b" ? 2 : 1);
+        std::vector<Net> layers;
+        std::vector<PipelineStage> stages;
+        for (int stage = 0; stage < schedule.num_stages(); ++stage) {
+          torch::manual_seed(20 + static_cast<std::uint64_t>(stage));
+          Net layer(torch::nn::Linear(6, 6), torch::nn::Tanh());
+          if (schedule.rank_of_stage[static_cast<std::size_t>(stage)] != group.rank()) continue;
+          layer->to(where);
+          layers.push_back(layer);
+          stages.push_back(make_stage(stage, layer));
+        }
+        Pipeline pipeline(borrowed(group), schedule, stages);
+        torch::manual_seed(30);
+        const at::Tensor batch = torch::randn({8, 6}).to(where);
+        const at::Tensor target = torch::randn({2, 6}).to(where);
+        const auto result = pipeline.step(
+            pipeline.has_first_stage() ? split_micro_batches(batch, 4) : std::vector<Tensors>{},
+            [&](const Tensors& outputs, int) { return torch::mse_loss(outputs[0], target); });
+        Tensors all;
+        for (const at::Tensor& loss : result.losses) all.push_back(loss.cpu());
+        for (Net& layer : layers) {
+          for (const at::Tensor& one : layer->parameters()) all.push_back(one.grad().cpu());
+        }
+        return all;
+      };
+      expect_close(outcome(device), outcome(c10::kCPU));
+    });
+  }
+}
+
+TEST(DevicePipeline, refuses_stages_on_two_devices) {
+  run_on_devices(1, [](ProcessGroup& group, c10::Device device) {
+    torch::nn::Linear first(4, 4), second(4, 4);
+    second->to(device);
+    expect_error(ErrorCode::kInvalid, {"parameters on cpu and on cuda:1", "to one device"}, [&] {
+      Pipeline pipeline(borrowed(group), pipeline_schedule("interleaved-1f1b", 1, 2, 2),
+                        {make_stage(0, first), make_stage(1, second)});
+    });
   });
 }
+
+// ---- the choice of a device
 
 TEST(DeviceChoice, is_the_local_ranks_device) {
   EXPECT_EQ(choose_device("cpu", 3), c10::Device(c10::kCPU));
