@@ -148,7 +148,7 @@ TEST(DeviceDataParallel, compresses_gradients) {
 TEST(DeviceDataParallel, reads_gradients_that_several_streams_have_made) {
   expect_parity([](auto& model, const at::Tensor& input, int) {
     if (input.is_cpu()) return plain_step(model, input, 0);
-    const c10::Stream side = side_stream(input.device(), SideStream::kGather);
+    const c10::Stream side = side_stream(input.device(), SideStream::kToDevice);
     const c10::Stream own = current_stream_of(input.device());
     StreamEvent::after(own).block(side);
     at::Tensor loss;

@@ -13,7 +13,7 @@
 #include "paceline/training/parallel/fully_shard.h"
 #include "paceline/training/pipeline/pipeline.h"
 #include "paceline/training/tensor/random.h"
-#include "paceline/training/tensor_parallel/tensor_parallel_layers.h"
+#include "paceline/training/tensor_parallel/parallel_linear.h"
 #include "paceline/training/train/checkpoints/checkpointer.h"
 
 #include "tests/harness/expect_error.h"
@@ -27,12 +27,12 @@ std::shared_ptr<ProcessGroup> borrowed(ProcessGroup& group) {
   return {&group, [](ProcessGroup*) {}};
 }
 
-using Net = torch::nn::Sequential;
+using Mlp = torch::nn::Sequential;
 using Tensors = PipelineStage::Tensors;
 
-Net make_net() {
+Mlp make_mlp() {
   torch::manual_seed(5);
-  return Net(torch::nn::Linear(8, 40), torch::nn::ReLU(), torch::nn::Linear(40, 4));
+  return Mlp(torch::nn::Linear(8, 40), torch::nn::ReLU(), torch::nn::Linear(40, 4));
 }
 
 // ---- the loader
@@ -91,7 +91,7 @@ TEST(DeviceSnapshot, has_the_values_at_the_time_of_the_copy) {
 }
 
 // Takes a step with an input that depends on `seed` only.
-void train_once(Net& net, optim::Optimizer& optimizer, std::uint64_t seed) {
+void train_once(Mlp& net, optim::Optimizer& optimizer, std::uint64_t seed) {
   torch::manual_seed(seed);
   const at::Tensor input = torch::randn({4, 8}).to(net->parameters().front().device());
   optimizer.zero_grad();
@@ -99,7 +99,7 @@ void train_once(Net& net, optim::Optimizer& optimizer, std::uint64_t seed) {
   optimizer.step();
 }
 
-std::vector<at::Tensor> values_of(Net& net) {
+std::vector<at::Tensor> values_of(Mlp& net) {
   std::vector<at::Tensor> values;
   for (const at::Tensor& one : net->parameters()) values.push_back(one.detach().cpu());
   return values;
@@ -114,7 +114,7 @@ void expect_close(const std::vector<at::Tensor>& found, const std::vector<at::Te
 TEST(DeviceCheckpoint, continues_on_the_device_and_on_the_cpu) {
   const FreshDirectory folder;
   run_on_devices(2, [&](ProcessGroup& group, c10::Device device) {
-    Net net = make_net();
+    Mlp net = make_mlp();
     net->to(device);
     optim::AdamW optimizer(net->parameters(), {.lr = 0.01});
     train::Checkpointer saver(borrowed(group), {.folder = folder.file("run")});
@@ -127,7 +127,7 @@ TEST(DeviceCheckpoint, continues_on_the_device_and_on_the_cpu) {
     EXPECT_TRUE(saver.finish());
     const auto expected = values_of(net);
     for (const c10::Device next : {device, c10::Device(c10::kCPU)}) {
-      Net restored = make_net();
+      Mlp restored = make_mlp();
       restored->to(next);
       optim::AdamW again(restored->parameters(), {.lr = 0.01});
       train::Checkpointer loader(borrowed(group), {.folder = folder.file("run"), .resume = true});
@@ -145,7 +145,7 @@ TEST(DeviceCheckpoint, continues_on_the_device_and_on_the_cpu) {
 void expect_sharded_parity(int stage) {
   run_on_devices(2, [&](ProcessGroup& group, c10::Device device) {
     const auto train = [&](c10::Device where) {
-      Net net = make_net();
+      Mlp net = make_mlp();
       net->to(where);
       optim::AdamW optimizer(net->parameters(), {.lr = 0.01});
       auto model = fully_shard(net, borrowed(group), optimizer, {.stage = stage});
@@ -168,7 +168,7 @@ TEST(DeviceFullyShard, divides_the_gradients_as_on_the_cpu) { expect_sharded_par
 
 TEST(DeviceFullyShard, refuses_one_copy_a_host) {
   run_on_devices(2, [](ProcessGroup& group, c10::Device device) {
-    Net net = make_net();
+    Mlp net = make_mlp();
     net->to(device);
     optim::AdamW optimizer(net->parameters());
     expect_error(ErrorCode::kUnsupported, {"the parameters are on cuda:", "take stage 2"},
@@ -206,11 +206,11 @@ TEST(DevicePipeline, computes_as_on_the_cpu) {
     run_on_devices(2, [&](ProcessGroup& group, c10::Device device) {
       const auto outcome = [&](c10::Device where) {
         const auto schedule = pipeline_schedule(name, 2, 4, name == "interleaved-1f1b" ? 2 : 1);
-        std::vector<Net> layers;
+        std::vector<Mlp> layers;
         std::vector<PipelineStage> stages;
         for (int stage = 0; stage < schedule.num_stages(); ++stage) {
           torch::manual_seed(20 + static_cast<std::uint64_t>(stage));
-          Net layer(torch::nn::Linear(6, 6), torch::nn::Tanh());
+          Mlp layer(torch::nn::Linear(6, 6), torch::nn::Tanh());
           if (schedule.rank_of_stage[static_cast<std::size_t>(stage)] != group.rank()) continue;
           layer->to(where);
           layers.push_back(layer);
@@ -225,7 +225,7 @@ TEST(DevicePipeline, computes_as_on_the_cpu) {
             [&](const Tensors& outputs, int) { return torch::mse_loss(outputs[0], target); });
         Tensors all;
         for (const at::Tensor& loss : result.losses) all.push_back(loss.cpu());
-        for (Net& layer : layers) {
+        for (Mlp& layer : layers) {
           for (const at::Tensor& one : layer->parameters()) all.push_back(one.grad().cpu());
         }
         return all;
@@ -262,9 +262,9 @@ TEST(DeviceChoice, is_the_local_ranks_device) {
 TEST(DeviceDropout, drops_the_elements_of_the_cpu) {
   const c10::Device device(c10::kCUDA, 1);
   seed_rank(9);
-  const at::Tensor host = dropout(torch::ones({100}), 0.5, true);
+  const at::Tensor host = paceline::dropout(torch::ones({100}), 0.5, true);
   seed_rank(9);
-  EXPECT_TRUE(torch::equal(dropout(torch::ones({100}, device), 0.5, true).cpu(), host));
+  EXPECT_TRUE(torch::equal(paceline::dropout(torch::ones({100}, device), 0.5, true).cpu(), host));
 }
 
 }  // namespace
