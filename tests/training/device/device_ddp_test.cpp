@@ -1,7 +1,5 @@
 // DistributedDataParallel and the fused optimizers on simulated CUDA devices, beside the CPU.
 
-#include <mutex>
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -53,16 +51,13 @@ void plain_step(DistributedDataParallel<NetImpl>& model, const at::Tensor& input
 
 // The ranks are threads that share LibTorch's generator, so one of them at a time makes its module.
 Net net_of(const std::shared_ptr<ProcessGroup>& sync) {
-  static std::mutex mutex;
-  const std::lock_guard lock(mutex);
-  torch::manual_seed(3);
-  return Net(sync);
+  return made_with_seed(3, [&] { return Net(sync); });
 }
 
-// The input of a step, from a generator of its own.
+// The input of a step.
 at::Tensor input_of(const ProcessGroup& group, int step) {
   const auto seed = static_cast<std::uint64_t>(100 * step + group.rank());
-  return torch::randn({6, 8}, at::detail::createCPUGenerator(seed));
+  return random_tensor({6, 8}, seed);
 }
 
 struct Trained {

@@ -31,8 +31,8 @@ using Mlp = torch::nn::Sequential;
 using Tensors = PipelineStage::Tensors;
 
 Mlp make_mlp() {
-  torch::manual_seed(5);
-  return Mlp(torch::nn::Linear(8, 40), torch::nn::ReLU(), torch::nn::Linear(40, 4));
+  return made_with_seed(
+      5, [] { return Mlp(torch::nn::Linear(8, 40), torch::nn::ReLU(), torch::nn::Linear(40, 4)); });
 }
 
 // ---- the loader
@@ -92,8 +92,7 @@ TEST(DeviceSnapshot, has_the_values_at_the_time_of_the_copy) {
 
 // Takes a step with an input that depends on `seed` only.
 void train_once(Mlp& net, optim::Optimizer& optimizer, std::uint64_t seed) {
-  torch::manual_seed(seed);
-  const at::Tensor input = torch::randn({4, 8}).to(net->parameters().front().device());
+  const at::Tensor input = random_tensor({4, 8}, seed).to(net->parameters().front().device());
   optimizer.zero_grad();
   net->forward(input).square().mean().backward();
   optimizer.step();
@@ -117,14 +116,16 @@ TEST(DeviceCheckpoint, continues_on_the_device_and_on_the_cpu) {
     Mlp net = make_mlp();
     net->to(device);
     optim::AdamW optimizer(net->parameters(), {.lr = 0.01});
-    train::Checkpointer saver(borrowed(group), {.folder = folder.file("run")});
-    saver.attach("model", net);
-    saver.attach("optimizer", optimizer);
-    EXPECT_EQ(saver.begin(), 0);
-    train_once(net, optimizer, 1);
-    EXPECT_TRUE(saver.save(1));
-    train_once(net, optimizer, 2);  // while the checkpoint is being written
-    EXPECT_TRUE(saver.finish());
+    {
+      train::Checkpointer saver(borrowed(group), {.folder = folder.file("run")});
+      saver.attach("model", net);
+      saver.attach("optimizer", optimizer);
+      EXPECT_EQ(saver.begin(), 0);
+      train_once(net, optimizer, 1);
+      EXPECT_TRUE(saver.save(1));
+      train_once(net, optimizer, 2);  // while the checkpoint is being written
+      EXPECT_TRUE(saver.finish());
+    }
     const auto expected = values_of(net);
     for (const c10::Device next : {device, c10::Device(c10::kCPU)}) {
       Mlp restored = make_mlp();
@@ -150,8 +151,8 @@ void expect_sharded_parity(int stage) {
       optim::AdamW optimizer(net->parameters(), {.lr = 0.01});
       auto model = fully_shard(net, borrowed(group), optimizer, {.stage = stage});
       for (int step = 0; step < 3; ++step) {
-        torch::manual_seed(10 * step + group.rank());
-        const at::Tensor input = torch::randn({4, 8}).to(where);
+        const auto seed = static_cast<std::uint64_t>(10 * step + group.rank());
+        const at::Tensor input = random_tensor({4, 8}, seed).to(where);
         optimizer.zero_grad();
         model->forward(input).square().mean().backward();
         EXPECT_GT(optim::clip_grad_norm(optimizer, 0.1), 0);
@@ -181,14 +182,14 @@ TEST(DeviceFullyShard, refuses_one_copy_a_host) {
 TEST(DeviceTensorParallel, computes_as_on_the_cpu) {
   run_on_devices(2, [](ProcessGroup& group, c10::Device device) {
     const auto outcome = [&](c10::Device where) {
-      torch::manual_seed(6);
-      ColumnParallelLinear first(torch::nn::LinearOptions(8, 16), borrowed(group));
-      RowParallelLinear second(torch::nn::LinearOptions(16, 4), borrowed(group));
+      auto [first, second] = made_with_seed(6, [&] {
+        return std::pair(ColumnParallelLinear(torch::nn::LinearOptions(8, 16), borrowed(group)),
+                         RowParallelLinear(torch::nn::LinearOptions(16, 4), borrowed(group)));
+      });
       first->to(where);
       second->to(where);
-      torch::manual_seed(7);
-      const at::Tensor input = torch::randn({5, 8}).to(where).requires_grad_();
-      const at::Tensor output = second(torch::relu(first(input)));
+      const at::Tensor input = random_tensor({5, 8}, 7).to(where).requires_grad_();
+      const at::Tensor output = second->forward(torch::relu(first->forward(input)));
       output.square().sum().backward();
       std::vector<at::Tensor> all{output.detach().cpu(), input.grad().cpu()};
       for (const at::Tensor& one : first->parameters()) all.push_back(one.grad().cpu());
@@ -209,17 +210,17 @@ TEST(DevicePipeline, computes_as_on_the_cpu) {
         std::vector<Mlp> layers;
         std::vector<PipelineStage> stages;
         for (int stage = 0; stage < schedule.num_stages(); ++stage) {
-          torch::manual_seed(20 + static_cast<std::uint64_t>(stage));
-          Mlp layer(torch::nn::Linear(6, 6), torch::nn::Tanh());
+          Mlp layer = made_with_seed(20 + static_cast<std::uint64_t>(stage), [] {
+            return Mlp(torch::nn::Linear(6, 6), torch::nn::Tanh());
+          });
           if (schedule.rank_of_stage[static_cast<std::size_t>(stage)] != group.rank()) continue;
           layer->to(where);
           layers.push_back(layer);
           stages.push_back(make_stage(stage, layer));
         }
         Pipeline pipeline(borrowed(group), schedule, stages);
-        torch::manual_seed(30);
-        const at::Tensor batch = torch::randn({8, 6}).to(where);
-        const at::Tensor target = torch::randn({2, 6}).to(where);
+        const at::Tensor batch = random_tensor({8, 6}, 30).to(where);
+        const at::Tensor target = random_tensor({2, 6}, 31).to(where);
         const auto result = pipeline.step(
             pipeline.has_first_stage() ? split_micro_batches(batch, 4) : std::vector<Tensors>{},
             [&](const Tensors& outputs, int) { return torch::mse_loss(outputs[0], target); });
