@@ -16,7 +16,8 @@ std::unique_ptr<Learner> make_learner(const Options& options, std::int64_t vocab
                                       const paceline::DeviceMesh& mesh) {
   if (mesh.size("pp") > 1 && !options.training.loading.device.is_cpu()) {
     paceline::fail(paceline::ErrorCode::kUnsupported,
-                   "--device {}: a pipeline works on the CPU; use a mesh without pp",
+                   "--device {}: train_gpt plans the stages of a pipeline by times on the CPU; "
+                   "choose a mesh without pp, or --device cpu",
                    options.training.process.device);
   }
   return mesh.size("pp") > 1 ? make_staged_learner(options, vocabulary, mesh)

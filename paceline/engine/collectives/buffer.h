@@ -44,9 +44,6 @@ constexpr Dtype dtype_of() {
 // The device that owns the memory. The numbers are part of the wire format.
 enum class Device : std::uint8_t { kCpu = 0, kCuda = 1 };
 
-// "cpu", "cuda": as backend choices name it.
-constexpr const char* name_of(Device device) { return device == Device::kCpu ? "cpu" : "cuda"; }
-
 // A typed view of elements that a collective fills. A value; it owns nothing.
 struct Buffer {
   std::byte* data = nullptr;

@@ -8,7 +8,6 @@
 
 #include <cstdint>
 
-#include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 
 namespace paceline {
@@ -21,10 +20,5 @@ void seed_rank(std::uint64_t seed);
 // ranks are threads, two runs drop the same elements only after seed_rank(). Error(kInvalid) unless
 // 0 <= p < 1.
 at::Tensor dropout(const at::Tensor& input, double p, bool is_training);
-
-// Returns 1 / `share` for this share of the elements of a tensor like `input`, and 0 for the
-// others. The numbers are drawn on the CPU, so they are the same on a CUDA device, to which they
-// are copied.
-at::Tensor dropout_mask(const at::Tensor& input, double share, at::Generator generator);
 
 }  // namespace paceline
