@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "paceline/engine/collectives/backends/backend_list.h"
 #include "paceline/engine/collectives/group/engine_group.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error_text.h"
