@@ -1,6 +1,8 @@
 # Selects the communication libraries to which the engine is linked. Each is a folder paceline/engine/collectives/backends/NAME. If a backend
 # is not built, backends/library_list.cpp gets the reason, which `paceline doctor` prints.
 #
+# Backend nccl is always built (sources.cmake): it loads CUDA's and NCCL's libraries when a group chooses it, and needs nothing of them here.
+#
 # PACELINE_WITH_<NAME>: AUTO builds the backend if its library is found, ON makes a missing library an error, OFF disables the backend.
 #
 # Sets PACELINE_BACKENDS (names of the backends that are built), PACELINE_BACKEND_SOURCES (relative to paceline/engine/collectives) and
@@ -9,7 +11,6 @@
 set(PACELINE_WITH_GLOO AUTO CACHE STRING "Backend gloo: AUTO, ON or OFF")
 set(PACELINE_WITH_MPI AUTO CACHE STRING "Backend mpi: AUTO, ON or OFF")
 set(PACELINE_WITH_ONECCL AUTO CACHE STRING "Backend oneccl: AUTO, ON or OFF")
-set(PACELINE_WITH_NCCL OFF CACHE STRING "Backend nccl: AUTO, ON or OFF; OFF because every program would load NCCL's 300 MB")
 set(PACELINE_MPI "" CACHE STRING "Which MPI where Debian has several: openmpi or mpich; empty: what mpicxx is")
 set(PACELINE_ONECCL "" CACHE PATH "A Python environment with oneccl-devel and impi-devel, or a folder laid out alike")
 
@@ -112,21 +113,4 @@ if(oneccl IN_LIST PACELINE_BACKENDS)
   # oneCCL's libraries find each other only through DT_RPATH, which also applies to libraries that the program loads.
   list(APPEND PACELINE_BACKEND_LIBRARIES ${PACELINE_ONECCL}/lib/libccl.so.1
     -Wl,--disable-new-dtags,-rpath,${PACELINE_ONECCL}/lib,-rpath-link,${PACELINE_ONECCL}/lib)
-endif()
-
-# ---- nccl
-set(missing "")
-if(NOT PACELINE_WITH_NCCL STREQUAL OFF)
-  find_package(CUDAToolkit QUIET)
-  find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
-  find_library(NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR})
-  if(NOT CUDAToolkit_FOUND)
-    set(missing "no CUDA toolkit was found")
-  elseif(NOT NCCL_INCLUDE_DIR OR NOT NCCL_LIBRARY)
-    set(missing "NCCL was not found beside the CUDA toolkit")
-  endif()
-endif()
-paceline_backend(nccl "${missing}" INCLUDES ${NCCL_INCLUDE_DIR} ${CUDAToolkit_INCLUDE_DIRS})
-if(nccl IN_LIST PACELINE_BACKENDS)
-  list(APPEND PACELINE_BACKEND_LIBRARIES ${NCCL_LIBRARY} ${CUDAToolkit_LIBRARY_DIR}/libcudart.so)
 endif()

@@ -34,6 +34,8 @@ void declare_training(CLI::App& app, TrainingFlags& flags) {
                  std::numeric_limits<long>::max());
   training.count("--threads", flags.process.threads,
                  "Threads of each rank; 0: the launcher's choice", 0, 4096);
+  training.value("--device", flags.process.device, "NAME",
+                 "cpu, cuda (the local rank's device) or cuda:N");
   training.value("--backend", flags.process.backend, "NAME",
                  "paceline, gloo, c10d, mpi or oneccl [PACELINE_BACKEND, or paceline]");
 }

@@ -140,6 +140,10 @@ Finding check_shm() {
     return {"/dev/shm", CheckResult::kWarn, std::strerror(errno),
             "mount it: mount -t tmpfs -o size=50% tmpfs /dev/shm"};
   }
+  if (access("/dev/shm", W_OK) != 0) {
+    return {"/dev/shm", CheckResult::kFail, fmt::format("not writable: {}", std::strerror(errno)),
+            "checkpoints in memory, Open MPI, NCCL and UCX need it: chmod 1777 /dev/shm"};
+  }
   const double size = static_cast<double>(status.f_blocks) * static_cast<double>(status.f_frsize);
   const double free = static_cast<double>(status.f_bavail) * static_cast<double>(status.f_frsize);
   Finding finding{"/dev/shm", CheckResult::kOk,

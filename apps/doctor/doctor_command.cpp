@@ -12,6 +12,7 @@
 #include "apps/cli/commands.h"
 #include "apps/cli/option_table.h"
 #include "apps/doctor/doctor_report.h"
+#include "apps/doctor/gpu_findings.h"
 
 namespace paceline::apps {
 
@@ -72,7 +73,7 @@ int doctor_command(const Arguments& arguments) {
       "Examples:\n  paceline doctor\n  paceline doctor --json");
   if (!table.read_line(arguments, 0)) return 0;
   std::vector<Finding> findings = check_build();
-  for (const auto& more : {check_engine(), check_machine()})
+  for (const auto& more : {check_engine(), check_machine(), gpu_findings(gpu_machine_here())})
     findings.insert(findings.end(), more.begin(), more.end());
   fmt::print("{}", json ? doctor_json(findings) : doctor_text(findings));
   return any_failed(findings) ? kExitEnvironment : 0;

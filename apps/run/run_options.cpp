@@ -10,6 +10,8 @@
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/core/logical_shards.h"
 #include "paceline/engine/core/system/io.h"
+#include "paceline/engine/rendezvous/launch_environment.h"
+#include "paceline/launcher/placement/gpus.h"
 
 #include "apps/cli/option_value.h"
 #include "apps/run/meeting_options.h"
@@ -24,6 +26,7 @@ using launcher::ConsoleStreams;
 using launcher::LaunchOptions;
 
 constexpr int kAutomaticRanks = 0;
+constexpr int kRankForEachGpu = -1;
 constexpr long kMaxHostRetries = 1'000'000;
 constexpr double kMaxSeconds = 86400;
 
@@ -35,13 +38,17 @@ OptionTarget local_ranks_target(int& count) {
       count = kAutomaticRanks;
       return;
     }
-    if (text == "gpu" || text == "xpu") {
+    if (text == "gpu") {
+      count = kRankForEachGpu;
+      return;
+    }
+    if (text == "xpu") {
       throw UsageError(
-          fmt::format("{}: '{}': this version computes on cpus only; use auto or a number",
+          fmt::format("{}: '{}': this version knows NVIDIA's GPUs only; use gpu, auto or a number",
                       option.source, text));
     }
     count = static_cast<int>(
-        whole_number(option.source, text, 1, kMaxLocalRanks, ", auto, cores or cpu"));
+        whole_number(option.source, text, 1, kMaxLocalRanks, ", auto, cores, cpu or gpu"));
   };
   return target;
 }
@@ -176,7 +183,8 @@ void refuse_both(const Option& one, const Option& other, const char* why = "") {
 
 void declare_rank_options(OptionTable& table, LaunchOptions& launch) {
   table.group("Ranks");
-  table.value("--nproc-per-node", "N|auto", "Ranks on this machine; auto: one per physical core",
+  table.value("--nproc-per-node", "N|auto|gpu",
+              "Ranks on this machine; auto: one per physical core; gpu: one per visible GPU",
               local_ranks_target(launch.num_local_ranks), kDecidedHere);
   table.value(
       "--backend", "NAME",
@@ -268,10 +276,33 @@ void declare_run_options(OptionTable& table, RunOptions& run) {
              bool_target(run.print_config), kDecidedHere | kNotSubmitted);
 }
 
+namespace {
+
+// The ranks are bound near their GPUs, unless the user has chosen another binding.
+void start_a_rank_for_each_gpu(const OptionTable& table, const Topology& topology,
+                               LaunchOptions& launch) {
+  const Option& option = table["--nproc-per-node"];
+  const auto gpus =
+      launcher::visible_gpus(launcher::find_gpus(), process_environment()("CUDA_VISIBLE_DEVICES"));
+  if (gpus.empty()) {
+    throw UsageError(fmt::format(
+        "{}: '{}': this machine shows no GPU: look at CUDA_VISIBLE_DEVICES, start a container with "
+        "--gpus all, or give a number",
+        option.source, option.text));
+  }
+  launch.num_local_ranks = static_cast<int>(gpus.size());
+  if (table["--bind"].given() || table["--numa-binding"].given()) return;
+  if (const auto near = launcher::binding_near_gpus(topology, gpus)) launch.binding = *near;
+}
+
+}  // namespace
+
 void check_rank_options(const OptionTable& table, const Topology& topology, LaunchOptions& launch) {
   refuse_both(table["--bind"], table["--numa-binding"]);
   if (launch.num_local_ranks == kAutomaticRanks) {
     launch.num_local_ranks = launcher::automatic_ranks(topology);
+  } else if (launch.num_local_ranks == kRankForEachGpu) {
+    start_a_rank_for_each_gpu(table, topology, launch);
   }
 }
 

@@ -96,7 +96,8 @@ std::unique_ptr<data::DataLoader> make_test_loader(const Options& options, const
       text.testing,
       data::evaluation_indices(text.testing->size(), replicas.world_size(), replicas.rank()),
       data::DataLoaderOptions{.batch_size = std::clamp<std::int64_t>(fitting, 1, kLargestTestBatch),
-                              .num_threads = options.training.loading.num_threads});
+                              .num_threads = options.training.loading.num_threads,
+                              .device = options.training.loading.device});
 }
 
 at::Tensor encode_prompt(const Options& options, const Text& text) {

@@ -62,9 +62,10 @@ paceline::StateDict weights_for_file(const Options& options, const Text& text,
                                            text.tokenizer->vocabulary_size());
 }
 
-int run(const Options& options) {
-  const auto& flags = options.training;
+int run(Options options) {
+  auto& flags = options.training;
   const train::TrainingProcess process(flags.process, flags.seed);
+  flags.loading.device = process.device();
   const auto& group = process.group();
   const paceline::DeviceMesh mesh = make_mesh(options, group);
   const auto replicas =

@@ -36,7 +36,8 @@ class Model : public torch::nn::Module {
 
   at::Tensor generate(const at::Tensor& prompt, std::int64_t tokens, std::uint64_t seed) {
     gathers_logits_ = true;
-    const at::Tensor all = sample_from(gpt_, prompt, tokens, seed);
+    const at::Tensor all =
+        sample_from(gpt_, prompt.to(parameters().front().device()), tokens, seed).cpu();
     gathers_logits_ = false;
     return all;
   }
@@ -100,6 +101,7 @@ class WholeLearner : public Learner {
                                              const paceline::DeviceMesh& mesh) {
     torch::manual_seed(options.training.seed);  // the initial weights are the same for every mesh
     auto network = std::make_shared<Model>(options, vocabulary, mesh.group("tp"));
+    network->to(options.training.loading.device);
     // For dropout: different samples get different random numbers.
     torch::manual_seed(options.training.seed + static_cast<std::uint64_t>(mesh.rank("dp")));
     return network;

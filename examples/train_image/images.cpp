@@ -169,7 +169,8 @@ std::unique_ptr<data::DataLoader> make_test_loader(const Options& options, const
   return std::make_unique<data::DataLoader>(
       all.testing, data::evaluation_indices(all.testing->size(), group.world_size(), group.rank()),
       data::DataLoaderOptions{.batch_size = std::min<std::int64_t>(250, fitting),
-                              .num_threads = options.training.loading.num_threads});
+                              .num_threads = options.training.loading.num_threads,
+                              .device = options.training.loading.device});
 }
 
 }  // namespace train_image

@@ -52,9 +52,10 @@ int print_result(const Options& options, const Images& images, paceline::Process
   return 0;
 }
 
-int run(const Options& options) {
-  const auto& flags = options.training;
+int run(Options options) {
+  auto& flags = options.training;
   const train::TrainingProcess process(flags.process, flags.seed);
+  flags.loading.device = process.device();
   const auto& group = process.group();
   const Images images = load_images(options);
   process.print_opening(title(options, images));
@@ -66,6 +67,7 @@ int run(const Options& options) {
       paceline::load_weights(weights, paceline::read_weights(flags.run.weights));
     });
   }
+  network->to(process.device());
   const paceline::DistributedDataParallelOptions averaging{.logical_shards =
                                                                flags.loading.logical_shards};
   paceline::DistributedDataParallel<Model> model(network, group, averaging);

@@ -62,7 +62,7 @@ def is_variable(line):
 
 
 started = "\n".join(sources.values()) + everything["paceline/launcher/spawn/spawn.cpp"]
-names = set(re.findall(r'start_thread\(\s*"([^"]+)"', started)) | set(re.findall(r'"(paceline-oneccl)"', started))
+names = set(re.findall(r'start_thread\(\s*"([^"]+)"', started)) | set(re.findall(r'"(paceline-(?:oneccl|nccl))"', started))
 compare("threads", set(re.findall(r"^\| `([\w-]+)` \|", part("Why there are few."), re.M)), {"rank-N" if name == "rank-" else name for name in names})
 compare_files("handlers", part("Signals."), {path for path, text in sources.items() if re.search(r"sigaction\([^,]+, &", text)})
 compare_files("detached threads", part("Joined or left."),

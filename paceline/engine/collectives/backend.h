@@ -59,6 +59,8 @@ class Backend {
   virtual std::string explain(const PlanRequest& request) const = 0;
   // Whether the backend supports `op` on memory of `device`.
   virtual bool supports(Op op, Dtype dtype, ReduceOp reduce_op, Device device) const = 0;
+  // Whether run() takes coalesced calls on memory of `device` (Collective::parts).
+  virtual bool takes_parts(Device /*device*/) const { return false; }
 
   // Blocks until this rank's part is done. Calls come one at a time, in the same order on every
   // rank.

@@ -20,6 +20,13 @@ class DeviceOrder;
 class TensorShapes;
 class Work;
 
+// One pair of buffers of a coalesced call on a device; `count` is that of the plain call.
+struct CollectivePart {
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;
+  std::size_t count = 0;
+};
+
 // `count` is in elements and the same on every rank:
 //   all_reduce, broadcast, reduce   the whole buffer
 //   all_gather, gather              one rank's contribution; the gathering side holds world_size
@@ -44,6 +51,9 @@ struct Collective {
   Work* work = nullptr;  // notified when the whole call is queued on the device; may be null
   // For operations with unequal counts; must outlive the call.
   std::span<const std::size_t> counts;
+  // The buffers of a coalesced call on a device, instead of input and output; `count` is then the
+  // sum of their counts. Must outlive the call.
+  std::span<const CollectivePart> parts = {};
   std::uint32_t layout = 0;              // a hash of further facts that the ranks must agree on
   std::uint32_t shape = 0;               // Call::shape
   const TensorShapes* shapes = nullptr;  // Call::shapes

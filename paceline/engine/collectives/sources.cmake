@@ -7,6 +7,14 @@ set(SOURCES
   algorithms/schedule.cpp
   algorithms/tree.cpp
   backends/backend_list.cpp
+  backends/nccl/cuda_api.cpp
+  backends/nccl/device_library.cpp
+  backends/nccl/device_watch.cpp
+  backends/nccl/gpu_facts.cpp
+  backends/nccl/nccl_api.cpp
+  backends/nccl/nccl_calls.cpp
+  backends/nccl/nccl_communicator.cpp
+  backends/nccl/nccl_library.cpp
   backends/paceline/group_share.cpp
   backends/paceline/message_executor.cpp
   backends/paceline/message_queues.cpp

@@ -46,11 +46,13 @@ struct Work::State {
   mutable std::mutex mutex;  // guards the members below
   mutable std::condition_variable completed;
   std::optional<Begun> begun;
-  // Stored last (release): a thread that loads true (acquire) may read error and source_rank
-  // without the lock, because they do not change any more.
+  // Stored last (release): a thread that loads true (acquire) may read error, queued and
+  // source_rank without the lock, because they do not change any more.
   std::atomic<bool> done = false;
   // An event after the operation; null until the operation has been queued on the device.
   DeviceEvent queued;
+  bool is_watched = false;
+  std::shared_ptr<void> held;
   std::optional<Error> error;
   std::vector<std::function<void(const Error*)>> then;
   int source_rank = -1;
@@ -73,7 +75,7 @@ std::string Work::description() const { return state_->describe(); }
 bool Work::may_go_on() const { return state_->done || state_->queued != nullptr; }
 
 void Work::wait() {
-  if (is_completed() && !state_->error) return;
+  if (is_completed() && !state_->error && !state_->queued) return;
   std::unique_lock lock(state_->mutex, std::defer_lock);
   await_end(Deadline::never(), lock);
   go_on(std::move(lock));
@@ -133,18 +135,34 @@ void Work::begin(const std::string& self, const std::string& group, const Finger
 
 void Work::go_on(std::unique_lock<std::mutex> lock) const {
   throw_error();
-  if (state_->done) return;
   const DeviceEvent done = state_->queued;
+  if (!done) return;
   lock.unlock();
   state_->order->wait_for(done.get());
 }
 
-void Work::queue(DeviceEvent done) {
+void Work::queue(DeviceEvent done, bool is_watched, int source_rank) {
   {
     const std::lock_guard lock(state_->mutex);
     state_->queued = std::move(done);
+    state_->is_watched = is_watched;
+    state_->source_rank = source_rank;
   }
   state_->completed.notify_all();
+}
+
+bool Work::is_watched() const {
+  if (!has_order()) return false;
+  const std::lock_guard lock(state_->mutex);
+  return state_->is_watched;
+}
+
+bool Work::has_order() const { return state_->order != nullptr; }
+
+// An object that is not kept any more is dropped outside the lock.
+void Work::hold(std::shared_ptr<void> object) {
+  const std::lock_guard lock(state_->mutex);
+  if (!state_->done) state_->held.swap(object);
 }
 
 bool Work::is_queued() const {
@@ -194,6 +212,14 @@ void Work::on_complete(std::function<void(const Error*)> then) {
 void Work::complete(std::exception_ptr error, int source_rank) {
   auto copy = copy_of(error);
   std::vector<std::function<void(const Error*)>> then;
+  if (state_->order != nullptr) {
+    std::shared_ptr<void> held;
+    {
+      const std::lock_guard lock(state_->mutex);
+      held.swap(state_->held);
+    }
+    // `held` is dropped before any thread learns of the completion.
+  }
   {
     const std::lock_guard lock(state_->mutex);
     if (state_->done) return;

@@ -30,7 +30,7 @@ struct FlightTicket;
 //
 // Thread safety: every method may be called from any thread. Dropping a Work does not cancel the
 // operation.
-class Work {
+class Work : public std::enable_shared_from_this<Work> {
  public:
   ~Work();
   Work(const Work&) = delete;
@@ -50,7 +50,7 @@ class Work {
   // Several functions are called in the order in which they were registered.
   void on_complete(std::function<void(const Error* error)> then);
   std::string description() const;
-  // The rank from which a completed receive took its message; -1 otherwise.
+  // The rank from which a receive took its message, once wait() has returned; -1 otherwise.
   int source_rank() const;
 
  public:  // internal
@@ -60,9 +60,16 @@ class Work {
                 std::shared_ptr<const DeviceOrder> order = nullptr,
                 std::weak_ptr<Progress> progress = {});
   // Called by a device's library once the whole operation has been queued on the device; `done` is
-  // an event after it. Requires: the Work has an order.
-  void queue(std::shared_ptr<void> done);
+  // an event after it. Requires: the Work has an order. `is_watched`: the library watches the
+  // event, and completes this Work once the device has finished, or has failed; the call that
+  // queued the operation returns before. `source_rank`: as that of complete().
+  void queue(std::shared_ptr<void> done, bool is_watched = false, int source_rank = -1);
   bool is_queued() const;
+  // Whether a device's library completes this Work.
+  bool is_watched() const;
+  bool has_order() const;
+  // Keeps an object until the operation has completed. Requires: the Work has an order.
+  void hold(std::shared_ptr<void> object);
   // Called by a group when the operation begins, as the collective of this fingerprint. `recorder`
   // may be null.
   void begin(const std::string& self, const std::string& group, const Fingerprint& fingerprint,

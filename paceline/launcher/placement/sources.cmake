@@ -1,5 +1,6 @@
 set(SOURCES
   core_division.cpp
+  gpus.cpp
   machine_map.cpp
   machine_svg.cpp
   placement.cpp

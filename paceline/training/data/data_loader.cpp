@@ -1,5 +1,8 @@
 #include "paceline/training/data/data_loader.h"
 
+#include <ATen/ATen.h>
+#include <c10/core/DeviceGuard.h>
+
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/log.h"
 #include "paceline/engine/core/logical_shards.h"
@@ -121,7 +124,15 @@ std::optional<Batch> DataLoader::next(std::uint64_t begun) {
         seed_of_shard(source_->traits().seed, epoch_, taken.position, taken.batch.shard);
     seed_rank(taken.batch.seed);
   }
+  if (!options_.device.is_cpu()) move_to_device(taken.batch);
   return std::move(taken.batch);
+}
+
+void DataLoader::move_to_device(Batch& batch) const {
+  for (at::Tensor& tensor : batch.tensors)
+    tensor = tensor.to(options_.device, /*non_blocking=*/true);
+  batch.data = batch.tensors[0];
+  if (batch.tensors.size() > 1) batch.target = batch.tensors[1];
 }
 
 DataLoader::Prepared DataLoader::take_prepared() {
@@ -195,6 +206,11 @@ DataLoader::Prepared DataLoader::prepare(Draft draft) const {
           count);
   }
   batch.indices = std::move(draft.plan.indices);
+  if (!options_.device.is_cpu()) {
+    // Otherwise pinning would use device 0, which may be another rank's.
+    const c10::OptionalDeviceGuard guard(options_.device);
+    for (at::Tensor& tensor : batch.tensors) tensor = tensor.pin_memory();
+  }
   batch.data = batch.tensors[0];
   if (batch.tensors.size() > 1) batch.target = batch.tensors[1];
   return {std::move(batch), draft.plan.consumed, draft.plan.position, draft.ends_epoch};

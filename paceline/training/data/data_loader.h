@@ -41,6 +41,7 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include "paceline/engine/core/job_logical_shards.h"
 #include "paceline/training/data/dataset.h"
@@ -76,6 +77,10 @@ struct DataLoaderOptions {
   bool drop_last = false;              // leave out an incomplete last batch
   // Logical shards of a training step; 0: no logical shards. Must be the same on every rank.
   std::int64_t logical_shards = paceline::detail::job_logical_shards();
+  // The device of the batches' tensors. For a CUDA device the loader's threads prepare them in
+  // pinned memory, and taking a batch queues the copies in the current stream without waiting for
+  // them.
+  c10::Device device = c10::kCPU;
   // With a sampler: the samples of a batch, or of a global batch, belong to one group. Null:
   // samples may be of any group.
   Groups groups = nullptr;
@@ -209,6 +214,7 @@ class DataLoader {
   bool wait_for_room(std::stop_token stop);
   // Takes the next batch to prepare, with its number; nullopt at the end.
   std::optional<std::pair<std::size_t, Draft>> take_draft();
+  void move_to_device(Batch& batch) const;
   Prepared prepare(Draft draft) const;
   Prepared take_prepared();
 

@@ -164,7 +164,7 @@ at::Tensor draw(at::Tensor logits, const GenerateOptions& options, at::Generator
 // Ranks that share the model each draw every token themselves, so everything on which the draw
 // depends must be the same. Describes these values.
 std::string describe(const at::Tensor& prompt, const GenerateOptions& options) {
-  const at::Tensor tokens = prompt.to(at::kLong).contiguous();
+  const at::Tensor tokens = prompt.to(at::kCPU, at::kLong).contiguous();
   const auto* const values = tokens.data_ptr<std::int64_t>();
   const auto count = static_cast<std::size_t>(tokens.numel());
   return fmt::format(
@@ -175,14 +175,14 @@ std::string describe(const at::Tensor& prompt, const GenerateOptions& options) {
       options.end ? fmt::to_string(*options.end) : "none", options.seed);
 }
 
-// Returns the logits of the last position, [N, vocabulary].
+// Returns the logits of the last position, [N, vocabulary], on the CPU.
 at::Tensor last_logits(Gpt& model, const at::Tensor& tokens, GptPast& past) {
   const at::Tensor logits = model->forward(tokens, &past).select(1, -1);
   check(logits.size(-1) == model->options().vocabulary,
         "generate: the model returned {} logits for a vocabulary of {}, a part of them on each "
         "rank: build it with gather_logits = true (TensorParallelOptions)",
         logits.size(-1), model->options().vocabulary);
-  return logits.to(at::kFloat);
+  return logits.to(at::kCPU, at::kFloat);
 }
 
 }  // namespace
@@ -201,7 +201,7 @@ at::Tensor generate(Gpt& model, const at::Tensor& prompt, const GenerateOptions&
   const Evaluating evaluating(model);
   auto random = at::make_generator<at::CPUGeneratorImpl>(options.seed);
   GptPast past = model->make_past(prompt.size(0), most);
-  at::Tensor all = prompt;
+  at::Tensor all = prompt.cpu();
   at::Tensor next = prompt;
   at::Tensor has_ended = at::zeros({prompt.size(0), 1}, at::kBool);
   for (std::int64_t i = 0; i < options.tokens; ++i) {
@@ -212,8 +212,9 @@ at::Tensor generate(Gpt& model, const at::Tensor& prompt, const GenerateOptions&
     }
     all = at::cat({all, next}, 1);
     if (has_ended.all().item<bool>()) break;
+    next = next.to(prompt.device());
   }
-  return all;
+  return all.to(prompt.device());
 }
 
 }  // namespace paceline::models

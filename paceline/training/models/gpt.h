@@ -126,7 +126,8 @@ struct GenerateOptions {
 // followed by the new tokens, [N, T + tokens], or fewer when every sequence has ended; a sequence
 // that ended earlier is filled up with its end token. While it runs, the model is in evaluation
 // mode; afterwards the model's own mode is restored. The same model, prompt and options give the
-// same tokens. Error(kInvalid) when the prompt is empty, when prompt and new tokens together exceed
+// same tokens; they are drawn on the CPU. The prompt is on the model's device, as is the result.
+// Error(kInvalid) when the prompt is empty, when prompt and new tokens together exceed
 // the context, or when an option is out of range; on every rank when ranks that share the model
 // differ in prompt or options, or when the model returns only a part of the logits
 // (TensorParallelOptions, gather_logits).

@@ -20,6 +20,8 @@ void GuardedState::merge(Sums& sums, const Sums& more) {
 
 void GuardedState::begin(const ParameterHome& home, std::size_t num_kept) {
   home_ = &home;
+  const auto& parameters = rows_.parameters();
+  is_on_cpu_ = parameters.empty() || parameters.front().is_cpu();
   for (const std::size_t size : {num_kept, rows_.parameters().size()}) {
     sums_.resize(size);
     other_sums_.resize(size);
@@ -58,6 +60,7 @@ void GuardedState::compare(std::size_t parameter, const Sums& sums) {
 }
 
 void GuardedState::verify() const {
+  if (!is_on_cpu_) return;
   for (std::size_t i = 0; i < sums_.size(); ++i) {
     verify_own_state(i);
     verify_parameter(i, true);
@@ -111,6 +114,7 @@ void GuardedState::remember(const std::vector<OrderedGradient>& gradients) {
 }
 
 void GuardedState::adopt() {
+  if (!is_on_cpu_) return;
   for (std::size_t i = 0; i < sums_.size(); ++i) {
     for (std::size_t state = 0; state < rows_.num_states(i); ++state)
       sums_[i][place_of_state(state)] = sum_of(rows_.own_state(i, state));

@@ -10,6 +10,8 @@
 // notices operations of LibTorch and set_data(); other writes must be announced with
 // expect_writes().
 //
+// Parameters on a CUDA device are not checked: the host would have to wait for the device.
+//
 // Thread safety: none.
 
 #include <array>
@@ -77,6 +79,7 @@ class GuardedState {
   const ParameterRows& rows_;
   const std::vector<std::int64_t>& num_steps_;
   const ParameterHome* home_ = nullptr;
+  bool is_on_cpu_ = true;
   std::vector<std::array<std::uint32_t, kRounded + 1>> sums_;  // [parameter], own elements
   std::vector<std::uint32_t> other_sums_;  // [parameter], over other ranks' parts
   // [parameter]: a mark of the parameter as the last step left it; the checksums are valid until

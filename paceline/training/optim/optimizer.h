@@ -8,8 +8,10 @@
 // has a float32 master in the state. If a parameter differs from its rounded master, because it was
 // loaded or averaged, the master takes the parameter's value. See docs/optimizers.md.
 //
-// Parameters must be dense float32, bfloat16 or float16 tensors on the CPU; gradients may have
-// these types too. Thread safety: none. A step uses LibTorch's intra-op threads.
+// Parameters must be dense float32, bfloat16 or float16 tensors on the CPU or on one CUDA device;
+// gradients may have these types too. On a CUDA device a step consists of LibTorch's operations on
+// lists of tensors, and memory is not checked for damage. Thread safety: none. A step on the CPU
+// uses LibTorch's intra-op threads.
 
 #include <cstdint>
 #include <memory>
@@ -28,6 +30,7 @@ using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 class OptimizerCore;  // an optimizer as the library itself uses it
 struct NormPair;
+struct UpdateLists;
 struct UpdateSlice;
 
 class Optimizer {
@@ -119,6 +122,10 @@ class Optimizer {
   // With Norms::kPerParameter it is called before update(). Returns the sums of squares over these
   // elements; there are at most kBlock of them.
   virtual NormPair measure(const UpdateSlice& slice) const;
+  // The same on a CUDA device; measure() returns the sums of each parameter, as two float64 values.
+  // Error(kUnsupported) for an optimizer that does not override them.
+  virtual void update(const UpdateLists& lists) const;
+  virtual std::vector<at::Tensor> measure(const UpdateLists& lists) const;
   // Takes a step of all parameters by itself, without update(), and returns true; false: it has
   // done nothing. `rates`: the learning rates, which it may change.
   virtual bool take_whole_step(std::vector<double>& rates) const;

@@ -54,10 +54,11 @@ constexpr std::int64_t kGrain = 32768;
 
 void require_fusable(const at::Tensor& parameter, std::size_t number) {
   const auto type = parameter.scalar_type();
-  check((type == at::kFloat || is_16_bit(type)) && parameter.device().is_cpu() &&
+  check((type == at::kFloat || is_16_bit(type)) &&
+            (parameter.device().is_cpu() || parameter.device().is_cuda()) &&
             parameter.is_non_overlapping_and_dense(),
-        "parameter {} is not a dense float32, bfloat16 or float16 tensor on the CPU, which the "
-        "fused optimizers need",
+        "parameter {} is not a dense float32, bfloat16 or float16 tensor on the CPU or a CUDA "
+        "device, which the fused optimizers need",
         number);
 }
 
@@ -116,6 +117,11 @@ void OptimizerCore::add_to_group(const GroupTensors& group, std::vector<at::Tens
           number);
     if (!is_new) continue;
     require_fusable(tensor, all.size());
+    const c10::Device device = all.empty() ? tensor.device() : all.front().device();
+    check(tensor.device() == device,
+          "parameter 0 is on {} and parameter {} on {}; an optimizer's parameters must be on one "
+          "device",
+          device.str(), all.size(), tensor.device().str());
     all.push_back(tensor);
   }
   group_of_.resize(all.size(), number);
@@ -145,6 +151,12 @@ void OptimizerCore::shard(std::shared_ptr<ProcessGroup> group, const ShardOption
         "{}: shard_across_hosts needs one copy a host and units of gradients: set node_shared and "
         "unit_bytes too",
         group->self());
+  if (options.node_shared && is_on_device()) {
+    fail(ErrorCode::kUnsupported,
+         "{}: the parameters are on {}; one copy a host (stage 3 of fully_shard) is for parameters "
+         "in host memory: take stage 2",
+         group->self(), parameters().front().device().str());
+  }
   const at::NoGradGuard no_grad;
   if (divides_gradients) {
     gradient_divider_ = std::make_shared<bool>();
@@ -206,6 +218,11 @@ void OptimizerCore::step() try {
   const auto gradients = this->gradients();
   if (owner_.take_whole_step(learning_rates_)) {
     for (const OrderedGradient& gradient : gradients) ++num_steps_[gradient.parameter];
+    return;
+  }
+  if (is_on_device()) {
+    step_on_device(gradients);
+    expose([&] { home_->after_update(); });
     return;
   }
   guard_.verify_unread(gradients);
@@ -351,7 +368,8 @@ void OptimizerCore::set_state(const NamedTensors& state) {
   const at::NoGradGuard no_grad;
   for (std::size_t i = 0; i < own.size(); ++i) {
     if (own[i].elements.numel() == 0) continue;
-    at::Tensor given = at::empty_strided(own[i].like.sizes(), own[i].like.strides(), at::kFloat);
+    at::Tensor given =
+        at::empty_strided(own[i].like.sizes(), own[i].like.strides(), own[i].elements.options());
     given.copy_(state[i].second);
     own[i].elements.copy_(
         given.as_strided({given.numel()}, {1}).narrow(0, own[i].first, own[i].elements.numel()));

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -26,6 +27,7 @@
 #include "paceline/training/optim/parameter_norms.h"
 #include "paceline/training/optim/parameter_rows.h"
 #include "paceline/training/optim/rules/tensor_blocks.h"
+#include "paceline/training/optim/rules/update_lists.h"
 #include "paceline/training/optim/rules/update_slice.h"
 #include "paceline/training/optim/shard_options.h"
 
@@ -89,7 +91,7 @@ class OptimizerCore {
 
   // The gradients that this rank has: whole gradients or, if gradients are divided, those of this
   // rank's part. Error(kInvalid) for gradients that are not dense float32, bfloat16 or float16
-  // tensors on the CPU.
+  // tensors on the device of their parameters.
   std::vector<OrderedGradient> gradients() const { return rows_.gradients(); }
   // The memory of these gradients, so that callers can change them in place. Throws the errors of
   // gradients().
@@ -147,6 +149,9 @@ class OptimizerCore {
   void add_to_group(const GroupTensors& group, std::vector<at::Tensor>& all);
   void begin_rows(std::size_t num_kept);
   bool has_stepped() const;
+  bool is_on_device() const;
+  void step_on_device(const std::vector<OrderedGradient>& gradients);
+  void measure_on_device(std::map<std::pair<std::size_t, std::int64_t>, UpdateLists>& all);
   void measure_norms(const OrderedGradient& gradient);
   void update_parameter(const OrderedGradient& gradient);
   template <class Visit>

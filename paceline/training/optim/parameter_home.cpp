@@ -46,22 +46,29 @@ void move_to(const Row& row, const at::Tensor& flat, bool copies) {
   }
 }
 
-// In symmetric memory: every rank has all parameters, and gets the parts that other ranks update.
+// In symmetric memory, or in the memory of a CUDA device: every rank has all parameters, and gets
+// the parts that other ranks update.
 class SymmetricHome : public ParameterHome {
  public:
   SymmetricHome(const ParameterRows& rows, std::shared_ptr<ProcessGroup> group)
       : ParameterHome(rows, std::move(group)) {
     for (const Row& row : rows_.rows()) {
-      flats_.push_back(empty_symmetric(*group_, {row.layout.count()}, row.type));
+      flats_.push_back(make_flat(row));
       move_to(row, flats_.back(), true);
     }
   }
 
   void after_update() override {
+    std::vector<WorkPtr> works;  // on a device
     for (std::size_t i = 0; i < flats_.size(); ++i) {
       const at::Tensor own = part_of(flats_[i], rows_.rows()[i], group_->rank());
+      if (!own.is_cpu()) {
+        works.push_back(all_gather_into_tensor(*group_, flats_[i], own, {.async_op = true}));
+        continue;
+      }
       group_->all_gather(dense_cpu_view(flats_[i]), dense_cpu_view(own));
     }
+    for (const WorkPtr& work : works) work->wait();
   }
 
   std::uint32_t sum_of_other_parts(std::size_t parameter) const override {
@@ -72,6 +79,12 @@ class SymmetricHome : public ParameterHome {
   }
 
  private:
+  at::Tensor make_flat(const Row& row) const {
+    const c10::Device device = row.tensors.front().device();
+    if (device.is_cpu()) return empty_symmetric(*group_, {row.layout.count()}, row.type);
+    return at::zeros({row.layout.count()}, at::TensorOptions(row.type).device(device));
+  }
+
   std::vector<at::Tensor> flats_;  // [row]
 };
 

@@ -39,7 +39,8 @@ std::vector<std::size_t> chosen_units(const std::vector<at::Tensor>& parameters,
 
 // Returns zeros that take no memory until they are written, because an optimizer is constructed for
 // a whole model before shard() reduces it to a part.
-at::Tensor untouched_zeros(std::int64_t count) {
+at::Tensor untouched_zeros(std::int64_t count, c10::Device device) {
+  if (!device.is_cpu()) return at::zeros({count}, at::TensorOptions(at::kFloat).device(device));
   const auto bytes = static_cast<std::size_t>(count) * sizeof(float);
   if (bytes == 0) return at::empty({0}, at::kFloat);
   void* const memory =
@@ -120,7 +121,7 @@ void ParameterRows::make(const Plan& plan, const Division& division) {
                             division.divides_gradients ? FlatLayout::kBlock : 0);
     const std::size_t num_states = state_names_.size() + (is_16_bit(row.type) ? 1 : 0);
     for (std::size_t state = 0; state < num_states; ++state)
-      row.state.push_back(untouched_zeros(row.layout.part_count()));
+      row.state.push_back(untouched_zeros(row.layout.part_count(), row.tensors.front().device()));
     rows_.push_back(std::move(row));
   }
 }
@@ -156,7 +157,7 @@ float* ParameterRows::state_begin(std::size_t parameter, std::size_t state) cons
 
 at::Tensor ParameterRows::own_state(std::size_t parameter, std::size_t state) const {
   const auto [first, last] = own_elements(parameter);
-  if (first >= last) return at::empty({0}, at::kFloat);
+  if (first >= last) return at::empty({0}, row_of(parameter).state[state].options());
   return row_of(parameter).state[state].narrow(0, own_offset(parameter) + first, last - first);
 }
 
@@ -189,9 +190,10 @@ std::vector<OrderedGradient> ParameterRows::gradients() const {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (!has_gradient_[i]) continue;
     const auto [first, last] = own_elements(i);
-    const at::Tensor own = first < last
-                               ? row_of(i).gradients.narrow(0, own_offset(i) + first, last - first)
-                               : at::empty({0}, at::kFloat);
+    const at::Tensor own =
+        first < last
+            ? row_of(i).gradients.narrow(0, own_offset(i) + first, last - first)
+            : at::empty({0}, at::TensorOptions(at::kFloat).device(parameters_[i].device()));
     all.push_back({i, own, std::max<std::int64_t>(first, 0)});
   }
   return all;
@@ -213,7 +215,10 @@ std::vector<GradientUnit> ParameterRows::gradient_units() const {
 
 at::Tensor ParameterRows::gradient_part(std::size_t unit) {
   Row& row = rows_[unit];
-  if (!row.gradients.defined()) row.gradients = at::empty({row.layout.part_count()}, at::kFloat);
+  if (!row.gradients.defined()) {
+    const auto options = at::TensorOptions(at::kFloat).device(row.tensors.front().device());
+    row.gradients = at::empty({row.layout.part_count()}, options);
+  }
   return row.gradients;
 }
 

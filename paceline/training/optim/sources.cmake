@@ -12,6 +12,8 @@ set(SOURCES
   parameter_norms.cpp
   parameter_rows.cpp
   metadata.cpp
+  rules/device_rules.cpp
   rules/tensor_blocks.cpp
-  rules/update_rules.cpp)
+  rules/update_rules.cpp
+  step_on_device.cpp)
 set(LIBRARIES fmt::fmt)

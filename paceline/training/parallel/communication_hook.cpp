@@ -19,6 +19,12 @@ namespace {
 
 void require_float(const std::vector<GradientBucket>& buckets, const std::string& hook) {
   for (const auto& bucket : buckets) {
+    if (!bucket.flat.is_cpu()) {
+      fail(ErrorCode::kUnsupported,
+           "communication hook {} works on gradients in host memory, not on {}; use CompressHook, "
+           "or no hook",
+           hook, bucket.flat.device().str());
+    }
     check(bucket.flat.scalar_type() == at::kFloat,
           "communication hook {} takes float32 gradients, not {}", hook,
           c10::toString(bucket.flat.scalar_type()));

@@ -96,7 +96,7 @@ DataParallelState::DataParallelState(std::shared_ptr<torch::nn::Module> module,
   });
   check(trains, "DistributedDataParallel: no parameter of the module requires a gradient");
   require_same_parameters(*group_, all);
-  one_device_of(all, group_->rank(), parse_backend_choice(group_->backend()));
+  one_device_of(all, group_->rank());
   for (const auto& parameter : all) parameters_.push_back(parameter.tensor);
   require_one_copy(all);
   take_model_of(0);

@@ -86,7 +86,8 @@ std::int64_t batch_size_of(const Args&... arguments) {
 // buffers of rank 0 to every rank. Set memory formats and devices, and freeze parameters, before
 // you construct it. In a group of one rank nothing is communicated.
 //
-// A module in CUDA memory requires a group with a CUDA backend (cpu:paceline,cuda:nccl).
+// A module may be on a CUDA device. Without a CUDA backend (cpu:paceline,cuda:nccl) its gradients
+// are reduced on copies in host memory (docs/data_parallel.md).
 //
 // After an exception in a backward pass, some gradients are averages and others are not; the next
 // forward() drops them all. If every rank had the exception and caught it, training can continue.
@@ -102,8 +103,8 @@ template <class Module>
 class DistributedDataParallel {
  public:
   // Collective. Error(kInvalid) when the models of the ranks differ, when no parameter requires a
-  // gradient, or when the parameters are on several devices; kUnsupported when the group has no
-  // backend for their device.
+  // gradient, or when the parameters are on several devices; kUnsupported when LibTorch does not
+  // support their device.
   DistributedDataParallel(std::shared_ptr<Module> module, std::shared_ptr<ProcessGroup> group,
                           const DistributedDataParallelOptions& options = {})
       : module_(std::move(module)),

@@ -61,16 +61,16 @@ void require_same_parameters(ProcessGroup& group, const std::vector<NamedParamet
   }
 }
 
-c10::Device one_device_of(const std::vector<NamedParameter>& parameters, int rank,
-                          const BackendChoice& choice) {
+c10::Device one_device_of(const std::vector<NamedParameter>& parameters, int rank) {
   const NamedParameter& first = parameters.front();
   const c10::Device device = first.tensor.device();
   for (const NamedParameter& parameter : parameters) {
     check(parameter.tensor.device() == device,
-          "rank {}: parameter {} is on {} and parameter {} on {}; a replica must be on one device",
+          "rank {}: parameter {} is on {} and parameter {} on {}; a replica must be on one device: "
+          "call module->to(device) before it is wrapped",
           rank, first.name, device.str(), parameter.name, parameter.tensor.device().str());
   }
-  require_backend_for(device, choice, fmt::format("rank {}: parameter {}", rank, first.name));
+  require_device(device, fmt::format("rank {}: parameter {}", rank, first.name));
   return device;
 }
 

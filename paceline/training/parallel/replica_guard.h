@@ -12,7 +12,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "paceline/engine/collectives/backends/backend_list.h"
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/training/tensor/tensor_marks.h"
 
@@ -29,10 +28,9 @@ struct NamedParameter {
 void require_same_parameters(ProcessGroup& group, const std::vector<NamedParameter>& parameters);
 
 // Returns the device of all `parameters`; there must be at least one. Error(kInvalid), which names
-// two parameters, if they are on different devices; kUnsupported if this choice of backends has no
-// backend for the device. Pure.
-c10::Device one_device_of(const std::vector<NamedParameter>& parameters, int rank,
-                          const BackendChoice& choice);
+// two parameters, if they are on different devices; kUnsupported if LibTorch does not support the
+// device. Pure.
+c10::Device one_device_of(const std::vector<NamedParameter>& parameters, int rank);
 
 // Detects damaged memory in tensors that one pass leaves to the next: a module's buffers
 // (BatchNorm's statistics) or a communication hook's tensors. It hashes them after a pass has

@@ -18,7 +18,8 @@ namespace {
 // Data for a backward pass in addition to its tensors.
 struct Exchange : torch::CustomClassHolder {
   std::shared_ptr<ProcessGroup> group;
-  double count = 0;  // elements of a feature on all ranks together
+  double count = 0;      // elements of a feature on all ranks together
+  at::Tensor on_device;  // on a CUDA device: the same, which the host does not know
 };
 
 // Calls `communicate`, and adds the layer's name and the rule for ranks to an error.
@@ -55,23 +56,39 @@ at::Tensor by_feature(const at::Tensor& values, const at::Tensor& input) {
 struct Statistics {
   at::Tensor mean, variance;  // float64; the variance is divided by `count`, not by `count` - 1
   double count = 0;
+  at::Tensor on_device;  // as in Exchange
 };
 
 // Returns this rank's means and variances, and the number of elements of a feature.
 at::Tensor own_statistics(const at::Tensor& input) {
   const std::int64_t features = input.size(1);
-  at::Tensor row = at::zeros({2 * features + 1}, at::kDouble);
+  at::Tensor row = at::zeros({2 * features + 1}, input.options().dtype(at::kDouble));
   if (input.numel() == 0) return row;
   const auto [mean, variance] = at::batch_norm_update_stats(input, {}, {}, 0);
   row.narrow(0, 0, features).copy_(mean);
   row.narrow(0, features, features).copy_(variance);
-  row[2 * features] = input.numel() / features;
+  row[2 * features].fill_(input.numel() / features);
   return row;
+}
+
+// As merged(), without waiting for the device.
+Statistics merged_on_device(const at::Tensor& rows, std::int64_t features) {
+  const at::Tensor of_rank = rows.view({-1, 2 * features + 1});
+  const at::Tensor counts = of_rank.narrow(1, 2 * features, 1);
+  const at::Tensor means = of_rank.narrow(1, 0, features);
+  const at::Tensor variances = of_rank.narrow(1, features, features);
+  Statistics all;
+  all.on_device = counts.sum();
+  const at::Tensor total = all.on_device.clamp_min(1);
+  all.mean = (means * counts).sum(0) / total;
+  all.variance = ((variances + (means - all.mean).square()) * counts).sum(0) / total;
+  return all;
 }
 
 // Merges the statistics in rank order (Chan et al., 1979), so that the bits depend only on the
 // values.
 Statistics merged(const at::Tensor& rows, std::int64_t features) {
+  if (!rows.is_cpu()) return merged_on_device(rows, features);
   Statistics all{at::zeros({features}, at::kDouble), at::zeros({features}, at::kDouble)};
   auto* const mean = all.mean.data_ptr<double>();
   auto* const variance = all.variance.data_ptr<double>();
@@ -137,7 +154,7 @@ struct Normalize : torch::autograd::Function<Normalize> {
       result[0] = at::zeros_like(saved[0]);
       return result;
     }
-    sums.div_(exchange.count);
+    exchange.on_device.defined() ? sums.div_(exchange.on_device) : sums.div_(exchange.count);
     const auto halves = sums.to(mean.scalar_type()).chunk(2);
     at::Tensor by_input = gradient - by_feature(halves[0], input);
     by_input.addcmul_(centred, by_feature(halves[1] * inverse.square(), input), -1);
@@ -160,7 +177,8 @@ void SyncBatchNormImpl::_check_input_dim(const at::Tensor& input) {
         "SyncBatchNorm: an input of {} dimensions with {} features; it takes 2 to 5 dimensions "
         "with {}",
         input.dim(), input.dim() > 1 ? input.size(1) : 0, options.num_features());
-  check(input.is_cpu(), "SyncBatchNorm takes tensors on the CPU, not on {}", input.device().str());
+  check(input.is_cpu() || input.is_cuda(),
+        "SyncBatchNorm takes tensors on the CPU or a CUDA device, not on {}", input.device().str());
   check(input.is_floating_point(), "SyncBatchNorm takes floating-point numbers, not {}",
         c10::toString(input.scalar_type()));
 }
@@ -189,12 +207,14 @@ at::Tensor SyncBatchNormImpl::normalize_over_ranks(const at::Tensor& input) {
           "{}: SyncBatchNorm in training: the ranks together have 1 value for each feature, "
           "which has no variance; give them more samples",
           group_->self());
-    update_running_statistics(all.mean, all.variance, all.count);
+    all.on_device.defined() ? update_running_on_device(all.mean, all.variance, all.on_device)
+                            : update_running_statistics(all.mean, all.variance, all.count);
     mean = all.mean.to(wide.scalar_type());
     variance = all.variance.to(wide.scalar_type());
   }
   exchange->group = group_;
   exchange->count = all.count;
+  exchange->on_device = all.on_device;
   // A custom function does not accept undefined tensors.
   return Normalize::apply(input, weight.defined() ? weight : at::ones_like(mean),
                           bias.defined() ? bias : at::zeros_like(mean), mean, variance,
@@ -210,6 +230,19 @@ void SyncBatchNormImpl::update_running_statistics(const at::Tensor& mean,
   running_mean.mul_(1 - share).add_(mean.to(running_mean.scalar_type()), share);
   running_var.mul_(1 - share).add_((variance * (count / (count - 1))).to(running_var.scalar_type()),
                                    share);
+}
+
+// As update_running_statistics(), without waiting for the device.
+void SyncBatchNormImpl::update_running_on_device(const at::Tensor& mean, const at::Tensor& variance,
+                                                 const at::Tensor& count) {
+  if (!options.track_running_stats()) return;
+  num_batches_tracked += 1;
+  const at::Tensor share = (options.momentum() ? at::full_like(count, *options.momentum())
+                                               : num_batches_tracked.to(at::kDouble).reciprocal()) *
+                           count.gt(0);
+  const at::Tensor unbiased = variance * (count / (count - 1));
+  running_mean.add_(((mean - running_mean) * share).to(running_mean.scalar_type()));
+  running_var.add_(((unbiased - running_var) * share).to(running_var.scalar_type()));
 }
 
 void SyncBatchNormImpl::pretty_print(std::ostream& stream) const {

@@ -1,8 +1,9 @@
 #pragma once
 
 // Batch normalisation over the samples of all ranks, with the semantics of PyTorch's SyncBatchNorm,
-// on the CPU. In training, each forward pass gathers every rank's mean, variance and number of
-// elements, and each backward pass adds up two sums for each feature. A rank sends 2 * num_features
+// on the CPU or on CUDA devices. In training, each forward pass gathers every rank's mean, variance
+// and number of elements, and each backward pass adds up two sums for each feature. A rank sends 2
+// * num_features
 // + 1 numbers of 8 bytes in the forward pass and 2 * num_features in the backward pass, whatever
 // the size of the batch. The statistics are merged in rank order, in float64, so all ranks get the
 // same bits in every run.
@@ -19,7 +20,8 @@
 // every rank gets an Error that reports the difference. If ranks run different parts of a model, or
 // use activation checkpoints, give the layers a group of their own (group->split(0,
 // group->rank())), because DistributedDataParallel starts its all-reduces between those of the
-// layers. Second derivatives are not supported.
+// layers. Second derivatives are not supported. On a CUDA device nothing waits for the device, so a
+// batch of one value for each feature, which has no variance, is not reported: it gives infinities.
 //
 // Thread safety: none; one thread trains.
 
@@ -57,6 +59,8 @@ class SyncBatchNormImpl
  private:
   at::Tensor normalize_over_ranks(const at::Tensor& input);
   void update_running_statistics(const at::Tensor& mean, const at::Tensor& variance, double count);
+  void update_running_on_device(const at::Tensor& mean, const at::Tensor& variance,
+                                const at::Tensor& count);
 
   std::shared_ptr<ProcessGroup> group_;  // shared with the user and with clones of this module
 };

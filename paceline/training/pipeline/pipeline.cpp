@@ -62,6 +62,21 @@ void require_unchanged(const std::string& what, const Tensors& tensors,
         what, changed);
 }
 
+// Returns the device of all parameters of this rank's stages; the CPU if they have none.
+c10::Device device_of(const ProcessGroup& group, const std::vector<PipelineStage>& stages) {
+  std::optional<c10::Device> device;
+  for (const PipelineStage& stage : stages) {
+    for (const at::Tensor& parameter : stage.parameters) {
+      if (!parameter.defined()) continue;
+      if (!device) device = parameter.device();
+      check(parameter.device() == *device,
+            "{}: a stage has parameters on {} and on {}; move all stages of a rank to one device",
+            group.self(), device->str(), parameter.device().str());
+    }
+  }
+  return device.value_or(c10::kCPU);
+}
+
 }  // namespace
 
 // One step's progress on this rank: its stages, their micro-batches in flight, and the result.
@@ -82,7 +97,7 @@ struct Pipeline::Run {
 
   Run(const std::shared_ptr<ProcessGroup>& of, const PipelineSchedule& planned,
       const std::vector<PipelineStage>& stages)
-      : group(*of), schedule(planned), links(of, planned) {
+      : group(*of), schedule(planned), links(of, planned, device_of(*of, stages)) {
     for (const PipelineStage& stage : stages) own.emplace(stage.index, stage);
   }
 

@@ -9,10 +9,13 @@
 #include <span>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include <ATen/ATen.h>
 #include <c10/core/CPUAllocator.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/training/device/device_snapshot.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/tensor/shaped_messages.h"
 #include "paceline/training/tensor/tensor_allocator.h"
@@ -173,8 +176,9 @@ Row row_of(const Loans::Loan& loan, const at::Tensor& tensor) {
 
 }  // namespace
 
-StageLinks::StageLinks(std::shared_ptr<ProcessGroup> group, const PipelineSchedule& schedule)
-    : group_(std::move(group)), schedule_(schedule), loans_(group_) {}
+StageLinks::StageLinks(std::shared_ptr<ProcessGroup> group, const PipelineSchedule& schedule,
+                       c10::Device device)
+    : group_(std::move(group)), schedule_(schedule), device_(device), loans_(group_) {}
 
 // Each micro-batch has its own tag for each boundary and direction, so that a rank need not receive
 // micro-batches in the order in which they were sent.
@@ -183,6 +187,19 @@ std::uint32_t StageLinks::tag(int from, int micro_batch, Direction direction) co
       2u * static_cast<std::uint32_t>(from) + (direction == Direction::kForward ? 0u : 1u);
   return way * static_cast<std::uint32_t>(schedule_.num_micro_batches) +
          static_cast<std::uint32_t>(micro_batch);
+}
+
+// Returns the tensors, or copies of those that are on the device once it has computed them.
+StageLinks::Tensors StageLinks::on_host(const Tensors& tensors) const {
+  if (device_.is_cpu()) return tensors;
+  Tensors copies = tensors;
+  DeviceSnapshot snapshot;
+  for (at::Tensor& tensor : copies) {
+    if (tensor.defined() && !tensor.is_cpu()) tensor = snapshot.copy_of(tensor.contiguous());
+  }
+  snapshot.wait(Deadline::after(group_->timeout()),
+                fmt::format("{}: a tensor for the next rank of a pipeline", group_->self()));
+  return copies;
 }
 
 void StageLinks::send(int stage, int micro_batch, Direction direction, const Tensors& tensors) {
@@ -201,7 +218,7 @@ void StageLinks::send(int stage, int micro_batch, Direction direction, const Ten
   const at::Tensor list = at::zeros({static_cast<std::int64_t>(tensors.size()), kWords}, at::kLong);
   auto* row = static_cast<Row*>(list.data_ptr());
   Tensors all{list};
-  for (const at::Tensor& given : tensors) {
+  for (const at::Tensor& given : on_host(tensors)) {
     Row& own = *row++;
     if (!given.defined()) continue;
     const at::Tensor tensor = given.contiguous();
@@ -242,6 +259,7 @@ StageLinks::Tensors StageLinks::receive(int stage, int micro_batch, Direction di
                                 std::clamp<std::int64_t>(row.num_sizes, 0, std::ssize(row.sizes))));
       tensor = loans_.borrow(row.loan, peer, sizes, to_scalar_type(static_cast<Dtype>(row.dtype)));
     }
+    if (tensor.defined() && !device_.is_cpu()) tensor = tensor.to(device_);
   }
   return tensors;
 }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/planning/schedules/pipeline_schedule.h"
@@ -77,14 +78,16 @@ class Loans {
 // the backward pass their gradients. First a list is sent that describes how each tensor arrives:
 // as a loan, if both ranks are on the same host (Loans), or as a message that includes its shape
 // and type. Between stages of the same rank tensors are not moved. Sends return without waiting;
-// finish() waits. Thread safety: none.
+// finish() waits. Tensors of a CUDA device travel through pinned host memory: a send waits until
+// the device has computed them, a receive queues the copies to the device. Thread safety: none.
 class StageLinks {
  public:
   using Tensors = std::vector<at::Tensor>;
   enum class Direction { kForward, kBackward };
 
-  // Collective. Requires: `schedule` outlives this object.
-  StageLinks(std::shared_ptr<ProcessGroup> group, const PipelineSchedule& schedule);
+  // Collective. Requires: `schedule` outlives this object. `device`: that of this rank's stages.
+  StageLinks(std::shared_ptr<ProcessGroup> group, const PipelineSchedule& schedule,
+             c10::Device device);
 
   // Sends from `stage` to the next stage (kForward) or the previous one (kBackward). Undefined
   // gradients arrive as undefined tensors. Error(kInvalid) if the number of tensors is not the same
@@ -100,10 +103,12 @@ class StageLinks {
  private:
   int rank_of(int stage) const { return schedule_.rank_of_stage[static_cast<std::size_t>(stage)]; }
   std::uint32_t tag(int from, int micro_batch, Direction direction) const;
+  Tensors on_host(const Tensors& tensors) const;
   void drop_finished_sends();
 
   const std::shared_ptr<ProcessGroup> group_;
   const PipelineSchedule& schedule_;
+  const c10::Device device_;
   Loans loans_;
   std::map<int, std::size_t> counts_;  // [sending stage]: the number of tensors
   std::map<std::tuple<int, int, Direction>, Tensors> own_;

@@ -48,7 +48,7 @@ std::map<std::string, at::Tensor> gather_stages(GroupRef group,
     std::istringstream lines(broadcast_object(group, names, rank));
     for (std::string name; std::getline(lines, name);) {
       std::vector<at::Tensor> sent;
-      if (rank == group->rank()) sent.push_back(own.at(name).detach());
+      if (rank == group->rank()) sent.push_back(own.at(name).detach().cpu());
       const auto received = broadcast_object(group, sent, rank, kAnySize);
       all.emplace(name, rank == group->rank() ? sent.front().clone() : received.at(0));
     }

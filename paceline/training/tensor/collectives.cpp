@@ -63,18 +63,54 @@ void carry_out_now(GroupRef group, TensorCall call, const CollectiveOptions& opt
   carry_out(group, std::move(call), options);
 }
 
+// Starts a message from or to copies of device memory. A send waits until the device has made the
+// values.
+WorkPtr start_on_copies(GroupRef group, const PreparedCall& prepared) {
+  const auto& copies = prepared.copies;
+  CallOptions options = prepared.options;
+  options.order = nullptr;
+  if (prepared.call.op == Op::kSend) {
+    copies->fetch(Deadline::after(options.timeout.value_or(group->timeout())));
+    return engine(*group).start(prepared.call, options);
+  }
+  const WorkPtr received = engine(*group).start(prepared.call, options);
+  const auto work = std::make_shared<Work>([received] { return received->description(); }, copies);
+  received->on_complete([work, copies, message = std::weak_ptr(received)](const Error* error) {
+    if (error != nullptr) return work->complete(std::make_exception_ptr(*error));
+    const WorkPtr ended = message.lock();
+    const int source = ended ? ended->source_rank() : -1;
+    try {
+      work->queue(copies->deliver(), false, source);
+      TensorCopies::keep(copies);
+    } catch (...) {
+      return work->complete(std::current_exception());
+    }
+    work->complete(nullptr, source);
+  });
+  return work;
+}
+
+WorkPtr start(GroupRef group, const PreparedCall& prepared) {
+  if (prepared.copies && traits_of(prepared.call.op).has(kIsMessage))
+    return start_on_copies(group, prepared);
+  return engine(*group).start(prepared.call, prepared.options);
+}
+
 }  // namespace
 
 void run(GroupRef group, const TensorCall& call) {
   const FittedCall fitted(group, call);
   const PreparedCall prepared(group, fitted.call());
-  engine(*group).run(prepared.call, prepared.options);
+  if (prepared.copies) {
+    start(group, prepared)->wait();
+  } else {
+    engine(*group).run(prepared.call, prepared.options);
+  }
   fitted.copy_back();
 }
 
 WorkPtr start(GroupRef group, const TensorCall& call) {
-  const PreparedCall prepared(group, call);
-  return engine(*group).start(prepared.call, prepared.options);
+  return start(group, PreparedCall(group, call));
 }
 
 // ---- in place
@@ -303,7 +339,14 @@ int recv(GroupRef group, const at::Tensor& tensor, int peer, std::uint32_t tag,
   require_blocking(group, options, "recv", "irecv()");
   const FittedCall fitted(group, message_of(Op::kReceive, tensor, peer, tag, options));
   const PreparedCall prepared(group, fitted.call());
-  const int source = engine(*group).recv(prepared.call, prepared.options);
+  int source = -1;
+  if (prepared.copies) {
+    const WorkPtr work = start(group, prepared);
+    work->wait();
+    source = work->source_rank();
+  } else {
+    source = engine(*group).recv(prepared.call, prepared.options);
+  }
   fitted.copy_back();
   return source;
 }
@@ -318,20 +361,38 @@ WorkPtr irecv(GroupRef group, const at::Tensor& tensor, int peer, std::uint32_t 
   return start(group, message_of(Op::kReceive, tensor, peer, tag, options));
 }
 
+namespace {
+
+// Starts the receives first, so that arriving messages have a destination.
+std::vector<WorkPtr> batch_on_copies(GroupRef group, const std::deque<PreparedCall>& messages) {
+  std::vector<WorkPtr> works(messages.size());
+  for (const Op op : {Op::kReceive, Op::kSend}) {
+    for (std::size_t i = 0; i < messages.size(); ++i) {
+      if (messages[i].call.op == op) works[i] = start(group, messages[i]);
+    }
+  }
+  return works;
+}
+
+}  // namespace
+
 std::vector<WorkPtr> batch_isend_irecv(GroupRef group, const std::vector<P2POp>& messages,
                                        const CollectiveOptions& options) {
   std::deque<PreparedCall> prepared;  // a deque, because each element points to its own members
   std::vector<Call> calls;
   const auto keep_alive = std::make_shared<std::vector<std::shared_ptr<void>>>();
+  bool has_copies = false;
   for (const P2POp& message : messages) {
     check(message.op == Op::kSend || message.op == Op::kReceive,
           "{}: batch_isend_irecv takes sends and receives, not {}", group->self(),
           name_of(message.op));
     prepared.emplace_back(
         group, message_of(message.op, message.tensor, message.peer, message.tag, options));
+    has_copies |= prepared.back().copies != nullptr;
     calls.push_back(prepared.back().call);
     keep_alive->push_back(prepared.back().options.keep_alive);
   }
+  if (has_copies) return batch_on_copies(group, prepared);
   return engine(*group).batch_isend_irecv(calls,
                                           {.timeout = options.timeout, .keep_alive = keep_alive});
 }

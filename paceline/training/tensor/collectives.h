@@ -16,12 +16,13 @@
 //
 // `root` and `peer` are ranks of `group`, not of the world.
 //
-// CUDA tensors need a group with a CUDA backend (cpu:paceline,cuda:nccl; otherwise
-// Error(kUnsupported)), and must be on the device that was current when the group formed. Calls are
-// ordered with streams, as in torch.distributed: a call starts after the work that is already
-// queued on the current stream. Work that is queued on it after the call or its Work::wait() has
-// returned starts after the call has ended. GroupOptions::blocking_wait makes the host wait for the
-// results. send and recv, and tensors on other devices, are Error(kUnsupported).
+// CUDA tensors of a call must be on one device; with a CUDA backend (cpu:paceline,cuda:nccl), on
+// the device that was current when the group formed. In a group without one, the call works on
+// copies in host memory (docs/devices.md). Calls are ordered with streams, as in torch.distributed:
+// a call starts after the work that is already queued on the current stream. Work that is queued on
+// it after the call or its Work::wait() has returned starts after the call has ended.
+// GroupOptions::blocking_wait makes the host wait for the results. Tensors on devices of other
+// types, and send and recv with a CUDA backend, are Error(kUnsupported).
 //
 // The tensors of an asynchronous call must be dense, and for the operations of the last column
 // contiguous; the call keeps them alive until the work has completed.

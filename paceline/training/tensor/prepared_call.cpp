@@ -8,9 +8,11 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/grad_mode.h>
 
+#include "paceline/engine/collectives/backends/backend_list.h"
 #include "paceline/engine/collectives/collective.h"
 #include "paceline/engine/collectives/op_traits.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/training/device/streams.h"
 #include "paceline/training/tensor/tensor_marks.h"
 #include "paceline/training/tensor/tensor_view.h"
 
@@ -31,21 +33,24 @@ std::uint32_t compared_shape(Op op, const at::Tensor& tensor) {
   return shape_of(sizes);
 }
 
-// Returns options for a call on these dense tensors: the call keeps them alive, and on a device it
-// is ordered with the current stream.
-CallOptions options_for(const ProcessGroup& group, const std::shared_ptr<GivenTensors>& tensors) {
-  CallOptions options{.keep_alive = tensors};
-  if (tensors->all.empty()) return options;
-  const c10::Device device = tensors->all.front().device();
-  for (const at::Tensor& tensor : tensors->all) {
-    check(tensor.device() == device, "{}: a tensor on {} and one on {} in one call", group.self(),
-          device.str(), tensor.device().str());
+// Returns the device of the call's tensors; that of the CPU if there are none. Error(kInvalid) if
+// they are on several devices.
+c10::Device device_of(const ProcessGroup& group, const TensorCall& call) {
+  const at::Tensor* first = nullptr;
+  const auto visit = [&](const at::Tensor& tensor) {
+    if (!tensor.defined()) return;
+    if (first == nullptr) first = &tensor;
+    check(tensor.device() == first->device(),
+          "{}: {}: a tensor on {} and one on {} in one call; move them to one device", group.self(),
+          name_of(call.op), first->device().str(), tensor.device().str());
+  };
+  visit(call.input);
+  visit(call.output);
+  if (call.lists) {
+    for (const at::Tensor& input : call.lists->inputs) visit(input);
+    for (const at::Tensor& output : call.lists->outputs) visit(output);
   }
-  if (device.is_cpu()) return options;
-  require_backend_for(device, parse_backend_choice(group.backend()),
-                      fmt::format("{}: a tensor", group.self()));
-  options.order = order_in_current_stream(device);
-  return options;
+  return first == nullptr ? c10::Device(c10::kCPU) : first->device();
 }
 
 bool fits(Op op, const at::Tensor& tensor) {
@@ -84,9 +89,53 @@ void require_one_layout(const ProcessGroup& group, Op op, const at::Tensor& inpu
        group.self(), name_of(op), layouts_of({input}), layouts_of({output}));
 }
 
+// Returns the call on copies in host memory. Tensors that the operation cannot use stay as they
+// are, and are refused later.
+TensorCall call_on_copies(const ProcessGroup& group, const TensorCall& asked,
+                          TensorCopies& copies) {
+  const bool is_root = group.rank() == asked.root;
+  const bool reads = is_root || !traits_of(asked.op).has(kOnlyRootGives);
+  const bool writes = writes_output(asked.op, is_root);
+  const auto read = [&](at::Tensor& tensor) {
+    if (tensor.defined() && fits(asked.op, tensor)) tensor = copies.copy_of(tensor, reads, false);
+  };
+  const auto write = [&](at::Tensor& tensor) {
+    if (!tensor.defined() || !fits(asked.op, tensor)) return;
+    if (writes) count_write(tensor);
+    tensor = copies.copy_of(tensor, false, writes);
+  };
+  TensorCall on_host = asked;
+  read(on_host.input);
+  write(on_host.output);
+  if (on_host.lists) {
+    const bool in_place = on_host.lists->inputs.empty();
+    for (at::Tensor& input : on_host.lists->inputs) read(input);
+    for (at::Tensor& output : on_host.lists->outputs) {
+      if (in_place && fits(asked.op, output)) copies.copy_of(output, reads, false);
+      write(output);
+    }
+  }
+  copies.begin();
+  return on_host;
+}
+
 }  // namespace
 
 PreparedCall::PreparedCall(const ProcessGroup& group, const TensorCall& asked) {
+  const c10::Device device = device_of(group, asked);
+  if (!device.is_cpu()) require_device(device, fmt::format("{}: a tensor", group.self()));
+  if (device.is_cpu() || !parse_backend_choice(group.backend()).cuda.empty()) {
+    prepare(group, asked);
+    if (!device.is_cpu()) options.order = order_in_current_stream(device);
+    return;
+  }
+  copies = std::make_shared<TensorCopies>(device,
+                                          fmt::format("{}: {}", group.self(), name_of(asked.op)));
+  prepare(group, call_on_copies(group, asked, *copies));
+  options.order = copies;
+}
+
+void PreparedCall::prepare(const ProcessGroup& group, const TensorCall& asked) {
   call = {.op = asked.op,
           .reduce_op = asked.reduce_op,
           .divisor = asked.divisor,
@@ -126,7 +175,7 @@ PreparedCall::PreparedCall(const ProcessGroup& group, const TensorCall& asked) {
         name_of(asked.op));
   set_shape(group, asked);
   call.shapes = tensors.get();
-  options = options_for(group, tensors);
+  options.keep_alive = tensors;
   options.timeout = asked.timeout;
   if (asked.keep_alive) {
     using Both = std::pair<std::shared_ptr<void>, std::shared_ptr<void>>;

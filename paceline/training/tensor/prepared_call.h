@@ -6,6 +6,7 @@
 // Thread safety: values.
 
 #include <cstddef>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -13,13 +14,18 @@
 
 #include "paceline/engine/collectives/call.h"
 #include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/training/device/host_copies.h"
 #include "paceline/training/tensor/tensor_call.h"
 
 namespace paceline {
 
 // The call in the engine's form, with all data to which it points. Error(kInvalid) for tensors that
 // the operation cannot use.
+//
+// If the tensors are on a device and the group has no backend for it, the call is on copies in host
+// memory. In a collective they are a part of its options; for a message the user must copy.
 struct PreparedCall {
+  std::shared_ptr<TensorCopies> copies;  // null: the call is on the tensors themselves
   Call call;
   CallOptions options;
   std::vector<std::size_t> counts, receive_counts;
@@ -31,6 +37,7 @@ struct PreparedCall {
   PreparedCall& operator=(const PreparedCall&) = delete;
 
  private:
+  void prepare(const ProcessGroup& group, const TensorCall& asked);
   // Sets the shape that ranks compare.
   void set_shape(const ProcessGroup& group, const TensorCall& asked);
 };

@@ -63,8 +63,15 @@ RandomStateGuard::RandomStateGuard(std::uint64_t seed) : before_(random_state())
 at::Tensor dropout(const at::Tensor& input, double p, bool is_training) {
   check(p >= 0 && p < 1, "dropout: the probability {} is not in [0, 1)", p);
   if (!is_training || p == 0) return input;
-  const at::Tensor kept = at::empty_like(input.detach()).bernoulli_(1 - p, rank_generator());
-  return input * kept.div_(1 - p);
+  return input * dropout_mask(input, 1 - p, rank_generator());
+}
+
+at::Tensor dropout_mask(const at::Tensor& input, double share, at::Generator generator) {
+  const at::Tensor like = input.detach();
+  const at::Tensor kept =
+      at::empty_like(like, like.options().device(at::kCPU).pinned_memory(!like.is_cpu()));
+  kept.bernoulli_(share, std::move(generator)).div_(share);
+  return kept.to(like.device(), /*non_blocking=*/true);
 }
 
 }  // namespace paceline

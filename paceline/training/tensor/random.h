@@ -8,7 +8,6 @@
 
 #include <cstdint>
 
-#include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 
 namespace paceline {

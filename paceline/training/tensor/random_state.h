@@ -1,6 +1,7 @@
 #pragma once
 
-// The state of this rank's random numbers, for checkpoints and for passes that run again.
+// This rank's random numbers: their generator, a mask from it, and their state, for checkpoints and
+// for passes that run again.
 //
 // Thread safety: none.
 
@@ -13,6 +14,11 @@ namespace paceline {
 
 // Returns this thread's generator; before seed_rank(), LibTorch's.
 at::Generator rank_generator();
+
+// Returns 1 / `share` for this share of the elements of a tensor like `input`, and 0 for the
+// others. The numbers are drawn on the CPU, so they are the same on a CUDA device, to which they
+// are copied.
+at::Tensor dropout_mask(const at::Tensor& input, double share, at::Generator generator);
 
 // The states of both generators.
 struct RandomState {

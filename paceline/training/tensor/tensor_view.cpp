@@ -6,11 +6,11 @@
 #include <fmt/ranges.h>
 
 #include <ATen/ATen.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "paceline/engine/collectives/collective.h"
 #include "paceline/engine/collectives/device_order.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/training/device/streams.h"
 #include "paceline/training/tensor/c10d.h"
 
 namespace paceline {
@@ -130,46 +130,12 @@ std::string layouts_of(const std::vector<at::Tensor>& tensors) {
   return fmt::format("{}", fmt::join(layouts, "; "));
 }
 
-void require_backend_for(c10::Device device, const BackendChoice& choice, const std::string& what) {
-  if (to_device(device) == Device::kCpu || !choice.cuda.empty()) return;
+void require_device(c10::Device device, const std::string& what) {
+  if (to_device(device) == Device::kCpu || knows_device_type(device.type())) return;
   fail(ErrorCode::kUnsupported,
-       "{} is on {}, which backend {} does not reach; form the group with --backend "
-       "cpu:{},cuda:nccl, or move it to the CPU",
-       what, device.str(), choice.text(), choice.cpu);
-}
-
-namespace {
-
-class StreamOrder : public DeviceOrder {
- public:
-  explicit StreamOrder(c10::Device device)
-      : impl_(device.type()), device_(device.has_index() ? device : impl_.getDevice()) {
-    impl_.record(&ready_, impl_.getStream(device_), device_.index(),
-                 c10::EventFlag::PYTORCH_DEFAULT);
-  }
-  ~StreamOrder() override { impl_.destroyEvent(ready_, device_.index()); }
-  StreamOrder(const StreamOrder&) = delete;
-  StreamOrder& operator=(const StreamOrder&) = delete;
-
-  void* ready() const override { return ready_; }
-  void wait_for(void* event) const override { impl_.block(event, impl_.getStream(device_)); }
-
- private:
-  const c10::impl::VirtualGuardImpl impl_;
-  const c10::Device device_;
-  void* ready_ = nullptr;
-};
-
-}  // namespace
-
-std::shared_ptr<const DeviceOrder> order_in_current_stream(c10::Device device) {
-  if (!c10::impl::hasDeviceGuardImpl(device.type())) {
-    fail(ErrorCode::kUnsupported,
-         "a tensor on {}: the LibTorch of this program knows no such device; link the LibTorch "
-         "that has it (torch_cuda)",
-         device.str());
-  }
-  return std::make_shared<StreamOrder>(device);
+       "{} is on {}, and the LibTorch of this program knows no such device; link the LibTorch that "
+       "has it (torch_cuda), or move it to the CPU",
+       what, device.str());
 }
 
 namespace {

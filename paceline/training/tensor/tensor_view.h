@@ -1,7 +1,7 @@
 #pragma once
 
-// Tensors as the engine's types, without a copy: element types, buffers, layouts, the order in a
-// device's stream; and many tensors in one flat array.
+// Tensors as the engine's types, without a copy: element types, buffers, layouts; and many tensors
+// in one flat array.
 
 #include <cstdint>
 #include <memory>
@@ -11,7 +11,6 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
-#include "paceline/engine/collectives/backends/backend_list.h"
 #include "paceline/engine/collectives/buffer.h"
 #include "paceline/engine/collectives/call.h"
 #include "paceline/engine/collectives/device_order.h"
@@ -51,16 +50,9 @@ struct GivenTensors : TensorShapes {
   std::string describe() const override { return layouts_of(all); }
 };
 
-// Error(kUnsupported), which suggests a backend, unless a group with this choice of backends can
-// communicate memory of `device`.
-void require_backend_for(c10::Device device, const BackendChoice& choice, const std::string& what);
-
-// Orders a call on CUDA tensors with LibTorch's streams, as c10d does with NCCL: the call starts
-// after the work that is already queued on the calling thread's current stream. Work that a thread
-// queues after waiting for the call will start after the call has ended. Uses LibTorch's generic
-// interface to devices, so nothing here is linked to CUDA. Error(kUnsupported) if this LibTorch
-// does not support such devices. Thread safety: same as DeviceOrder.
-std::shared_ptr<const DeviceOrder> order_in_current_stream(c10::Device device);
+// Error(kUnsupported), which begins with `what`, unless collectives can be carried out on memory of
+// this device: of the CPU, or of a CUDA device that this LibTorch supports.
+void require_device(c10::Device device, const std::string& what);
 
 // Offsets of many tensors in one flat array of one type (a gradient bucket, or an optimizer's
 // state). A copyable value.

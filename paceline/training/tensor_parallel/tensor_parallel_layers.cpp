@@ -157,9 +157,7 @@ at::Tensor part_dropout(const ProcessGroup& group, const at::Tensor& input, doub
   const at::Tensor drawn = at::empty({}, at::kLong).random_(rank_generator());
   const auto shared = static_cast<std::uint64_t>(drawn.item<std::int64_t>());
   const auto own = seed_of_shard(shared, /*epoch=*/0, /*position=*/0, group.rank());
-  const at::Tensor kept =
-      at::empty_like(input.detach()).bernoulli_(1 - p, at::detail::createCPUGenerator(own));
-  return input * kept.div_(1 - p);
+  return input * dropout_mask(input, 1 - p, at::detail::createCPUGenerator(own));
 }
 
 }  // namespace paceline

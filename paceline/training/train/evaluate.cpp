@@ -61,7 +61,7 @@ Evaluation evaluate(GroupRef group, data::DataLoader& loader,
 
 void require_labels(const data::Batch& batch, std::int64_t classes, const std::string& dataset) {
   if (!batch.target.defined() || batch.target.scalar_type() != at::kLong) return;
-  const at::Tensor labels = batch.target.contiguous();
+  const at::Tensor labels = batch.target.cpu().contiguous();  // on a device, this waits
   const auto* const label = labels.data_ptr<std::int64_t>();
   for (std::int64_t i = 0; i < labels.numel(); ++i) {
     check(label[i] >= 0 && label[i] < classes,

@@ -18,7 +18,9 @@
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/log.h"
+#include "paceline/engine/rendezvous/launch_environment.h"
 #include "paceline/engine/telemetry/crash_reporter.h"
+#include "paceline/training/device/streams.h"
 #include "paceline/training/tensor/compute_settings.h"
 #include "paceline/training/tensor/settled_threads.h"
 #include "paceline/training/train/libtorch_facts.h"
@@ -59,6 +61,13 @@ std::string describe_libtorch() {
 
 namespace {
 
+c10::Device take_device(const std::string& name) {
+  if (name == "cpu") return c10::kCPU;
+  const c10::Device device = choose_device(name, detect_launch_environment().local_rank);
+  set_current_device(device);
+  return device;
+}
+
 std::shared_ptr<ProcessGroup> form_group(const ProcessOptions& options) {
   keep_large_blocks();
   return init_process_group({.group = {.backend = options.backend}});
@@ -72,7 +81,10 @@ int threads_of(const ProcessOptions& options) {
 }  // namespace
 
 TrainingProcess::TrainingProcess(const ProcessOptions& options, std::uint64_t seed)
-    : group_(form_group(options)), symmetric_tensors_(*group_), num_threads_(threads_of(options)) {
+    : device_(take_device(options.device)),
+      group_(form_group(options)),
+      symmetric_tensors_(*group_),
+      num_threads_(threads_of(options)) {
   torch::manual_seed(seed + static_cast<std::uint64_t>(group_->rank()));
 }
 
@@ -83,7 +95,8 @@ void TrainingProcess::print_opening(const std::string& title) const {
   fmt::print("  launched by {}; {} x {}; backend {}, transport {}\n",
              engine(*group_).launch_environment().launcher, counted(world_size, "rank"),
              counted(num_threads_, "thread"), group_->backend(), group_->transport());
-  fmt::print("  {}\n", describe_libtorch());
+  fmt::print("  {}{}\n", describe_libtorch(),
+             device_.is_cpu() ? "" : fmt::format("; device {}", device_.str()));
   if (is_reference_blas()) {
     fmt::print(
         "  warning: this BLAS is about 20 times slower than OpenBLAS; apt-get install "

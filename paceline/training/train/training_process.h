@@ -18,6 +18,8 @@
 #include <memory>
 #include <string>
 
+#include <c10/core/Device.h>
+
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/engine/core/job_logical_shards.h"
 #include "paceline/training/tensor/tensor_memory.h"
@@ -25,8 +27,9 @@
 namespace paceline::train {
 
 struct ProcessOptions {
-  int threads = 0;      // threads of LibTorch; 0: the launcher's choice
-  std::string backend;  // empty: the launcher's choice or, without one, paceline
+  int threads = 0;             // threads of LibTorch; 0: the launcher's choice
+  std::string backend;         // empty: the launcher's choice or, without one, paceline
+  std::string device = "cpu";  // or cuda, cuda:N: see choose_device() (training/device/streams.h)
   // The logical shards of each step (engine/core/logical_shards.h); 0: no logical shards. With
   // shards a rank has 1 thread, unless a number was chosen (training/tensor/compute_settings.h).
   std::int64_t logical_shards = paceline::detail::job_logical_shards();
@@ -41,11 +44,15 @@ class TrainingProcess {
 
   const std::shared_ptr<ProcessGroup>& group() const { return group_; }
   int num_threads() const { return num_threads_; }
+  // The device for the model and its batches; the current device of the thread that made this
+  // object.
+  c10::Device device() const { return device_; }
   // On rank 0: prints `title`, how the job was launched, ranks x threads, transport and LibTorch,
   // and warnings about settings that reduce speed, with their remedies.
   void print_opening(const std::string& title) const;
 
  private:
+  const c10::Device device_;  // chosen first, because a CUDA backend takes the current device
   const std::shared_ptr<ProcessGroup> group_;  // shared with the users of group()
   const SymmetricTensors symmetric_tensors_;
   const int num_threads_;

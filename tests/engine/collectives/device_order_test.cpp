@@ -136,6 +136,20 @@ void sum(ProcessGroup& group, Buffer buffer, const CallOptions& options) {
   engine(group).run(sum_of(buffer), options);
 }
 
+TEST(DeviceWork, names_the_sender_of_a_message_as_soon_as_a_wait_has_returned) {
+  const auto order = std::make_shared<NotingOrder>();
+  Work work([] { return std::string("recv"); }, order);
+  std::promise<void> now;
+  now.set_value();
+  const auto delivered = std::make_shared<Event>(now.get_future().share());
+  work.queue(delivered, false, 3);
+  work.wait();
+  EXPECT_FALSE(work.is_completed());
+  EXPECT_EQ(work.source_rank(), 3);
+  work.complete(nullptr, 3);
+  EXPECT_EQ(work.source_rank(), 3);
+}
+
 TEST_F(DeviceOrderTest,
        a_wait_ends_when_the_device_has_the_call_and_the_stream_continues_behind_it) {
   device_may_finish = false;
@@ -160,7 +174,7 @@ TEST_F(DeviceOrderTest,
     while (!work->is_completed()) std::this_thread::yield();
     EXPECT_TRUE(watched.expired());
     work->wait();
-    EXPECT_EQ(order->num_waits, 1) << "nothing to wait for any more";
+    EXPECT_EQ(order->num_waits, 2) << "the stream of this wait is ordered, too";
   });
 }
 

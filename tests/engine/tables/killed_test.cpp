@@ -136,9 +136,16 @@ TEST_P(SteppedKill, LeavesWholeRows) {
 }
 INSTANTIATE_TEST_SUITE_P(Instructions, SteppedKill, testing::Range(0, 3000, 75));
 
+// The copy of a committed row is short; kill at each 7th instruction of it. With the thread
+// sanitizer it takes many times as many instructions.
+#if defined(__SANITIZE_THREAD__)
+constexpr int kStride = 701;
+#else
+constexpr int kStride = 7;
+#endif
+
 TEST_F(Stepped, KilledAtEachInstructionOfTheCopy) {
-  // The copy of a committed row is short; kill at each 7th instruction of it.
-  for (int instructions = 0;; instructions += 7) {
+  for (int instructions = 0;; instructions += kStride) {
     const Memories memories(adding_rows(kWidth));
     SteppedProcess victim([&] {
       const auto rows = open(memories.mapped(), "victim");

@@ -33,7 +33,9 @@ inline constexpr Message kRunMessages[] = {
      "the working directory {} cannot be used: {}. It was removed and perhaps created again; "
      "change to an existing one (cd) and start again"},
     // Arguments that paceline run refuses.
-    {"usage.cpus_only", "{}: '{}': this version computes on cpus only; use auto or a number"},
+    {"usage.no_gpu", "{}: '{}': this machine shows no GPU"},
+    {"usage.nvidia_only",
+     "{}: '{}': this version knows NVIDIA's GPUs only; use gpu, auto or a number"},
     {"usage.nothing_watched", "{} and {} exclude each other: 0 disables the detection of hangs"},
     {"usage.not_a_name", "{}: '{}' is not a name without control characters"},
     {"usage.not_nodes", "{}: '{}' is not a whole number or MIN:MAX"},

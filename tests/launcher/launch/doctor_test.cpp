@@ -37,6 +37,7 @@ TEST(Doctor, says_what_is_there) {
                            "backend mpi",
                            "backend oneccl",
                            "backend nccl",
+                           "GPUs",
                            "transport ucx",
                            "reduce kernel",
                            "encryption",

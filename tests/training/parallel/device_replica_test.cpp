@@ -1,4 +1,4 @@
-// Replicas in CUDA memory: the checks that also work on a machine without a GPU.
+// Replicas in CUDA memory: the checks that also work on a LibTorch without CUDA.
 
 #include <gtest/gtest.h>
 
@@ -23,30 +23,28 @@ struct OneWeight : torch::nn::Module {
   std::vector<float> memory = std::vector<float>(10);
 };
 
-TEST(DeviceReplica, is_on_one_device_that_the_group_reaches) {
+TEST(DeviceReplica, is_on_one_device_that_libtorch_knows) {
   std::vector<float> data(10);
   const NamedParameter host{"host", at::zeros({3})};
   const NamedParameter first{"first", cuda_tensor(data, 0)};
   const NamedParameter second{"second", cuda_tensor(data, 1)};
-  const auto with_nccl = parse_backend_choice("cpu:paceline,cuda:nccl");
-  EXPECT_EQ(one_device_of({host, host}, 0, {}), c10::Device(c10::kCPU));
-  EXPECT_EQ(one_device_of({first, first}, 0, with_nccl), c10::Device(c10::kCUDA, 0));
+  EXPECT_EQ(one_device_of({host, host}, 0), c10::Device(c10::kCPU));
   expect_error(ErrorCode::kInvalid,
                {"rank 3: parameter host is on cpu and parameter first on cuda:0"}, [&] {
-                 one_device_of({host, first}, 3, with_nccl);
+                 one_device_of({host, first}, 3);
                });
   expect_error(ErrorCode::kInvalid, {"parameter first is on cuda:0 and parameter second on cuda:1"},
                [&] {
-                 one_device_of({first, second}, 3, with_nccl);
+                 one_device_of({first, second}, 3);
                });
   expect_error(
       ErrorCode::kUnsupported,
-      {"rank 3: parameter second is on cuda:1, which backend paceline does not reach; form "
-       "the group with --backend cpu:paceline,cuda:nccl"},
-      [&] { one_device_of({second}, 3, {}); });
+      {"rank 3: parameter second is on cuda:1, and the LibTorch of this program knows no such "
+       "device"},
+      [&] { one_device_of({second}, 3); });
 }
 
-TEST(DeviceReplica, without_a_backend_for_it_is_an_error_when_it_is_made) {
+TEST(DeviceReplica, on_a_device_that_libtorch_does_not_know_is_an_error_when_it_is_made) {
   harness::run_ranks_ok(2, [](ProcessGroup& group) {
     const std::shared_ptr<ProcessGroup> shared(&group, [](ProcessGroup*) {});
     expect_error(ErrorCode::kUnsupported, {"parameter weight is on cuda:0"}, [&] {

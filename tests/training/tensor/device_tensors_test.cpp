@@ -12,6 +12,7 @@
 
 #include "paceline/engine/collectives/device_order.h"
 #include "paceline/engine/collectives/op_traits.h"
+#include "paceline/training/device/streams.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/tensor/tensor_view.h"
 
@@ -139,21 +140,6 @@ TEST_F(DeviceTensorsTest, an_asynchronous_call_belongs_to_the_stream_in_which_it
   EXPECT_THAT(calls, ElementsAre(7, 7));
 }
 
-TEST_F(DeviceTensorsTest, without_a_backend_for_them_are_an_error_that_names_one) {
-  harness::run_ranks_ok(2, [](ProcessGroup& group) {
-    std::vector<float> data(10, 3.0f);
-    const at::Tensor tensor = cuda_tensor(data);
-    const std::string text =
-        "a tensor is on cuda:0, which backend paceline does not reach; form the group with "
-        "--backend cpu:paceline,cuda:nccl";
-    expect_error(ErrorCode::kUnsupported, {text}, [&] { all_reduce(group, tensor); });
-    expect_error(ErrorCode::kUnsupported, {text},
-                 [&] { all_reduce(group, tensor, ReduceOp::kSum, {.async_op = true}); });
-    expect_error(ErrorCode::kUnsupported, {text}, [&] { broadcast(group, tensor, 0); });
-    EXPECT_EQ(all_reduce_value(group, 1), 2) << "as good as before";
-  });
-}
-
 TEST_F(DeviceTensorsTest, what_no_device_can_do_is_refused) {
   run([](ProcessGroup& group) {
     std::vector<float> data(10, 3.0f), other(10);
@@ -181,18 +167,10 @@ TEST(DeviceRoute, is_by_the_kind_of_device) {
                [] { dense_view(at::empty({3}, at::TensorOptions(at::kMeta))); });
 }
 
-TEST(DeviceRoute, is_there_when_the_choice_has_a_backend_for_the_device) {
-  const c10::Device cpu(c10::kCPU), cuda(c10::kCUDA, 1), other(c10::kXLA, 0);
-  for (const char* choice : {"paceline", "gloo", "cpu:mpi,cuda:nccl"}) {
-    EXPECT_NO_THROW(require_backend_for(cpu, parse_backend_choice(choice), "it")) << choice;
-  }
-  EXPECT_NO_THROW(require_backend_for(cuda, parse_backend_choice("nccl"), "it"));
-  expect_error(ErrorCode::kUnsupported,
-               {"it is on cuda:1, which backend gloo does not reach; form the group with --backend "
-                "cpu:gloo,cuda:nccl, or move it to the CPU"},
-               [&] { require_backend_for(cuda, parse_backend_choice("gloo"), "it"); });
+TEST(DeviceRoute, needs_a_kind_of_device_that_the_engine_knows) {
+  EXPECT_NO_THROW(require_device(c10::Device(c10::kCPU), "it"));
   expect_error(ErrorCode::kUnsupported, {"cannot be communicated"},
-               [&] { require_backend_for(other, parse_backend_choice("nccl"), "it"); });
+               [] { require_device(c10::Device(c10::kXLA, 0), "it"); });
 }
 
 TEST(StreamOrder, needs_a_libtorch_that_knows_the_device) {

@@ -25,8 +25,6 @@ std::string names_for(Device device) {
   return names;
 }
 
-const char* label(Device device) { return device == Device::kCpu ? "cpu" : "cuda"; }
-
 Device parse_device(const std::string& text, const std::string& whole) {
   if (text == "cpu") return Device::kCpu;
   if (text == "cuda") return Device::kCuda;
@@ -79,9 +77,9 @@ BackendChoice parse_backend_choice(const std::string& text) {
     const BackendInfo info = find_backend(names_device ? part.substr(colon + 1) : part, text);
     const Device device = names_device ? parse_device(part.substr(0, colon), text) : info.device;
     check(device == info.device, "backend '{}': {} does not work on {}; for {} there is {}", text,
-          info.name, label(device), label(device), names_for(device));
+          info.name, name_of(device), name_of(device), names_for(device));
     check(device == Device::kCpu ? !has_cpu : choice.cuda.empty(),
-          "backend '{}': {} is named twice", text, label(device));
+          "backend '{}': {} is named twice", text, name_of(device));
     has_cpu |= device == Device::kCpu;
     (device == Device::kCpu ? choice.cpu : choice.cuda) = info.name;
   }

@@ -16,6 +16,9 @@
 
 namespace paceline {
 
+// "cpu" or "cuda".
+constexpr const char* name_of(Device device) { return device == Device::kCpu ? "cpu" : "cuda"; }
+
 struct BackendInfo {
   std::string name;
   Device device = Device::kCpu;  // the memory that it works on

@@ -37,16 +37,18 @@ std::string LibraryBackend::explain(const PlanRequest& request) const {
 bool LibraryBackend::supports(Op op, Dtype dtype, ReduceOp reduce_op, Device device) const {
   const Library* library = library_of(device);
   if (library == nullptr) return PacelineBackend::supports(op, dtype, reduce_op, device);
-  if (has_counts(op))
-    return device == Device::kCpu && PacelineBackend::supports(op, dtype, reduce_op, device);
+  if (has_counts(op) && device == Device::kCpu) {
+    return PacelineBackend::supports(op, dtype, reduce_op, device);
+  }
   return library->supports(op, dtype, reduce_op);
 }
 
 void LibraryBackend::run(const Collective& call, const Fingerprint& fingerprint,
                          const WaitOptions& wait) {
   Library* library = library_of(call.device);
-  const bool is_own = has_counts(call.op) || call.part_of;
+  const bool is_own = (has_counts(call.op) && call.device == Device::kCpu) || call.part_of;
   if (library == nullptr || is_own) return PacelineBackend::run(call, fingerprint, wait);
+  library->require_usable(call);
   // Returns only once every rank has made this call.
   PacelineBackend::run({}, fingerprint, wait);
   if (call.op == Op::kBarrier || call.op == Op::kAllocate || call.count == 0) return;
@@ -55,16 +57,15 @@ void LibraryBackend::run(const Collective& call, const Fingerprint& fingerprint,
     // A run that abort() has ended may look like a success.
     if (mesh().failed()) mesh().throw_if_failed();
   } catch (const Error& error) {
-    fail_with(error);
+    throw fail_group(error);
   } catch (...) {  // for example, out of memory
-    fail_with(Error(ErrorCode::kSystem, describe_current_exception()));
+    throw fail_group(Error(ErrorCode::kSystem, describe_current_exception()));
   }
 }
 
-// Fails the group after a library's error. A library sees only that a connection broke, and some
-// report just that something failed; the engine soon learns which rank died, or which gave up and
-// why.
-void LibraryBackend::fail_with(const Error& error) {
+// A library sees only that a connection broke, and some report just that something failed; the
+// engine soon learns which rank died, or which gave up and why.
+Error LibraryBackend::fail_group(const Error& error) {
   const auto until = Deadline::after(kNoticeTime);
   try {
     while (error.code() != ErrorCode::kTimeout && !until.expired()) {
@@ -74,10 +75,10 @@ void LibraryBackend::fail_with(const Error& error) {
     mesh().throw_if_failed();
   } catch (const Error& cause) {
     abort(cause);
-    throw;
+    return cause;
   }
   abort(error);
-  throw Error(error);
+  return error;
 }
 
 // A library treats all memory alike, so none of it counts as symmetric.
@@ -211,13 +212,17 @@ bool agree(const RunBeside& run, bool mine, Deadline deadline) {
 }
 
 // Every rank reaches the same verdict, because it sees the same statements.
-void require_agreement(const std::vector<Statement>& all, const BackendOptions& options) {
+void require_no_refusal(const std::vector<Statement>& all, const BackendOptions& options) {
   if (const auto refused = first_refusal(all)) {
     const bool is_own = static_cast<int>(*refused) == options.rank;
     fail(static_cast<ErrorCode>(all[*refused].code), "{}: forming group {} failed{}: {}",
          options.self(), options.group, is_own ? "" : " on " + options.name_of(*refused),
          all[*refused].text);
   }
+}
+
+void require_agreement(const std::vector<Statement>& all, const BackendOptions& options) {
+  require_no_refusal(all, options);
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     check(std::strcmp(all[rank].text, all[0].text) == 0,
           "{}: the ranks of group {} chose different backends: {} {}, {} {}; give "
@@ -225,6 +230,24 @@ void require_agreement(const std::vector<Statement>& all, const BackendOptions& 
           options.self(), options.group, options.name_of(0), all[0].text, options.name_of(rank),
           all[rank].text);
   }
+}
+
+// LibraryContext::tell_all.
+std::vector<std::string> tell_all(const RunBeside& run, const BackendOptions& options,
+                                  const std::function<std::string()>& tell) {
+  Statement mine;
+  try {
+    mine = Statement::accept(tell());
+  } catch (const Error& error) {
+    mine = Statement::refuse(error);
+  }
+  const auto all = statements_of_all(mine, options.world_ranks.size(), [&](const Collective& call) {
+    run(call, Deadline::after(options.timeout));
+  });
+  require_no_refusal(all, options);
+  std::vector<std::string> texts;
+  for (const Statement& statement : all) texts.emplace_back(statement.text);
+  return texts;
 }
 
 // Connects a library. Null if the engine carries out the calls itself, as in a group of one rank
@@ -241,7 +264,7 @@ std::unique_ptr<Library> connect_library(const std::string& name, const LibraryC
 LibraryBackend::Libraries connect_libraries(const BackendChoice& choice,
                                             const Rendezvous& rendezvous,
                                             const BackendOptions& options,
-                                            const std::string& prefix, PacelineBackend& engine,
+                                            const std::string& prefix, LibraryBackend& engine,
                                             const RunBeside& run) {
   const LibraryContext context{
       .group = options.group,
@@ -252,7 +275,10 @@ LibraryBackend::Libraries connect_libraries(const BackendChoice& choice,
       .store = std::make_shared<PrefixStore>(prefix + "library", rendezvous.store),
       .mesh = engine.mesh(),
       .deadline = Deadline::after(options.timeout),
-      .agree = [run](bool mine, Deadline deadline) { return agree(run, mine, deadline); }};
+      .agree = [run](bool mine, Deadline deadline) { return agree(run, mine, deadline); },
+      .tell_all =
+          [&](const std::function<std::string()>& tell) { return tell_all(run, options, tell); },
+      .fail_group = [&engine](const Error& error) { return engine.fail_group(error); }};
   try {
     return {.cpu = connect_library(choice.cpu, context),
             .cuda = connect_library(choice.cuda, context)};

@@ -30,9 +30,9 @@ class SymmetricRegistry;
 // backend reports the same typed error for calls that differ, for a missing rank and for a dead
 // one. That costs one barrier of the engine for each call and, with oneCCL, an agreement about
 // turns (docs/network.md). The engine alone carries out barriers, send and recv, symmetric memory,
-// operations with unequal counts, operations that make groups, and everything in groups of one
-// rank. An error inside a library is an error of the group, and the engine's lifelines show which
-// rank died.
+// operations with unequal counts in host memory, operations that make groups, and everything in
+// groups of one rank. An error inside a library is an error of the group, and the engine's
+// lifelines show which rank died.
 class LibraryBackend : public PacelineBackend {
  public:
   struct Libraries {
@@ -50,16 +50,21 @@ class LibraryBackend : public PacelineBackend {
   const char* transport() const override;
   std::string explain(const PlanRequest& request) const override;
   bool supports(Op op, Dtype dtype, ReduceOp reduce_op, Device device) const override;
+  bool takes_parts(Device device) const override {
+    const Library* const library = library_of(device);
+    return library != nullptr && library->takes_parts();
+  }
   void run(const Collective& call, const Fingerprint& fingerprint,
            const WaitOptions& wait) override;
   bool is_symmetric(ConstBuffer buffer) override;
   void abort(const Error& cause) override;
+  // Fails the group after a library's error; returns the error to report (LibraryContext).
+  Error fail_group(const Error& error);
 
  private:
   Library* library_of(Device device) const {
     return (device == Device::kCuda ? libraries_.cuda : libraries_.cpu).get();
   }
-  [[noreturn]] void fail_with(const Error& error);
 
   const std::string name_;
   Libraries libraries_;  // destroyed before the engine, whose mesh they use

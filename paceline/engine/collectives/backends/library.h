@@ -6,7 +6,8 @@
 //
 // A new library needs a folder NAME/ with NAME_library.cpp, which is compiled if the library was
 // found (cmake/PacelineBackends.cmake), two declarations in library_list.h and an entry in
-// library_list.cpp. After the interface below come parts that several libraries need.
+// library_list.cpp. A library that is loaded at run time (nccl) is always compiled. After the
+// interface below come parts that several libraries need.
 
 #include <chrono>
 #include <cstddef>
@@ -34,6 +35,11 @@ class Library {
   // The transport of bytes: "tcp", "mpi", ...
   virtual const char* transport() const = 0;
   virtual bool supports(Op op, Dtype dtype, ReduceOp reduce_op) const = 0;
+  // Whether run() takes coalesced calls (Collective::parts).
+  virtual bool takes_parts() const { return false; }
+  // Refuses a call of this rank with buffers that the library cannot use, before the ranks meet for
+  // it: Error(kInvalid), and the group can continue.
+  virtual void require_usable(const Collective& /*call*/) const {}
 
   // Blocks until this rank's part is done. Calls come one at a time, and only after every rank of
   // the group has made the same call; count is at least 1. Errors: kTimeout at the deadline,
@@ -42,7 +48,9 @@ class Library {
   //
   // A library for a device keeps the call in its place among the device's work: its stream waits
   // for call.order. Once the whole call has been queued on the device, call.work, if not null, gets
-  // an event that marks the end of the call (Work::queue).
+  // an event that marks the end of the call (Work::queue). The library may then return at once, and
+  // watch the event: it completes the Work when the device has finished, and reports an error by
+  // LibraryContext::fail_group. Its destructor waits for the calls that it watches.
   virtual void run(const Collective& call, std::uint32_t sequence, Deadline deadline) = 0;
 
   // May be called from any thread. Ends a run() under way as soon as the library allows it, on this
@@ -63,6 +71,14 @@ struct LibraryContext {
   // A collective of the engine, for use within a call or while all ranks connect: returns true if
   // `mine` is true on every rank. Valid as long as the mesh.
   std::function<bool(bool mine, Deadline deadline)> agree;
+  // A collective of the engine, for use once, while all ranks connect: returns the texts that
+  // `tell` returns on the ranks, in rank order; each has at most 500 bytes. If it throws on a rank,
+  // every rank throws that error, with the rank's name.
+  std::function<std::vector<std::string>(const std::function<std::string()>& tell)> tell_all;
+  // Fails the group because of an error outside of run(), from any thread, and returns the error
+  // that the group's calls report: another rank's, if that one was first. Valid as long as the
+  // mesh.
+  std::function<Error(const Error& error)> fail_group;
 
   int world_size() const { return static_cast<int>(world_ranks.size()); }
   const std::string& self() const { return mesh.self(); }  // for messages

@@ -42,13 +42,7 @@ struct Registry {
 #else
       {oneccl_info(), connect_oneccl},
 #endif
-#ifdef PACELINE_NO_NCCL
-      missing("nccl", Device::kCuda, PACELINE_NO_NCCL,
-              "install the CUDA toolkit and NCCL (nccl.h, libnccl.so), then build with "
-              "-DPACELINE_WITH_NCCL=ON"),
-#else
       {nccl_info(), connect_nccl},
-#endif
   };
 };
 

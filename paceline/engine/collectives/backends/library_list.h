@@ -62,14 +62,18 @@ BackendInfo oneccl_info();
 // oneCCL's text.
 std::unique_ptr<Library> connect_oneccl(const LibraryContext& context);
 
-// NVIDIA's NCCL, for buffers in CUDA memory. Each rank uses one GPU (the current device when the
-// group forms) and each group a stream of its own, which waits for the call's place among the
-// device's work (DeviceOrder) or, if the call has none, for the default stream.
+// NVIDIA's NCCL, for buffers in CUDA memory. It and the CUDA runtime are loaded when a group
+// chooses it. Each rank uses one GPU (the current device when the group forms or, if that is 0, the
+// one of its local rank) and each group a stream of its own, which waits for the call's place among
+// the device's work (DeviceOrder) or, if the call has none, for the default stream. A call with a
+// Work is queued on the stream and watched; a call without one waits for its result.
 //
-// No 16-bit integers and no bitwise reductions. Built if the CUDA toolkit is found; it has not been
-// run yet (docs/network.md). Thread safety: that of Library.
+// No reductions of 16-bit integers and no bitwise ones. It has been run on a simulated device only
+// (docs/network.md). Thread safety: that of Library.
 BackendInfo nccl_info();
-// Collective. Error(kSystem) with CUDA's or NCCL's text.
+// Collective. Errors, the same on every rank: kUnsupported if a library cannot be loaded, kInvalid
+// for different versions of NCCL, two ranks on one GPU, or a GPU that cannot be used; kSystem with
+// CUDA's or NCCL's text.
 std::unique_ptr<Library> connect_nccl(const LibraryContext& context);
 
 }  // namespace paceline

@@ -53,7 +53,7 @@ class GroupFlight {
   // Records that an asynchronous collective was called.
   FlightTicket enter(const Collective& call) const;
   // Runs a collective. `ticket` comes from enter(), or is empty for a collective that was called
-  // just now.
+  // just now. The end of one that a device's library watches is recorded when its Work completes.
   template <class Body>
   void run(const Collective& call, FlightTicket ticket, std::uint32_t sequence, Body&& body) const {
     ticket = start(call, ticket, sequence);
@@ -62,7 +62,12 @@ class GroupFlight {
     } catch (const Error& error) {
       throw failed(ticket, error);
     }
-    if (recorder_) recorder_->finish(ticket, {});
+    if (!recorder_) return;
+    if (call.work != nullptr && call.work->is_watched()) {
+      call.work->record_end(recorder_, ticket);
+    } else {
+      recorder_->finish(ticket, {});
+    }
   }
 
   // Posts a message by calling `post`; the end is recorded when the message's Work completes.

@@ -104,6 +104,8 @@ void CallOrder::work_off(Queue& queue, const std::stop_token& stop) {
     queue.calls.pop_front();
     queue.current = next->work;
     lock.unlock();
+    // The device may use the objects for longer than this call runs.
+    if (next->work->has_order()) next->work->hold(std::move(next->keep_alive));
     std::exception_ptr error;
     try {
       next->run({.deadline = next->deadline, .may_spin = false, .work = next->work.get()});
@@ -119,7 +121,7 @@ void CallOrder::work_off(Queue& queue, const std::stop_token& stop) {
     lock.unlock();
     // Drops the objects that the call kept alive before any thread learns of the completion.
     next.reset();
-    work->complete(error);
+    if (error || !work->is_watched()) work->complete(error);
     work.reset();
     if (queue.has_lost) return;
     lock.lock();

@@ -9,6 +9,9 @@
 // destroyed on the group's thread. In that case the destructor waits for nothing, the calls left in
 // the queue fail, and the thread ends without touching the CallOrder again.
 //
+// An operation whose Work a device's library completes has ended for the order when it has been
+// queued on the device: the next one can then be queued behind it.
+//
 // Invariants. `under_way_` counts the calls that run or wait; `calls` is the queue of those that
 // wait. A waiting call is counted when it enters the queue, under the queue's mutex, and until it
 // has ended.
@@ -52,8 +55,10 @@ class CallOrder {
   struct Call {
     Operation run;
     Deadline deadline;
-    WorkPtr work;                      // completed with the operation's outcome
-    std::shared_ptr<void> keep_alive;  // dropped before the Work is completed
+    // Completed with the operation's outcome, unless a device's library completes it later
+    // (Work::is_watched()).
+    WorkPtr work;
+    std::shared_ptr<void> keep_alive;  // dropped before the Work completes
   };
 
   // The turn of a call that runs in its own thread. The turn ends with this object.

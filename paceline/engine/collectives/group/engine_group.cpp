@@ -10,7 +10,7 @@
 #include "paceline/engine/collectives/backends/backend_list.h"
 #include "paceline/engine/collectives/backends/connect_backend.h"
 #include "paceline/engine/collectives/backends/paceline/symmetric_regions.h"
-#include "paceline/engine/collectives/device_order.h"
+#include "paceline/engine/collectives/host_copies.h"
 #include "paceline/engine/collectives/op_traits.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/dtype_traits.h"
@@ -30,6 +30,28 @@ int index_of(int value, const std::vector<int>& values) {
 }
 
 constexpr std::size_t kMaxHostBytes = 255;
+
+// Carries out a collective on copies of a device's memory. The other ranks wait for this one, so an
+// error in the copying aborts the group. `queues`: the caller may go on once the copies to the
+// device are queued.
+void between_copies(Backend& backend, const HostCopies& copies, bool queues,
+                    const CallOrder::Operation& operation, const WaitOptions& wait) {
+  const auto copying = [&](const auto& copy) {
+    try {
+      copy();
+    } catch (const Error& error) {
+      backend.abort(error);
+      throw;
+    }
+  };
+  copying([&] { copies.fetch(wait.deadline); });
+  operation(wait);
+  copying([&] {
+    const DeviceEvent done = copies.deliver();
+    if (queues) wait.work->queue(done);
+    copies.settle(wait.deadline);
+  });
+}
 
 }  // namespace
 
@@ -340,8 +362,14 @@ void EngineGroup::run(const Call& call, const CallOptions& options) try {
 WorkPtr EngineGroup::start(const Call& call, const CallOptions& options) try {
   if (traits_of(call.op).has(kIsMessage)) return post(call, true, options);
   require_own_process("an asynchronous call");
+  Operation operation = prepare(call, options);
+  if (auto copies = std::dynamic_pointer_cast<const HostCopies>(options.order)) {
+    operation = [this, copies, inner = std::move(operation)](const WaitOptions& wait) {
+      between_copies(*backend_, *copies, !options_.blocking_wait, inner, wait);
+    };
+  }
   return enqueue(
-      prepare(call, options),
+      std::move(operation),
       fmt::format("{}{} in group {}", name_of(call.op), call.lists ? "_coalesced" : "", name_),
       options);
 } catch (const Error& error) {
@@ -350,7 +378,7 @@ WorkPtr EngineGroup::start(const Call& call, const CallOptions& options) try {
 
 // Checks the call, and returns the operation that carries it out later.
 EngineGroup::Operation EngineGroup::prepare(const Call& call, const CallOptions& options) {
-  if (call.lists) return coalesced(call);
+  if (call.lists) return coalesced(call, options);
   if (call.op == Op::kAllToAllV) return exchanged(call, options);
   if (has_counts(call.op)) return counted(call, options);
   const Collective made = make(call);

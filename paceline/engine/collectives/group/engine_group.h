@@ -117,7 +117,7 @@ class EngineGroup final : public ProcessGroup {
   Operation exchanged(const Call& call, const CallOptions& options);
   std::vector<std::size_t> agree_on_counts(std::span<const std::size_t> mine,
                                            const WaitOptions& wait);
-  Operation coalesced(const Call& call);
+  Operation coalesced(const Call& call, const CallOptions& options);
   void run_coalesced(const Coalesced& call, const WaitOptions& wait);
   void require_own_process(std::string_view what) const;
   void require_member(std::string_view what) const;

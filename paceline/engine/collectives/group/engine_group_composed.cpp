@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "paceline/engine/collectives/backends/backend_list.h"
 #include "paceline/engine/collectives/group/engine_group.h"
 #include "paceline/engine/collectives/op_traits.h"
 #include "paceline/engine/core/check.h"
@@ -104,7 +105,7 @@ EngineGroup::Operation EngineGroup::exchanged(const Call& asked, const CallOptio
 
 // Operations on many buffers at once. A rank's buffers form one long stream of elements. One window
 // of the stream at a time is copied into a flat buffer, passed through the plain operation, and
-// copied back.
+// copied back. On a device, where nothing is copied, the library gets all buffers as one call.
 
 struct CoalescedSegment {
   std::byte* data;
@@ -185,9 +186,10 @@ struct EngineGroup::Coalesced {
   std::size_t total = 0;  // number of elements of a stream
   std::vector<Stream> inputs;
   std::vector<Stream> outputs;
+  std::vector<CollectivePart> parts;  // on a device
 };
 
-EngineGroup::Operation EngineGroup::coalesced(const Call& call) {
+EngineGroup::Operation EngineGroup::coalesced(const Call& call, const CallOptions& options) {
   const Op op = call.op;
   const auto name = name_of(op);
   require_member(name);
@@ -214,11 +216,14 @@ EngineGroup::Operation EngineGroup::coalesced(const Call& call) {
     check(output.dtype == outputs[0].dtype,
           "{}: {} on {} buffers: buffer {} is {}, the first is {}", self_, name, outputs.size(), i,
           name_of(output.dtype), name_of(outputs[0].dtype));
-    if (output.device != Device::kCpu) {
+    check(output.device == outputs[0].device,
+          "{}: {} on {} buffers: buffer {} is in {} memory, the first in {} memory", self_, name,
+          outputs.size(), i, name_of(output.device), name_of(outputs[0].device));
+    if (output.device != Device::kCpu && !backend_->takes_parts(output.device)) {
       fail(ErrorCode::kUnsupported,
-           "{}: {} on {} buffers: buffer {} is in CUDA memory; give them one by one, or copy "
-           "to the host",
-           self_, name, outputs.size(), i);
+           "{}: {} on {} buffers: buffer {} is in CUDA memory, for which backend {} takes one by "
+           "one; give them so, or copy to the host",
+           self_, name, outputs.size(), i, backend());
     }
     const std::size_t bytes = count * size_of(output.dtype);
     for (std::size_t block = 0; block < held->inputs.size(); ++block) {
@@ -231,6 +236,8 @@ EngineGroup::Operation EngineGroup::coalesced(const Call& call) {
     if (__builtin_add_overflow(held->total, count, &held->total)) held->total = SIZE_MAX;
     require_addressable(name, output.dtype, held->total, world_size());
     held->call = one;
+    if (one.device != Device::kCpu)
+      held->parts.push_back({.input = one.input, .output = one.output, .count = one.count});
     counts.push_back(count);
   }
   require_apart(self_, name, inputs, outputs);
@@ -238,7 +245,16 @@ EngineGroup::Operation EngineGroup::coalesced(const Call& call) {
   held->call.root = call.root;
   held->call.reduce_op = call.reduce_op;
   held->call.layout = layout_of(counts);
-  return [this, held](const WaitOptions& wait) { run_coalesced(*held, wait); };
+  if (held->call.device == Device::kCpu) {
+    return [this, held](const WaitOptions& wait) { run_coalesced(*held, wait); };
+  }
+  held->call.count = held->total;
+  held->call.input = nullptr;
+  held->call.output = nullptr;
+  held->call.parts = held->parts;
+  return [this, held, order = options.order](const WaitOptions& wait) {
+    execute(placed(held->call, order, wait), {}, wait);
+  };
 }
 
 void EngineGroup::run_coalesced(const Coalesced& coalesced, const WaitOptions& wait) {

@@ -22,10 +22,11 @@ constexpr std::int64_t kBlocksAThread = 32;
 
 void require_floats(const at::Tensor& gradient, std::size_t parameter) {
   const auto type = gradient.scalar_type();
-  check(gradient.layout() == at::kStrided && gradient.device().is_cpu() &&
+  check(gradient.layout() == at::kStrided &&
+            (gradient.device().is_cpu() || gradient.device().is_cuda()) &&
             (type == at::kFloat || type == at::kBFloat16 || type == at::kHalf),
         "the gradient of parameter {} is not a dense float32, bfloat16 or float16 tensor on the "
-        "CPU",
+        "CPU or a CUDA device",
         parameter);
 }
 
@@ -63,6 +64,13 @@ std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) 
 }
 
 void for_blocks(const at::Tensor& gradient, bool writes, const VisitBlock& visit) {
+  if (!gradient.is_cpu()) {
+    const at::NoGradGuard no_grad;
+    const at::Tensor on_host = gradient.detach().cpu();
+    for_blocks(on_host, writes, visit);
+    if (writes) gradient.detach().copy_(on_host);
+    return;
+  }
   const Dtype type = to_dtype(gradient.scalar_type());
   auto* const bytes = static_cast<std::byte*>(gradient.data_ptr());
   const std::int64_t count = gradient.numel();

@@ -22,14 +22,16 @@ struct OrderedGradient {
 };
 
 // The gradients of the parameters that have one, each tensor once, in the order of the parameters.
-// Error(kInvalid) for gradients that are not dense float32, bfloat16 or float16 tensors on the CPU.
+// Error(kInvalid) for gradients that are not dense float32, bfloat16 or float16 tensors on the CPU
+// or a CUDA device.
 std::vector<OrderedGradient> ordered_gradients(const std::vector<at::Tensor>& parameters);
 // The gradients themselves, in their own memory order; errors as above.
 std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters);
 
 // Calls `visit` for every block of kBlock elements, in parallel, with the block's number and its
 // elements as float32. With `writes`, the values that `visit` leaves there are written back to the
-// gradient.
+// gradient. A gradient on a CUDA device is visited in a copy on the host, which waits for the
+// device.
 using VisitBlock = std::function<void(std::int64_t block, float* values, std::int64_t count)>;
 void for_blocks(const at::Tensor& gradient, bool writes, const VisitBlock& visit);
 

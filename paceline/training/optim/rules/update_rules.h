@@ -94,6 +94,7 @@ class Adam : public GroupedOptimizer<AdamOptions> {
  private:
   void require_valid(const AdamOptions& options) const override;
   void update(const UpdateSlice& slice, const NormPair& norms) const override;
+  void update(const UpdateLists& lists) const override;
 };
 
 struct AdamWOptions {
@@ -114,6 +115,7 @@ class AdamW : public GroupedOptimizer<AdamWOptions> {
  private:
   void require_valid(const AdamWOptions& options) const override;
   void update(const UpdateSlice& slice, const NormPair& norms) const override;
+  void update(const UpdateLists& lists) const override;
 };
 
 // Stochastic gradient descent with momentum, as torch::optim::SGD computes it.
@@ -136,6 +138,7 @@ class SGD : public GroupedOptimizer<SGDOptions> {
  private:
   void require_valid(const SGDOptions& options) const override;
   void update(const UpdateSlice& slice, const NormPair& norms) const override;
+  void update(const UpdateLists& lists) const override;
 };
 
 // LAMB (You et al., 2020) and LARS (You, Gitman and Ginsburg, 2017), for the large batches of many
@@ -164,7 +167,9 @@ class LAMB : public GroupedOptimizer<LAMBOptions> {
  private:
   void require_valid(const LAMBOptions& options) const override;
   NormPair measure(const UpdateSlice& slice) const override;
+  std::vector<at::Tensor> measure(const UpdateLists& lists) const override;
   void update(const UpdateSlice& slice, const NormPair& norms) const override;
+  void update(const UpdateLists& lists) const override;
 };
 
 struct LARSOptions {
@@ -187,7 +192,9 @@ class LARS : public GroupedOptimizer<LARSOptions> {
  private:
   void require_valid(const LARSOptions& options) const override;
   NormPair measure(const UpdateSlice& slice) const override;
+  std::vector<at::Tensor> measure(const UpdateLists& lists) const override;
   void update(const UpdateSlice& slice, const NormPair& norms) const override;
+  void update(const UpdateLists& lists) const override;
 };
 
 }  // namespace paceline::optim

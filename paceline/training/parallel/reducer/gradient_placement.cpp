@@ -86,7 +86,18 @@ void GradientPlacement::make_memory() {
 at::Tensor GradientPlacement::make_flat(std::int64_t count, at::ScalarType type) const {
   const c10::Device device = buckets_.parameters.front().tensor.device();
   if (device.is_cpu()) return empty_symmetric(group_, {count}, type);
-  return at::zeros({count}, at::TensorOptions(type).device(device));
+  // The other ranks would wait for this one, so a lack of memory aborts the group.
+  try {
+    return at::zeros({count}, at::TensorOptions(type).device(device));
+  } catch (const c10::OutOfMemoryError&) {
+    const auto bytes = static_cast<std::size_t>(count) * c10::elementSize(type);
+    const std::string message = fmt::format(
+        "{} has no memory for a gradient bucket of {} bytes; use smaller buckets "
+        "(BucketLimits::cap_bytes), a smaller batch or activation_checkpoint()",
+        device.str(), bytes);
+    group_.abort(message);
+    fail(ErrorCode::kSystem, "{}: {}", group_.self(), message);
+  }
 }
 
 void GradientPlacement::complete(const std::function<void()>& go_on) {
@@ -180,7 +191,7 @@ void DividedPlacement::make_memory() {
   }
   slots_.clear();
   for (const std::int64_t size : bytes)
-    slots_.push_back(size > 0 ? empty_symmetric(group_, {size}, at::kByte) : at::Tensor());
+    slots_.push_back(size > 0 ? make_flat(size, at::kByte) : at::Tensor());
   for (std::size_t i = 0; i < units_.size(); ++i) {
     Bucket& bucket = buckets_.all[i];
     if (bucket.plan.is_alone) continue;

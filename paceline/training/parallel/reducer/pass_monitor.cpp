@@ -98,9 +98,11 @@ void PassMonitor::write(const std::vector<bool>& used, std::int64_t step, bool c
   put(own + kIndex, kIndexValues, not_finite_ ? *not_finite_ + 1 : 0);
   put(own + kModule, kModuleValues, module_);
   put(own + kLoss, kLossValues, std::bit_cast<std::uint64_t>(own_loss_.value_or(0)));
-  place_.copy_(at::from_blob(values_.data(), place_.sizes(), at::kFloat));
+  const at::Tensor values = at::from_blob(values_.data(), place_.sizes(), at::kFloat);
+  is_on_cpu_ ? place_.copy_(values) : place_.copy_(values.pin_memory(), /*non_blocking=*/true);
 }
 
+// On a device it waits until the report has been reduced.
 void PassMonitor::fetch() {
   if (!std::exchange(has_fetched_, true))
     at::from_blob(values_.data(), place_.sizes(), at::kFloat).copy_(place_);

@@ -66,8 +66,8 @@ Reducer::Reducer(std::shared_ptr<ProcessGroup> group, std::vector<NamedParameter
       callbacks_(std::move(callbacks)),
       buckets_(std::move(parameters)),
       hooks_(buckets_.parameters.size()),
-      device_(one_device_of(buckets_.parameters, group_->rank(),
-                            parse_backend_choice(group_->backend()))),
+      device_(one_device_of(buckets_.parameters, group_->rank())),
+      streams_(device_),
       steps_(*group_, options.logical_shards, device_),
       communicates_(group_->world_size() > 1 || steps_.has_shards()),
       large_need_no_copy_(tensors_need_no_copy(*group_, device_, kAloneBytes)),
@@ -263,6 +263,7 @@ void Reducer::on_gradient(std::size_t index, const at::Tensor& incoming) {
   }
   if (gradient.is_ready) expect_another(index);
   if (is_planned && placement_->make_room(gradient.bucket)) gradient.store(incoming);
+  streams_.note();
   gradient.is_ready = true;
   if (is_planned || !communicates_) monitor_.note_gradient(index);
   if (!is_planned || gradient.is_late) return;
@@ -286,6 +287,7 @@ void Reducer::begin_pass() {
   in_backward_ = true;
   order_.clear();
   buckets_.begin_pass();
+  streams_.clear();
   placement_->begin_pass();
   if (communicates_ && steps_.averages())
     turns_->enter(this, [this] { launch_complete_buckets(); });
@@ -332,6 +334,7 @@ void Reducer::launch_complete_buckets() {
 }
 
 void Reducer::launch(std::size_t index) {
+  streams_.join();
   if (index + 1 == buckets_.all.size()) write_report();
   placement_->make_room(index);
   placement_->start(index, buckets_.leaving(buckets_.all[index]), steps_.divisor());

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/training/device/stream_join.h"
 #include "paceline/training/optim/optimizer.h"
 #include "paceline/training/parallel/communication_hook.h"
 #include "paceline/training/parallel/data_parallel_options.h"
@@ -68,9 +69,11 @@ struct ReducerCallbacks {
 // rank has one, its `.grad` does not change. If a parameter gets several gradients in a pass, from
 // passes within it (activation_checkpoint()), it is averaged at the end of the pass.
 //
-// Gradients in CUDA memory are reduced by the group's CUDA backend, from buckets in separate
-// memory, in stream order: work that is queued on the current stream after the backward pass runs
-// after all reductions.
+// Gradients in CUDA memory are reduced in stream order, by the group's CUDA backend or on copies in
+// host memory: a bucket's reduction begins when the streams that produced its gradients have got so
+// far, and work that is queued on the current stream after the backward pass runs after all
+// reductions. The host waits for the device only if this rank has not used a parameter, because it
+// must then know whether another rank has; and for step_loss().
 //
 // With logical shards (engine/core/logical_shards.h) a step is one backward pass for each shard of
 // this rank; the last pass averages the sum over all shards of all ranks. The gradients of a step
@@ -82,8 +85,8 @@ class Reducer : public GradientSync {
  public:
   // Collective. Requires: the same parameters on every rank; those that require gradients are
   // dense. `options.optimizer` gets each rank's part of the averages; null: every rank gets all
-  // averages. Error(kInvalid) when the parameters are on several devices; kUnsupported when the
-  // group has no backend for their device; errors of StepPasses.
+  // averages. Error(kInvalid) when the parameters are on several devices; kUnsupported when
+  // LibTorch does not support their device; errors of StepPasses.
   Reducer(std::shared_ptr<ProcessGroup> group, std::vector<NamedParameter> parameters,
           const DistributedDataParallelOptions& options, ReducerCallbacks callbacks);
   // Removes the autograd hooks; gradients stay valid.
@@ -181,6 +184,7 @@ class Reducer : public GradientSync {
   Buckets buckets_;
   std::vector<AutogradHook> hooks_;  // [parameter]
   const c10::Device device_;         // device of all parameters
+  StreamJoin streams_;               // the streams that produced this pass's gradients
   StepPasses steps_;
   const bool communicates_;        // false in a group of one rank without logical shards
   const bool large_need_no_copy_;  // gradients of at least kAloneBytes can be reduced in place

@@ -1,6 +1,7 @@
 #include "paceline/training/train/checkpoints/run_boxes.h"
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
 #include <unordered_map>
 #include <utility>
@@ -25,6 +26,7 @@ namespace {
 using models::Division;
 
 constexpr const char* kSteps = "optimizer.steps.";
+constexpr std::chrono::minutes kCopyTimeout{5};
 
 // A parameter's name in checkpoints, and the part of the whole parameter that this rank has.
 struct Identity {
@@ -83,10 +85,12 @@ class Collector {
   // Adds a tensor, or the range of its elements that is in `memory`.
   void add(const std::string& name, const at::Tensor& memory,
            const std::optional<Division>& division = {}, const std::optional<Run>& run = {}) {
-    if (!memory.device().is_cpu()) {
-      fail(ErrorCode::kUnsupported,
-           "checkpoint: \"{}\" is on {}; only tensors on the CPU are saved", name,
-           memory.device().str());
+    if (!memory.is_cpu()) {
+      const at::Tensor copy = run_.on_device.copy_of(memory);
+      if (!run) return add(name, copy, division);
+      Run of_copy = *run;
+      of_copy.data = static_cast<std::byte*>(copy.data_ptr());
+      return add(name, copy, division, of_copy);
     }
     run_.tensors.push_back(memory);
     const at::Tensor& like = run ? run->like : memory;
@@ -204,9 +208,11 @@ RunBoxes boxes_of_rank(const torch::nn::Module& module, const optim::Optimizer* 
   }
   if (optimizer != nullptr && (has_alike || core_of(*optimizer).shard_group() != nullptr))
     add_state(collector, *optimizer);
-  if (!has_alike) return boxes;
-  if (optimizer != nullptr) add_steps(collector, boxes, *optimizer);
-  add_average(collector, boxes, parts);
+  if (has_alike) {
+    if (optimizer != nullptr) add_steps(collector, boxes, *optimizer);
+    add_average(collector, boxes, parts);
+  }
+  boxes.on_device.wait(Deadline::after(kCopyTimeout), "a checkpoint");
   return boxes;
 }
 
@@ -227,6 +233,7 @@ void require_same_groups(const at::Tensor& steps, const torch::nn::Module& modul
 }
 
 void adopt(const RunBoxes& boxes, optim::Optimizer* optimizer, const RunParts& parts) {
+  boxes.on_device.copy_back();
   if (optimizer != nullptr) {
     const at::Tensor steps = boxes.steps.select(1, 0).contiguous();
     const std::int64_t* const counts = steps.data_ptr<std::int64_t>();

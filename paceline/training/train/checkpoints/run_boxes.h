@@ -21,6 +21,7 @@
 #include <torch/nn/module.h>
 
 #include "paceline/files/checkpoint/box_plan.h"
+#include "paceline/training/device/device_snapshot.h"
 #include "paceline/training/optim/optimizer.h"
 #include "paceline/training/train/run_parts.h"
 #include "paceline/training/train/training_state.h"
@@ -31,6 +32,7 @@ namespace paceline::train {
 struct RunBoxes {
   std::vector<HeldMemory> boxes;
   std::vector<at::Tensor> tensors;
+  DeviceSnapshot on_device;     // the boxes of tensors on a CUDA device are in its copies
   at::Tensor steps;             // [parameter of the optimizer, 2]: all "optimizer.steps.NAME"
   optim::NamedTensors average;  // ExponentialMovingAverage::state()
 };
@@ -44,8 +46,9 @@ enum class RunShare {
 };
 
 // Returns boxes in the memory of module, optimizer and average, and of `steps` and `average`.
-// Error(kUnsupported) for tensors that are not on the CPU.
-// `optimizer`: null if the run has none of Paceline's optimizers; the same below.
+// Tensors on a CUDA device are copied to pinned memory; the thread waits for these copies, for at
+// most 5 minutes (Error(kTimeout)). `optimizer`: null if the run has none of Paceline's optimizers;
+// the same below.
 RunBoxes boxes_of_rank(const torch::nn::Module& module, const optim::Optimizer* optimizer,
                        const RunParts& parts, RunShare share);
 
@@ -54,7 +57,7 @@ RunBoxes boxes_of_rank(const torch::nn::Module& module, const optim::Optimizer* 
 void require_same_groups(const at::Tensor& steps, const torch::nn::Module& module,
                          const optim::Optimizer* optimizer);
 // Call it after all boxes have been filled: passes `steps` to the optimizer and `average` to the
-// average.
+// average, and copies of tensors on a CUDA device back to it.
 void adopt(const RunBoxes& boxes, optim::Optimizer* optimizer, const RunParts& parts);
 
 // Returns the box of a whole tensor that only one rank has.

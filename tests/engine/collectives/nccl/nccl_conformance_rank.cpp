@@ -7,11 +7,12 @@
 #include <cstdlib>
 #include <string>
 
-#include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include "paceline/engine/core/error.h"
+
 #include "tests/engine/collectives/conformance_run.h"
-#include "tests/engine/collectives/nccl/gpus.h"
+#include "tests/engine/collectives/nccl/device_buffers.h"
 #include "tests/engine/collectives/nccl/staged_nccl.h"
 
 namespace {
@@ -26,12 +27,6 @@ int look_for_gpus(int ranks) {
 }
 
 int run(int ranks) {
-  const char* const local_rank = std::getenv("LOCAL_RANK");
-  const cudaError_t code = cudaSetDevice(local_rank == nullptr ? 0 : std::atoi(local_rank));
-  if (code != cudaSuccess) {
-    std::fprintf(stderr, "cudaSetDevice failed: %s\n", cudaGetErrorString(code));
-    return 1;
-  }
   paceline::register_staged_nccl();
   setenv("PACELINE_BACKEND", paceline::kStagedNccl, 1);
   return paceline::conformance::run_rank(paceline::kStagedNccl, ranks);

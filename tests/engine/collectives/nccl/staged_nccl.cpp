@@ -3,37 +3,36 @@
 #include <memory>
 #include <optional>
 
-#include <cuda_runtime_api.h>
-
 #include "paceline/engine/collectives/backends/library_list.h"
+#include "paceline/engine/collectives/backends/nccl/cuda_api.h"
 #include "paceline/engine/core/dtype_traits.h"
 
-#include "tests/engine/collectives/nccl/gpus.h"
+#include "tests/engine/collectives/nccl/device_buffers.h"
 
 namespace paceline {
 namespace {
 
 struct FreeOnDevice {
-  void operator()(std::byte* data) const { cudaFree(data); }
+  void operator()(std::byte* data) const { CudaApi::load().cudaFree(data); }
 };
 using DeviceBytes = std::unique_ptr<std::byte, FreeOnDevice>;
 
 // A copy of a buffer; null for none.
 DeviceBytes copy_to_device(const std::byte* data, std::size_t bytes) {
   if (data == nullptr || bytes == 0) return nullptr;
+  const CudaApi& api = CudaApi::load();
   void* copy = nullptr;
-  require_cuda(cudaMalloc(&copy, bytes), "cudaMalloc");
+  require_cuda(api.cudaMalloc(&copy, bytes), "cudaMalloc");
   DeviceBytes held(static_cast<std::byte*>(copy));
-  require_cuda(cudaMemcpy(copy, data, bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
+  require_cuda(api.cudaMemcpy(copy, data, bytes, cuda::kToDevice), "cudaMemcpy");
   return held;
 }
 
 class StagedNccl : public Library {
  public:
   explicit StagedNccl(const LibraryContext& context)
-      : rank_(context.rank), world_size_(context.world_size()) {
-    require_cuda(cudaGetDevice(&device_), "cudaGetDevice");
-    nccl_ = connect_nccl(context);
+      : rank_(context.rank), world_size_(context.world_size()), nccl_(connect_nccl(context)) {
+    require_cuda(CudaApi::load().cudaGetDevice(&device_), "cudaGetDevice");
   }
 
   const char* transport() const override { return nccl_->transport(); }
@@ -45,7 +44,7 @@ class StagedNccl : public Library {
   // Elements of the output that the call does not write keep their values, because the output is
   // copied to the device as well. Buffers that share memory here also share it on the device.
   void run(const Collective& call, std::uint32_t sequence, Deadline deadline) override {
-    require_cuda(cudaSetDevice(device_), "cudaSetDevice");  // the device of this thread
+    const CudaDeviceGuard guard(CudaApi::load(), device_, "");
     const std::size_t element = size_of(call.dtype);
     const std::size_t input_bytes = element * input_count(call, rank_, world_size_);
     const std::size_t output_bytes = element * output_count(call, rank_, world_size_);
@@ -61,12 +60,17 @@ class StagedNccl : public Library {
         output_within_input ? nullptr : copy_to_device(call.output, output_bytes);
     Collective staged = call;
     staged.device = Device::kCuda;
+    // NCCL divides by the number of ranks only; for CUDA memory a group refuses other divisors.
+    const bool has_divisor = call.reduce_op == ReduceOp::kMean && call.divisor != 0;
+    if (has_divisor) staged.reduce_op = ReduceOp::kSum;
     staged.input = input_within_output ? output.get() + (call.input - call.output) : input.get();
     staged.output = output_within_input ? input.get() + (call.output - call.input) : output.get();
     nccl_->run(staged, sequence, deadline);
     if (staged.output == nullptr) return;
-    require_cuda(cudaMemcpy(call.output, staged.output, output_bytes, cudaMemcpyDeviceToHost),
-                 "cudaMemcpy");
+    require_cuda(
+        CudaApi::load().cudaMemcpy(call.output, staged.output, output_bytes, cuda::kToHost),
+        "cudaMemcpy");
+    if (has_divisor) finish_mean(call, rank_, world_size_);
   }
 
  private:

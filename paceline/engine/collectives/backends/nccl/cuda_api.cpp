@@ -1,0 +1,143 @@
+#include "paceline/engine/collectives/backends/nccl/cuda_api.h"
+
+#include <optional>
+
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/system/host.h"
+
+namespace paceline {
+namespace {
+
+// What to do about an error, and whether the configuration is at fault.
+struct Cure {
+  ErrorCode code = ErrorCode::kSystem;
+  std::string text;
+};
+
+Cure cure_of(int code, const CudaApi& api) {
+  using enum ErrorCode;
+  switch (code) {
+    case cuda::kOutOfMemory:
+      return {kSystem,
+              "the GPU's memory is full: make the batch smaller, or end the other processes on it "
+              "(nvidia-smi)"};
+    case cuda::kNotInitialized:
+      return {kInvalid,
+              "CUDA cannot be used in a child of fork() whose parent has used it: fork before the "
+              "first use, or start the child as a program (exec, paceline run)"};
+    case cuda::kStubDriver:
+      return {kInvalid,
+              "the loaded libcuda.so.1 is the toolkit's stub: take its folder out of "
+              "LD_LIBRARY_PATH"};
+    case cuda::kDriverTooOld:
+      return {kInvalid,
+              fmt::format("the driver serves CUDA {} at most, and the runtime {} is of CUDA {}: "
+                          "update the driver, or install an older runtime",
+                          cuda_version_text(api.driver_version), api.library.path,
+                          cuda_version_text(api.runtime_version))};
+    case cuda::kDeviceBusy:
+      return {kInvalid,
+              "another process has the GPU for itself: end it (nvidia-smi), or set the GPU's "
+              "compute mode back (nvidia-smi -c 0)"};
+    case cuda::kNoDevice:
+      return {kInvalid,
+              "no GPU is visible: look at CUDA_VISIBLE_DEVICES, and start a container with "
+              "--gpus all"};
+    case cuda::kInvalidDevice:
+      return {kInvalid,
+              "the process does not see that GPU: choose it by LOCAL_RANK, not by RANK, and start "
+              "no more ranks than GPUs (--nproc-per-node gpu)"};
+    case cuda::kMemoryError:
+      return {kSystem, "the GPU's memory is damaged: take it out of use, and restart the host"};
+    case cuda::kFabricNotReady:
+      return {kSystem, "start the fabric manager: systemctl start nvidia-fabricmanager"};
+    case cuda::kDriverMismatch:
+      return {kSystem,
+              "the driver was updated while its kernel module is the old one: restart the host"};
+    case cuda::kNotForThisDevice:
+      return {kInvalid,
+              "the package for forward compatibility is only for datacenter GPUs: take it out of "
+              "LD_LIBRARY_PATH"};
+    default:
+      return {kSystem, "dmesg and nvidia-smi may tell more"};
+  }
+}
+
+struct Loaded {
+  CudaApi api;
+  std::optional<Error> error;
+  OwnerProcess owner;
+};
+
+template <class Function>
+void find(const DeviceLibrary& library, const char* name, Function& function) {
+  function = reinterpret_cast<Function>(library.find(name));
+  if (function != nullptr) return;
+  fail(ErrorCode::kUnsupported,
+       "{} is no CUDA runtime of version 11 or later: it has no {}; install another one, or name "
+       "it in PACELINE_LIBCUDART",
+       library.path, name);
+}
+
+void load_into(CudaApi& api) {
+  api.library = load_device_library(
+      "the CUDA runtime", "PACELINE_LIBCUDART",
+      {"libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0", "libcudart.so",
+       "/usr/local/cuda/lib64/libcudart.so"},
+      "install the CUDA runtime (libcudart12, or pip install nvidia-cuda-runtime-cu12)");
+#define PACELINE_FIND(name, parameters) find(api.library, #name, api.name);
+  PACELINE_CUDA_FUNCTIONS(PACELINE_FIND)
+#undef PACELINE_FIND
+  find(api.library, "cudaGetErrorString", api.cudaGetErrorString);
+  api.cudaRuntimeGetVersion(&api.runtime_version);
+  api.cudaDriverGetVersion(&api.driver_version);
+}
+
+Loaded* load_now() {
+  auto* const loaded = new Loaded;
+  try {
+    load_into(loaded->api);
+  } catch (const Error& error) {
+    loaded->error = error;
+  }
+  return loaded;
+}
+
+}  // namespace
+
+const CudaApi& CudaApi::load() {
+  // Never destroyed, because the library stays loaded.
+  static const Loaded* const loaded = load_now();
+  if (loaded->error) throw Error(*loaded->error);
+  check(loaded->owner.is_this(),
+        "CUDA was used by process {} before it made this one by fork(), which CUDA does not "
+        "survive: fork before the first use, or start the child as a program (exec, paceline run)",
+        loaded->owner.pid());
+  return loaded->api;
+}
+
+void CudaApi::require(int code, std::string_view self, std::string_view what) const {
+  if (code == cuda::kSuccess) return;
+  cudaGetLastError();  // so that later calls do not report it again
+  const Cure cure = cure_of(code, *this);
+  fail(cure.code, "{}{}{} failed: {} (CUDA error {}); {}", self, self.empty() ? "" : ": ", what,
+       cudaGetErrorString(code), code, cure.text);
+}
+
+std::string cuda_version_text(int version) {
+  if (version == 0) return "0 (no driver)";
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
+CudaDeviceGuard::CudaDeviceGuard(const CudaApi& api, int device, std::string_view self)
+    : api_(api) {
+  api_.require(api_.cudaGetDevice(&before_), self, "cudaGetDevice");
+  changes_ = before_ != device;
+  if (changes_) api_.require(api_.cudaSetDevice(device), self, "cudaSetDevice");
+}
+
+CudaDeviceGuard::~CudaDeviceGuard() {
+  if (changes_) api_.cudaSetDevice(before_);
+}
+
+}  // namespace paceline

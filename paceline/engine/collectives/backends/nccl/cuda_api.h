@@ -1,0 +1,113 @@
+#pragma once
+
+// The functions of the CUDA runtime that the backend nccl calls. They are found at run time, in the
+// library that the process uses already or that the loader finds, so building needs nothing of
+// CUDA. Types and numbers are those of the runtime's binary interface, which NVIDIA keeps from
+// version 11 on; the handles of one runtime are valid in another one of the same process.
+//
+// Thread safety: every function may be called from any thread. The current device is a setting of
+// the thread.
+
+#include <array>
+#include <string>
+#include <string_view>
+
+#include "paceline/engine/collectives/backends/nccl/device_library.h"
+
+namespace paceline {
+
+using CudaStream = struct CudaStreamHandle*;  // cudaStream_t
+using CudaEvent = struct CudaEventHandle*;    // cudaEvent_t
+
+namespace cuda {
+
+// cudaError_t, as far as messages or decisions depend on it.
+inline constexpr int kSuccess = 0;
+inline constexpr int kOutOfMemory = 2;
+inline constexpr int kNotInitialized = 3;
+inline constexpr int kStubDriver = 34;
+inline constexpr int kDriverTooOld = 35;
+inline constexpr int kDeviceBusy = 46;
+inline constexpr int kNoDevice = 100;
+inline constexpr int kInvalidDevice = 101;
+inline constexpr int kMemoryError = 214;
+inline constexpr int kNotReady = 600;
+inline constexpr int kFabricNotReady = 802;
+inline constexpr int kDriverMismatch = 803;
+inline constexpr int kNotForThisDevice = 804;
+
+inline constexpr unsigned kDisableTiming = 2;     // cudaEventDisableTiming
+inline constexpr unsigned kNonBlocking = 1;       // cudaStreamNonBlocking
+inline constexpr int kMemoryOfDevice = 2;         // cudaMemoryTypeDevice
+inline constexpr int kManagedMemory = 3;          // cudaMemoryTypeManaged
+inline constexpr int kToDevice = 1, kToHost = 2;  // cudaMemcpyHostToDevice, ...DeviceToHost
+inline constexpr int kCaptureOfOwnThread = 1;     // cudaStreamCaptureModeThreadLocal
+inline constexpr int kBeingCaptured = 1;          // cudaStreamCaptureStatusActive
+
+// cudaPointerAttributes of every version; the runtime writes as much of it as its own version has.
+struct PointerAttributes {
+  int type = 0;
+  int device = 0;
+  void* device_pointer = nullptr;
+  void* host_pointer = nullptr;
+  std::array<long, 16> reserved{};
+};
+
+}  // namespace cuda
+
+struct CudaApi {
+  // Loads the runtime once, and keeps it. Errors: kUnsupported if there is none; kInvalid in a
+  // child of fork() whose parent has loaded it, because CUDA does not survive a fork.
+  static const CudaApi& load();
+
+  DeviceLibrary library;
+  int runtime_version = 0;  // 12040 for 12.4
+  int driver_version = 0;   // the newest runtime that the driver serves; 0 without a driver
+
+  // clang-format off
+#define PACELINE_CUDA_FUNCTIONS(FUNCTION) \
+  FUNCTION(cudaRuntimeGetVersion, (int*)) FUNCTION(cudaDriverGetVersion, (int*)) \
+  FUNCTION(cudaGetDeviceCount, (int*)) FUNCTION(cudaGetDevice, (int*)) \
+  FUNCTION(cudaSetDevice, (int)) FUNCTION(cudaDeviceGetPCIBusId, (char*, int, int)) \
+  FUNCTION(cudaGetLastError, ()) FUNCTION(cudaMemGetInfo, (std::size_t*, std::size_t*)) \
+  FUNCTION(cudaMalloc, (void**, std::size_t)) FUNCTION(cudaFree, (void*)) \
+  FUNCTION(cudaMemcpy, (void*, const void*, std::size_t, int)) \
+  FUNCTION(cudaMemcpyAsync, (void*, const void*, std::size_t, int, CudaStream)) \
+  FUNCTION(cudaPointerGetAttributes, (cuda::PointerAttributes*, const void*)) \
+  FUNCTION(cudaStreamCreateWithFlags, (CudaStream*, unsigned)) \
+  FUNCTION(cudaStreamDestroy, (CudaStream)) FUNCTION(cudaStreamSynchronize, (CudaStream)) \
+  FUNCTION(cudaStreamWaitEvent, (CudaStream, CudaEvent, unsigned)) \
+  FUNCTION(cudaStreamIsCapturing, (CudaStream, int*)) \
+  FUNCTION(cudaThreadExchangeStreamCaptureMode, (int*)) \
+  FUNCTION(cudaEventCreateWithFlags, (CudaEvent*, unsigned)) \
+  FUNCTION(cudaEventRecord, (CudaEvent, CudaStream)) FUNCTION(cudaEventQuery, (CudaEvent)) \
+  FUNCTION(cudaEventDestroy, (CudaEvent))
+  // clang-format on
+#define PACELINE_CUDA_FUNCTION(name, parameters) int(*name) parameters = nullptr;
+  PACELINE_CUDA_FUNCTIONS(PACELINE_CUDA_FUNCTION)
+#undef PACELINE_CUDA_FUNCTION
+  const char* (*cudaGetErrorString)(int) = nullptr;
+
+  // Throws an Error that says what failed, and what to do, unless `code` is 0. The code is kInvalid
+  // where the configuration is at fault, otherwise kSystem. `self`: "rank 1"; may be empty.
+  void require(int code, std::string_view self, std::string_view what) const;
+};
+
+// "12.4" for 12040.
+std::string cuda_version_text(int version);
+
+// Makes `device` the thread's current one, and the earlier one again when it goes out of scope.
+class CudaDeviceGuard {
+ public:
+  CudaDeviceGuard(const CudaApi& api, int device, std::string_view self);
+  ~CudaDeviceGuard();
+  CudaDeviceGuard(const CudaDeviceGuard&) = delete;
+  CudaDeviceGuard& operator=(const CudaDeviceGuard&) = delete;
+
+ private:
+  const CudaApi& api_;
+  int before_ = 0;
+  bool changes_ = false;
+};
+
+}  // namespace paceline

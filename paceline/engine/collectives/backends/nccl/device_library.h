@@ -1,0 +1,25 @@
+#pragma once
+
+// A library of a GPU's maker that is loaded at run time, because one program runs on machines with
+// and without GPUs. Thread safety: every function may be called from any thread.
+
+#include <string>
+#include <vector>
+
+namespace paceline {
+
+struct DeviceLibrary {
+  void* handle = nullptr;  // never closed: the functions stay valid until the process ends
+  std::string path;        // the file that was loaded, with symbolic links resolved
+
+  // The address of a function; null if the library has none of that name.
+  void* find(const char* name) const;
+};
+
+// Loads the library that `variable`, an environment variable, names; without it, the one of `names`
+// that the process has loaded already (LibTorch with CUDA brings its own), or else the first that
+// the loader finds. Error(kUnsupported), with `advice`, if none can be loaded.
+DeviceLibrary load_device_library(const char* what, const char* variable,
+                                  const std::vector<const char*>& names, const char* advice);
+
+}  // namespace paceline

@@ -1,0 +1,63 @@
+#pragma once
+
+// A thread that watches operations which a library has queued on a device. It polls their events,
+// and completes each Work when its operation has finished. While it watches, it also looks for
+// errors that no event reports, because an operation whose peer has died never finishes: then it
+// fails the group, and every watched Work with it. It does not run while nothing is watched.
+//
+// An object that a call kept alive may own the group, which is then destroyed on this thread.
+//
+// Thread safety: every method may be called from any thread, but the destructor from one.
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "paceline/engine/collectives/device_order.h"
+#include "paceline/engine/collectives/work.h"
+#include "paceline/engine/core/deadline.h"
+#include "paceline/engine/core/error.h"
+
+namespace paceline {
+
+struct WatchedOperation {
+  WorkPtr work;
+  DeviceEvent done;  // marks the operation's end
+  Deadline deadline = Deadline::never();
+  std::string what;      // "all_reduce #3", for errors
+  std::string name;      // "all_reduce", for Error::operation()
+  int source_rank = -1;  // of a received message
+};
+
+// What the thread needs of the device and the group; valid as long as the watch.
+struct WatchHooks {
+  std::string self, group;                   // for errors
+  std::function<void()> begin;               // called once, in the thread
+  std::function<bool(void* event)> is_done;  // whether the device has passed it; or its error
+  std::function<void()> look;                // throws the error of a peer or of the library
+  std::function<Error(const Error&)> fail;   // fails the group, and returns the first cause
+};
+
+class DeviceWatch {
+ public:
+  explicit DeviceWatch(WatchHooks hooks);
+  // Waits until no operation is watched any more, at the latest until their deadlines.
+  ~DeviceWatch();
+  DeviceWatch(const DeviceWatch&) = delete;
+  DeviceWatch& operator=(const DeviceWatch&) = delete;
+
+  // After a failure the operation completes at once, with that error.
+  void add(WatchedOperation operation);
+  // How many operations are under way on the device.
+  std::size_t count() const;
+  // Whether an operation has failed.
+  bool has_failed() const;
+
+ private:
+  struct State;
+
+  const std::shared_ptr<State> state_;  // owners: this object and its thread
+};
+
+}  // namespace paceline

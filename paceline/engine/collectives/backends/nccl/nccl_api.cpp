@@ -1,0 +1,98 @@
+#include "paceline/engine/collectives/backends/nccl/nccl_api.h"
+
+#include <optional>
+
+#include "paceline/engine/core/check.h"
+
+namespace paceline {
+namespace {
+
+constexpr int kOldest = 21400;
+
+template <class Function>
+void find(const DeviceLibrary& library, const char* name, Function& function) {
+  function = reinterpret_cast<Function>(library.find(name));
+  if (function != nullptr) return;
+  fail(ErrorCode::kUnsupported,
+       "{} is no NCCL of version 2.14 or later: it has no {}; install a newer one, or name it in "
+       "PACELINE_LIBNCCL",
+       library.path, name);
+}
+
+void load_into(NcclApi& api) {
+  api.cuda = &CudaApi::load();
+  api.library = load_device_library("NCCL", "PACELINE_LIBNCCL", {"libnccl.so.2", "libnccl.so"},
+                                    "install NCCL (libnccl2, or pip install nvidia-nccl-cu12)");
+#define PACELINE_FIND(name, parameters) find(api.library, #name, api.name);
+  PACELINE_NCCL_FUNCTIONS(PACELINE_FIND)
+#undef PACELINE_FIND
+  find(api.library, "ncclGetErrorString", api.ncclGetErrorString);
+  find(api.library, "ncclGetLastError", api.ncclGetLastError);
+  api.require(api.ncclGetVersion(&api.version), "", "ncclGetVersion");
+  if (api.version >= kOldest) return;
+  fail(ErrorCode::kUnsupported,
+       "{} is NCCL {}, and {} is the oldest whose calls do not block; install a newer one, or name "
+       "it in PACELINE_LIBNCCL",
+       api.library.path, nccl_version_text(api.version), nccl_version_text(kOldest));
+}
+
+struct Loaded {
+  NcclApi api;
+  std::optional<Error> error;
+};
+
+Loaded* load_now() {
+  auto* const loaded = new Loaded;
+  try {
+    load_into(loaded->api);
+  } catch (const Error& error) {
+    loaded->error = error;
+  }
+  return loaded;
+}
+
+const char* cure_of(int code) {
+  switch (code) {
+    case nccl::kCudaError:
+      return "an operation of CUDA failed before or inside it: dmesg and nvidia-smi may tell more";
+    case nccl::kSystemError:
+      return "a socket, file or shared memory failed: look at /dev/shm (docker run "
+             "--shm-size=2g), NCCL_SOCKET_IFNAME and ulimit -l, and set NCCL_DEBUG=WARN";
+    case nccl::kInvalidUsage:
+      return "two ranks may have the same GPU; set NCCL_DEBUG=WARN for the reason";
+    case nccl::kRemoteError:
+      return "another rank ended or lost its network: its own output says why";
+    default:
+      return "set NCCL_DEBUG=WARN for the reason";
+  }
+}
+
+}  // namespace
+
+const NcclApi& NcclApi::load() {
+  CudaApi::load();  // also checks that this is not a child of the process that loaded it
+  static const Loaded* const loaded = load_now();
+  if (loaded->error) throw Error(*loaded->error);
+  return loaded->api;
+}
+
+void NcclApi::require(int code, std::string_view self, std::string_view what) const {
+  if (code == nccl::kSuccess || code == nccl::kInProgress) return;
+  const std::string last = [&]() -> std::string {
+    const char* const text = ncclGetLastError == nullptr ? nullptr : ncclGetLastError(nullptr);
+    return text == nullptr || *text == '\0' ? "" : fmt::format(": {}", text);
+  }();
+  const char* const text = ncclGetErrorString == nullptr ? "?" : ncclGetErrorString(code);
+  fail(code == nccl::kRemoteError ? ErrorCode::kPeerLost : ErrorCode::kSystem,
+       "{}{}{} failed: {} (NCCL error {}){}; {}", self, self.empty() ? "" : ": ", what, text, code,
+       last, cure_of(code));
+}
+
+std::string nccl_version_text(int version) {
+  if (version < 10000) {  // until 2.8 the minor version had two digits in all
+    return fmt::format("{}.{}.{}", version / 1000, version % 1000 / 100, version % 100);
+  }
+  return fmt::format("{}.{}.{}", version / 10000, version % 10000 / 100, version % 100);
+}
+
+}  // namespace paceline

@@ -1,0 +1,90 @@
+#include "paceline/launcher/placement/gpus.h"
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+
+#include "paceline/engine/core/number_text.h"
+
+namespace paceline::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string first_line(const fs::path& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+// Class 0x03: display controllers, among them those without a display (0x0302).
+bool is_gpu(const fs::path& device) {
+  return first_line(device / "vendor") == "0x10de" &&
+         first_line(device / "class").starts_with("0x03");
+}
+
+}  // namespace
+
+std::vector<Gpu> find_gpus(const fs::path& root) {
+  const fs::path given = root / "proc/driver/nvidia/gpus";
+  std::error_code error;
+  const bool knows_given = fs::is_directory(given, error);
+  std::vector<Gpu> gpus;
+  for (const auto& entry : fs::directory_iterator(root / "sys/bus/pci/devices", error)) {
+    const std::string bus_id = entry.path().filename();
+    if (!is_gpu(entry.path()) || (knows_given && !fs::exists(given / bus_id, error))) continue;
+    gpus.push_back(
+        {.bus_id = bus_id,
+         .numa_node = parse_number<int>(first_line(entry.path() / "numa_node")).value_or(-1),
+         .cpus = parse_cpu_list(first_line(entry.path() / "local_cpulist"))
+                     .value_or(std::vector<int>())});
+  }
+  std::sort(gpus.begin(), gpus.end(),
+            [](const Gpu& a, const Gpu& b) { return a.bus_id < b.bus_id; });
+  return gpus;
+}
+
+// As CUDA does, the list ends at the first entry that names no GPU.
+std::vector<Gpu> visible_gpus(const std::vector<Gpu>& all, const std::optional<std::string>& list) {
+  if (!list) return all;
+  std::vector<Gpu> visible;
+  for (const std::string_view entry : split(*list, ',')) {
+    if (entry.starts_with("GPU-") || entry.starts_with("MIG-")) {
+      visible.emplace_back();
+      continue;
+    }
+    const auto number = parse_number<int>(entry);
+    if (!number || *number < 0 || *number >= static_cast<int>(all.size())) break;
+    visible.push_back(all[static_cast<std::size_t>(*number)]);
+  }
+  return visible;
+}
+
+std::optional<Binding> binding_near_gpus(const Topology& topology, const std::vector<Gpu>& gpus) {
+  std::map<std::vector<int>, std::vector<std::size_t>> sharers;  // by the cpus near their GPUs
+  for (std::size_t rank = 0; rank < gpus.size(); ++rank) {
+    if (gpus[rank].cpus.empty()) return {};
+    sharers[gpus[rank].cpus].push_back(rank);
+  }
+  Binding binding{.to = BindTo::kMap, .map = std::vector<std::vector<int>>(gpus.size())};
+  for (const auto& [cpus, ranks] : sharers) {
+    std::vector<const Core*> near;
+    for (const Core& core : topology.cores) {
+      if (std::binary_search(cpus.begin(), cpus.end(), core.cpus.front())) near.push_back(&core);
+    }
+    if (near.size() < ranks.size()) return {};
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      const std::size_t begin = near.size() * i / ranks.size();
+      const std::size_t end = near.size() * (i + 1) / ranks.size();
+      std::vector<int>& own = binding.map[ranks[i]];
+      for (std::size_t core = begin; core < end; ++core) {
+        own.insert(own.end(), near[core]->cpus.begin(), near[core]->cpus.end());
+      }
+      std::sort(own.begin(), own.end());
+    }
+  }
+  return binding;
+}
+
+}  // namespace paceline::launcher

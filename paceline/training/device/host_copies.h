@@ -1,0 +1,61 @@
+#pragma once
+
+// Collectives of CUDA tensors in a group without a CUDA backend: they are carried out on copies in
+// pinned host memory.
+//
+// The copies are made on streams of their own. A copy to the host begins when the work that the
+// calling thread's stream had at the call has ended; the thread that carries out the collective
+// waits for it. A copy to the device begins when the collective has ended, and the streams of the
+// threads that wait for the call wait for it. So neither the calling thread nor its stream waits
+// before it needs the result.
+//
+// Thread safety: one thread adds tensors; then the functions of HostCopies may be called by another
+// one.
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "paceline/engine/collectives/host_copies.h"
+#include "paceline/training/device/streams.h"
+
+namespace paceline {
+
+class TensorCopies : public HostCopies {
+ public:
+  // `device`: of all tensors. `what` names the call in errors.
+  TensorCopies(c10::Device device, std::string what);
+
+  // Returns the copy of a dense tensor; the same one for the same tensor. The collective reads it
+  // if `is_read`, and writes it if `is_written`.
+  at::Tensor copy_of(const at::Tensor& tensor, bool is_read, bool is_written);
+  // Queues the copies to the host. Call it once, after copy_of().
+  void begin();
+
+  void* ready() const override { return order_->ready(); }
+  void wait_for(void* event) const override { order_->wait_for(event); }
+  void fetch(Deadline deadline) const override;
+  DeviceEvent deliver() const override;
+  void settle(Deadline deadline) const override;
+  // For calls that do not settle(): keeps the tensors until the copies to the device have ended.
+  static void keep(const std::shared_ptr<TensorCopies>& copies);
+
+ private:
+  struct Copy {
+    at::Tensor of_device, on_host;
+    bool is_read = false, is_written = false;
+  };
+
+  const c10::Device device_;
+  const std::string what_;
+  const std::shared_ptr<const DeviceOrder> order_;
+  const StreamEvent begin_;  // after the work that the caller's stream had at the call
+  std::vector<Copy> copies_;
+  StreamEvent fetched_;
+  mutable StreamEvent delivered_;
+};
+
+}  // namespace paceline

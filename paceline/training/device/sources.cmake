@@ -1,0 +1,6 @@
+set(SOURCES
+  device_snapshot.cpp
+  host_copies.cpp
+  stream_join.cpp
+  streams.cpp)
+set(LIBRARIES fmt::fmt)

@@ -1,0 +1,40 @@
+#pragma once
+
+// StreamJoin: collects the streams on which several threads or operators produced values, so that a
+// consumer on one stream can wait for all of them.
+//
+// Thread safety: none.
+
+#include <vector>
+
+#include <c10/core/Device.h>
+#include <c10/core/Stream.h>
+
+#include "paceline/training/device/streams.h"
+
+namespace paceline {
+
+// On a CPU its functions do nothing.
+class StreamJoin {
+ public:
+  explicit StreamJoin(c10::Device device) : device_(device) {}
+
+  // Call it after work has been queued on the calling thread's current stream.
+  void note() {
+    if (!device_.is_cpu()) add(current_stream_of(device_));
+  }
+  // Makes the current stream wait for the work that the noted streams have now.
+  void join() const {
+    if (!streams_.empty()) wait_for_all();
+  }
+  void clear() { streams_.clear(); }
+
+ private:
+  void add(const c10::Stream& stream);
+  void wait_for_all() const;
+
+  const c10::Device device_;
+  std::vector<c10::Stream> streams_;
+};
+
+}  // namespace paceline

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# device_test.sh PACELINE TRAIN_IMAGE TRAIN_GPT LIBRARY: the programs with --device, on the simulated CUDA devices of LIBRARY. Losses are those of
+# the CPU, and a run that was saved on a device goes on on the CPU.
+set -uo pipefail
+# shellcheck source=tests/examples/small_job.sh
+source "$(dirname "$0")/small_job.sh" "$1" "$2"
+train_gpt=$3
+on_devices=(env LD_PRELOAD="$4")
+
+# with_losses_of FILE OTHER: the losses of the steps in FILE are those in OTHER, up to rounding.
+with_losses_of() {
+  /usr/bin/python3 - "$1" "$2" <<'PY'
+import json, sys
+def losses(path):
+    return [line["loss"] for line in map(json.loads, open(path)) if line["event"] == "step"]
+found, wanted = losses(sys.argv[1]), losses(sys.argv[2])
+assert wanted and len(found) == len(wanted), (len(found), len(wanted))
+for a, b in zip(found, wanted):
+    assert abs(a - b) <= 1e-3 * max(1, abs(b)), (a, b)
+print("the same losses")
+PY
+}
+export -f with_losses_of
+
+image=("${run2[@]}" "$train_image" "${data[@]}" --seed 3)
+expect image_cpu 0 ' s, 8 steps' "${image[@]}" --max-steps 8 --metrics "$work/image.cpu"
+expect image_cuda 0 ' s, 8 steps' "${on_devices[@]}" "${image[@]}" --device cuda --max-steps 8 --metrics "$work/image.cuda" --checkpoint-dir "$work/run"
+expect image_losses 0 'the same losses' bash -c 'with_losses_of "$@"' _ "$work/image.cuda" "$work/image.cpu"
+expect image_goes_on 0 'resumed at step 8' "${image[@]}" --max-steps 12 --checkpoint-dir "$work/run" --resume
+expect two_ranks_on_one_device 0 ' s, 2 steps' "${on_devices[@]}" "${image[@]}" --device cuda:1 --max-steps 2
+
+printf 'the cat sat on the mat, and the dog sat on the cat. %.0s' {1..200} >"$work/text"
+gpt=("$train_gpt" --text "$work/text" --layers 2 --width 32 --heads 2 --context 32 --seed 3 --max-steps 4)
+expect gpt_cpu 0 ' s, 4 steps' "${run2[@]}" "${gpt[@]}" --mesh tp=2 --metrics "$work/gpt.cpu"
+expect gpt_cuda 0 ' s, 4 steps' "${on_devices[@]}" "${run2[@]}" "${gpt[@]}" --mesh tp=2 --device cuda --metrics "$work/gpt.cuda"
+expect gpt_losses 0 'the same losses' bash -c 'with_losses_of "$@"' _ "$work/gpt.cuda" "$work/gpt.cpu"
+expect gpt_shards 0 ' s, 4 steps' "${on_devices[@]}" "${run2[@]}" "${gpt[@]}" --shard 2 --device cuda
+expect gpt_stage_3 2 'take stage 2' "${on_devices[@]}" "${run2[@]}" "${gpt[@]}" --shard 3 --device cuda
+expect gpt_pipeline 2 'choose a mesh without pp' "${on_devices[@]}" "${run2[@]}" "${gpt[@]}" --mesh pp=2 --device cuda
+
+expect no_such_device 2 'device cuda:9: this process sees 4 CUDA devices' "${on_devices[@]}" "${image[@]}" --device cuda:9
+expect no_cuda 2 'built without CUDA' "${image[@]}" --device cuda
+expect no_name 2 "unknown device 'gpu'; choose cpu, cuda or cuda:N" "${image[@]}" --device gpu
+exit "$((failures > 0))"

@@ -1,0 +1,14 @@
+#pragma once
+
+// The part of the simulated devices that LibTorch's device guards use: the current device and the
+// current streams of each thread.
+
+#include "tests/harness/simulated_cuda/streams.h"
+
+namespace paceline::simulated {
+
+// The calling thread's.
+int current_device();
+Stream& current_stream(int device);
+
+}  // namespace paceline::simulated

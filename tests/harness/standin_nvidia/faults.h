@@ -1,0 +1,27 @@
+#pragma once
+
+// What a stand-in does wrong, from environment variables, which are read again at every use, so
+// that a test may change them.
+
+#include <cstdlib>
+#include <string>
+
+namespace paceline::standin {
+
+inline std::string variable(const char* name) {
+  const char* const text = std::getenv(name);
+  return text == nullptr ? "" : text;
+}
+
+inline int number(const char* name, int otherwise) {
+  const std::string text = variable(name);
+  return text.empty() ? otherwise : std::atoi(text.c_str());
+}
+
+// Whether the variable names this rank: "1", or "any".
+inline bool applies_to(const char* name, int rank) {
+  const std::string text = variable(name);
+  return text == "any" || text == std::to_string(rank);
+}
+
+}  // namespace paceline::standin

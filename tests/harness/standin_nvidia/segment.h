@@ -1,0 +1,46 @@
+#pragma once
+
+// The memory through which the ranks of a stand-in communicator move their data: a file in /dev/shm
+// that all of them map, whether they are threads or processes. Only the communicator's tasks, one
+// at a time on each rank, use its parts.
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+namespace paceline::standin {
+
+inline constexpr int kMostRanks = 16;
+inline constexpr std::size_t kStagingBytes = 256 << 10;
+inline constexpr std::size_t kMailBytes = 32 << 10;
+
+// One message's next bytes, from one rank to another.
+struct Mailbox {
+  std::atomic<std::uint32_t> is_full;
+  std::uint32_t bytes;
+  std::array<std::byte, kMailBytes> data;
+};
+
+struct Segment {
+  std::atomic<int> attached;
+  std::array<std::atomic<std::uint64_t>, kMostRanks> arrived;  // barriers that a rank has reached
+  std::array<int, kMostRanks> versions;
+  std::array<std::array<char, 32>, kMostRanks> bus_ids;
+  std::array<std::array<std::byte, kStagingBytes>, kMostRanks> staging;
+  std::array<std::array<Mailbox, kMostRanks>, kMostRanks> mail;  // [from][to]
+};
+
+// Maps the file; makes it if `creates`. Null, with the reason in `why`, if /dev/shm has no room.
+Segment* map_segment(const std::string& path, bool creates, std::string* why);
+void unmap_segment(Segment* segment);
+
+// Waits until `done`; false if `is_aborted` was set first.
+bool wait_until(const std::atomic<bool>& is_aborted, const std::function<bool()>& done);
+
+// Waits until all ranks have arrived; false if aborted.
+bool barrier(Segment& segment, int rank, int size, const std::atomic<bool>& is_aborted);
+
+}  // namespace paceline::standin

@@ -1,0 +1,290 @@
+// DistributedDataParallel and the fused optimizers on simulated CUDA devices, beside the CPU.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <c10/core/StreamGuard.h>
+#include <torch/torch.h>
+
+#include "paceline/training/optim/rules/update_rules.h"
+#include "paceline/training/parallel/communication_hook.h"
+#include "paceline/training/parallel/distributed_data_parallel.h"
+#include "paceline/training/parallel/join.h"
+#include "paceline/training/parallel/reducer/reducer.h"
+#include "paceline/training/parallel/sync_batch_norm.h"
+
+#include "tests/harness/expect_error.h"
+#include "tests/training/device/device_ranks.h"
+
+namespace paceline {
+namespace {
+
+struct NetImpl : torch::nn::Module {
+  explicit NetImpl(std::shared_ptr<ProcessGroup> sync = nullptr) {
+    first = register_module("first", torch::nn::Linear(8, 64));
+    norm = sync ? torch::nn::AnyModule(SyncBatchNorm(torch::nn::BatchNormOptions(64), sync))
+                : torch::nn::AnyModule(torch::nn::BatchNorm1d(64));
+    register_module("norm", norm.ptr());
+    second = register_module("second", torch::nn::Linear(64, 16));
+    unused = register_module("unused", torch::nn::Linear(16, 4));
+  }
+  at::Tensor forward(const at::Tensor& x, bool uses_all = true) {
+    const at::Tensor y = second(torch::relu(norm.forward(first(x))));
+    return uses_all ? unused(y) : y;
+  }
+  torch::nn::Linear first{nullptr}, second{nullptr}, unused{nullptr};
+  torch::nn::AnyModule norm;
+};
+TORCH_MODULE(Net);
+
+std::shared_ptr<ProcessGroup> shared(ProcessGroup& group) {
+  return {&group, [](ProcessGroup*) {}};
+}
+
+using Step =
+    std::function<void(DistributedDataParallel<NetImpl>& model, const at::Tensor& input, int step)>;
+
+void plain_step(DistributedDataParallel<NetImpl>& model, const at::Tensor& input, int /*step*/) {
+  model.forward(input).square().mean().backward();
+}
+
+// The ranks are threads that share LibTorch's generator, so one of them at a time makes its module.
+Net net_of(const std::shared_ptr<ProcessGroup>& sync) {
+  return made_with_seed(3, [&] { return Net(sync); });
+}
+
+// The input of a step.
+at::Tensor input_of(const ProcessGroup& group, int step) {
+  const auto seed = static_cast<std::uint64_t>(100 * step + group.rank());
+  return random_tensor({6, 8}, seed);
+}
+
+struct Trained {
+  std::vector<at::Tensor> values;  // parameters and buffers, on the CPU
+};
+
+// Trains for a few steps on `device`.
+Trained train(ProcessGroup& group, c10::Device device, const Step& step, bool with_sync = false,
+              const DistributedDataParallelOptions& options = {}, int num_steps = 4) {
+  Net net = net_of(with_sync ? shared(group) : nullptr);
+  net->to(device);
+  DistributedDataParallel model(net.ptr(), shared(group), options);
+  // Not Adam, which makes large steps of the noise in the gradient of a bias before a
+  // normalisation.
+  optim::SGD optimizer(model.parameters(), {.lr = 0.05, .momentum = 0.9});
+  for (int i = 0; i < num_steps; ++i) {
+    const at::Tensor input = input_of(group, i).to(device);
+    model.zero_grad();
+    step(model, input, i);
+    optimizer.step();
+  }
+  Trained trained;
+  for (const at::Tensor& tensor : model.parameters())
+    trained.values.push_back(tensor.detach().cpu());
+  for (const at::Tensor& tensor : model.buffers()) trained.values.push_back(tensor.cpu());
+  return trained;
+}
+
+// Expects the same values after training on the CPU and on devices.
+void expect_parity(const Step& step, bool with_sync = false,
+                   const DistributedDataParallelOptions& options = {}, double tolerance = 1e-5) {
+  run_on_devices(2, [&](ProcessGroup& group, c10::Device device) {
+    const Trained host = train(group, c10::kCPU, step, with_sync, options);
+    const Trained on_device = train(group, device, step, with_sync, options);
+    for (std::size_t i = 0; i < host.values.size(); ++i) {
+      EXPECT_TRUE(torch::allclose(host.values[i], on_device.values[i], 1e-4, tolerance))
+          << "tensor " << i << ": " << host.values[i] << " and " << on_device.values[i];
+    }
+  });
+}
+
+DistributedDataParallelOptions small_buckets() {
+  DistributedDataParallelOptions options;
+  options.buckets.first_bytes = 300;
+  options.buckets.cap_bytes = 300;
+  return options;
+}
+
+TEST(DeviceDataParallel, trains_as_on_the_cpu) { expect_parity(plain_step); }
+
+TEST(DeviceDataParallel, trains_with_many_buckets) {
+  expect_parity(plain_step, false, small_buckets());
+}
+
+TEST(DeviceDataParallel, accumulates_without_synchronisation) {
+  expect_parity([](auto& model, const at::Tensor& input, int) {
+    {
+      const auto off = model.no_sync();
+      model.forward(input * 0.5).square().mean().backward();
+    }
+    model.forward(input).square().mean().backward();
+  });
+}
+
+TEST(DeviceDataParallel, averages_parameters_that_one_rank_or_none_has_used) {
+  expect_parity([](auto& model, const at::Tensor& input, int step) {
+    const bool uses_all = step == 1 ? model.reducer().group().rank() == 0 : step != 2;
+    model.forward(input, uses_all).square().mean().backward();
+  });
+}
+
+TEST(DeviceDataParallel, normalises_over_all_ranks) { expect_parity(plain_step, true); }
+
+TEST(DeviceDataParallel, compresses_gradients) {
+  expect_parity(
+      [](auto& model, const at::Tensor& input, int step) {
+        if (step == 0) model.register_comm_hook(std::make_shared<CompressHook>(at::kBFloat16));
+        model.forward(input).square().mean().backward();
+      },
+      false, {}, 2e-3);
+}
+
+TEST(DeviceDataParallel, reads_gradients_that_several_streams_have_made) {
+  expect_parity([](auto& model, const at::Tensor& input, int) {
+    if (input.is_cpu()) return plain_step(model, input, 0);
+    const c10::Stream side = side_stream(input.device(), SideStream::kToDevice);
+    const c10::Stream own = current_stream_of(input.device());
+    StreamEvent::after(own).block(side);
+    at::Tensor loss;
+    {
+      const c10::StreamGuard guard(side);
+      loss = model.forward(input).square().mean();
+    }
+    StreamEvent::after(side).block(own);
+    loss.backward();
+  });
+}
+
+TEST(DeviceDataParallel, does_not_make_the_host_wait_for_the_device) {
+  run_on_devices(2, [](ProcessGroup& group, c10::Device device) {
+    torch::manual_seed(3);
+    Net net;
+    net->to(device);
+    DistributedDataParallel model(net.ptr(), shared(group));
+    optim::AdamW optimizer(model.parameters(), {.lr = 1e-2});
+    const at::Tensor input = torch::randn({6, 8}).to(device);
+    const auto step = [&] {
+      model.zero_grad();
+      model.forward(input).square().mean().backward();
+      optimizer.step();
+    };
+    step();
+    step();
+    group.barrier();
+    simulated::reset_counts();
+    group.barrier();
+    for (int i = 0; i < 3; ++i) step();
+    group.barrier();
+    EXPECT_EQ(simulated::counts().synchronisations, 0U);
+    EXPECT_GT(simulated::counts().kernels, 0U);
+  });
+}
+
+TEST(DeviceDataParallel, of_a_module_half_on_the_cpu_is_refused) {
+  run_on_devices(2, [](ProcessGroup& group, c10::Device device) {
+    Net net;
+    net->second->to(device);
+    expect_error(ErrorCode::kInvalid,
+                 {"parameter first.weight is on cpu", "call module->to(device)"},
+                 [&] { DistributedDataParallel model(net.ptr(), shared(group)); });
+    if (group.rank() == 1) net->to(device);
+    expect_error(ErrorCode::kInvalid,
+                 {"the ranks do not have the same model", "on cuda' on rank 1"},
+                 [&] { DistributedDataParallel model(net.ptr(), shared(group)); });
+  });
+}
+
+TEST(DeviceDataParallel, without_memory_for_a_bucket_is_an_error_on_every_rank) {
+  run_on_devices(2, [](ProcessGroup& group, c10::Device device) {
+    Net net;
+    net->to(device);
+    DistributedDataParallel model(net.ptr(), shared(group));
+    const at::Tensor loss = model.forward(torch::randn({6, 8}).to(device)).square().mean();
+    loss.item<float>();
+    const int index = device.index();
+    // Enough for the backward pass of this small model, but not for its bucket.
+    const std::size_t room = group.rank() == 1 ? 20 * 4096 : std::size_t{1} << 30;
+    std::vector<at::Tensor> ballast;
+    simulated::set_memory_limit(index, simulated::live_bytes(index) + room);
+    const auto begin = std::chrono::steady_clock::now();
+    try {
+      if (group.rank() == 1) simulated::fail_allocations_above(index, 4096);
+      loss.backward();
+      FAIL() << "the backward pass ended";
+    } catch (const Error& error) {
+      EXPECT_THAT(std::string(error.what()), testing::HasSubstr("no memory for a gradient bucket"));
+      EXPECT_THAT(std::string(error.what()), testing::HasSubstr("cuda:2"));
+    }
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+    simulated::fail_allocations_above(index, 0);
+    simulated::set_memory_limit(index, 0);
+  });
+}
+
+// ---- optimizers
+
+template <class Optimizer, class Options>
+void expect_same_steps(const Options& options, at::ScalarType type = at::kFloat) {
+  const c10::Device device(c10::kCUDA, 1);
+  torch::manual_seed(4);
+  std::vector<at::Tensor> host, on_device;
+  for (const auto& sizes : {std::vector<std::int64_t>{20, 30}, {7}, {2, 3, 4}}) {
+    host.push_back(torch::randn(sizes).to(type).requires_grad_());
+    on_device.push_back(host.back().detach().to(device).requires_grad_());
+  }
+  Optimizer by_host(host, options), by_device(on_device, options);
+  simulated::reset_counts();
+  for (int step = 0; step < 4; ++step) {
+    for (std::size_t i = 0; i < host.size(); ++i) {
+      if (step == 2 && i == 1) {  // a parameter without a gradient
+        host[i].mutable_grad() = on_device[i].mutable_grad() = at::Tensor();
+        continue;
+      }
+      host[i].mutable_grad() = torch::randn(host[i].sizes()).to(type);
+      on_device[i].mutable_grad() = host[i].grad().pin_memory().to(device, /*non_blocking=*/true);
+    }
+    by_host.step();
+    by_device.step();
+  }
+  EXPECT_EQ(simulated::counts().synchronisations, 0U);
+  for (std::size_t i = 0; i < host.size(); ++i)
+    EXPECT_TRUE(torch::allclose(host[i], on_device[i].cpu(), 1e-4, 1e-5)) << i;
+  const auto host_state = by_host.state(), device_state = by_device.state();
+  ASSERT_EQ(host_state.size(), device_state.size());
+  for (std::size_t i = 0; i < host_state.size(); ++i) {
+    EXPECT_EQ(host_state[i].first, device_state[i].first);
+    EXPECT_TRUE(torch::allclose(host_state[i].second, device_state[i].second.cpu(), 1e-4, 1e-5))
+        << host_state[i].first;
+  }
+  by_device.set_state(host_state);  // a checkpoint may come from the CPU
+  by_device.verify_state();
+}
+
+TEST(DeviceOptimizers, take_the_steps_of_the_cpu) {
+  using namespace optim;
+  expect_same_steps<Adam>(AdamOptions{.lr = 0.01, .weight_decay = 0.1});
+  expect_same_steps<AdamW>(AdamWOptions{.lr = 0.01});
+  expect_same_steps<SGD>(SGDOptions{.lr = 0.1});
+  expect_same_steps<SGD>(SGDOptions{.lr = 0.1, .momentum = 0.9, .dampening = 0.1});
+  expect_same_steps<SGD>(
+      SGDOptions{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1, .nesterov = true});
+  expect_same_steps<LAMB>(LAMBOptions{.lr = 0.01, .weight_decay = 0.1});
+  expect_same_steps<LARS>(LARSOptions{.lr = 0.1, .weight_decay = 0.1});
+  expect_same_steps<AdamW>(AdamWOptions{.lr = 0.01}, at::kBFloat16);
+}
+
+TEST(DeviceOptimizers, refuse_parameters_on_several_devices) {
+  const at::Tensor host = torch::zeros({3}),
+                   on_device = torch::zeros({3}, c10::Device(c10::kCUDA, 1));
+  expect_error(
+      ErrorCode::kInvalid,
+      {"parameter 0 is on cpu and parameter 1 on cuda:1; an optimizer's parameters must be "
+       "on one device"},
+      [&] {
+        optim::SGD({host, on_device});
+      });
+}
+
+}  // namespace
+}  // namespace paceline
