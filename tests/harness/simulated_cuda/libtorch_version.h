@@ -29,8 +29,8 @@ class PortableHooks : public at::CUDAHooksInterface {
 
 #if TORCH_VERSION_MAJOR >= 2
   void init() const override {}
-  bool isBuilt() const override { return true; }
-  bool isAvailable() const override { return true; }
+  virtual bool isBuilt() const { return true; }      // overrides from 2.7 on
+  virtual bool isAvailable() const { return true; }  // overrides from 2.7 on
   c10::DeviceIndex deviceCount() const override {
     return static_cast<c10::DeviceIndex>(getNumGPUs());
   }
