@@ -1,8 +1,10 @@
 #include "apps/gpu_check/machine_facts.h"
 
 #include <array>
+#include <cctype>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
@@ -152,7 +154,7 @@ std::string facts_text(const apps::GpuMachine& machine, const ProgramFacts& prog
     on_bus.push_back(
         {{"bus_id", gpu.bus_id}, {"model", model_of(gpu.bus_id)}, {"numa_node", gpu.numa_node}});
   }
-  const bool is_simulated = on_bus.empty() && !program.devices.empty();
+  const bool is_simulated = on_bus.empty() && std::getenv("PACELINE_LIBCUDART") != nullptr;
   const nlohmann::ordered_json facts = {
       {"time", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(now))},
       {"paceline", apps::version_text()},
