@@ -60,6 +60,8 @@ constexpr Command kCommands[] = {
     {"topo", topo_command, "draw this machine, and where ranks would run on it"},
     {"bench", bench_command, "measure collectives or calls, alone or against other libraries"},
     {"doctor", doctor_command, "report what this machine and this build can do"},
+    {"gpu-check", gpu_check_command,
+     "check on this machine's GPUs what Paceline does with them, and write a report"},
     {"checkpoint", checkpoint_command, "list, check, compare and convert checkpoints"},
     {"completion", completion_command, "print a script that completes commands in your shell"},
     {"remote-agent", remote_agent_command, nullptr},

@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 NAME = re.compile(r"(?<![<\w/.${}*+%-])((?:[a-z_0-9]+/)*[a-z][a-z_0-9]*\.(?:h|cpp))\b(?![\w(])")
 LINK = re.compile(r"\[([^\]]+\.(?:h|cpp))\]\(([^)#]+\.(?:h|cpp))\)")
 # Files of other libraries, and invented names in examples.
-FOREIGN = re.compile(r"(a_test|main|train|my_train|config)\.cpp|(torch|nccl|mpi|record_function)\.h|(linux|torch|gloo|grpcpp|ucp)/.*")
+FOREIGN = re.compile(r"(a_test|main|train|my_train|config)\.cpp|(torch|nccl|mpi|record_function|cuda_runtime_api)\.h|(linux|torch|gloo|grpcpp|ucp)/.*")
 
 
 def tracked(*patterns):

@@ -27,6 +27,7 @@ int checkpoint_command(const Arguments& arguments);
 int completion_command(const Arguments& arguments);
 int bench_command(const Arguments& arguments);
 int doctor_command(const Arguments& arguments);
+int gpu_check_command(const Arguments& arguments);
 // The command that a launcher starts on another host (launcher/hosts/remote_end.h). It is not shown
 // in the help.
 int remote_agent_command(const Arguments& arguments);

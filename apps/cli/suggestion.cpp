@@ -21,6 +21,7 @@ constexpr PeerWords kPeerWords[] = {
     {"topo", "topology lstopo bind bindings map numa"},
     {"bench", "benchmark measure perf"},
     {"doctor", "test check info diagnose env collect_env"},
+    {"gpu-check", "gpu gpus cuda nccl gpucheck gpu_check selftest"},
     {"checkpoint", "verify ckpt convert export restore prune"},
     {"completion", "completions complete"},
     {"explain", "why analyze analyse postmortem flight flights report"},

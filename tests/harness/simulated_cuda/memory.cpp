@@ -26,8 +26,14 @@ struct Block {
   std::vector<Stream*> used_on;  // other streams
 };
 
+// The bytes that each device has, unless a test sets another limit; 0: no limit.
+std::size_t given_limit() {
+  const char* const text = std::getenv("PACELINE_SIMULATED_CUDA_MEMORY");
+  return text == nullptr ? 0 : std::strtoull(text, nullptr, 10);
+}
+
 struct PerDevice {
-  std::size_t live = 0, peak = 0, limit = 0, largest = 0;
+  std::size_t live = 0, peak = 0, limit = given_limit(), largest = 0;
 };
 
 struct Memory {
@@ -139,6 +145,11 @@ std::size_t peak_bytes(int device) {
 void reset_peak(int device) {
   const std::lock_guard lock(memory().mutex);
   memory().of(device).peak = memory().of(device).live;
+}
+
+std::size_t memory_limit(int device) {
+  const std::lock_guard lock(memory().mutex);
+  return memory().of(device).limit;
 }
 
 void set_memory_limit(int device, std::size_t bytes) {

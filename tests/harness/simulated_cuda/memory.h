@@ -29,7 +29,8 @@ void use_on(const void* memory, Stream& stream);
 std::size_t live_bytes(int device);
 std::size_t peak_bytes(int device);
 void reset_peak(int device);
-// The bytes that a device has; 0: no limit.
+// The bytes that a device has; 0: no limit. At first: PACELINE_SIMULATED_CUDA_MEMORY, or no limit.
+std::size_t memory_limit(int device);
 void set_memory_limit(int device, std::size_t bytes);
 // Allocations of more than `bytes` bytes fail, as if memory were in pieces; 0: none does.
 void fail_allocations_above(int device, std::size_t bytes);

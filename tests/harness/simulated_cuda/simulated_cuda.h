@@ -3,7 +3,7 @@
 // Simulated CUDA devices, for tests on machines without a GPU. A program that is linked to the
 // target paceline_simulated_cuda, or started with that library in LD_PRELOAD, has
 // PACELINE_SIMULATED_CUDA_DEVICES (4) devices of type CUDA, although its LibTorch was built without
-// CUDA.
+// CUDA. PACELINE_SIMULATED_CUDA_MEMORY limits the bytes of each.
 //
 //   streams    threads that carry out tasks in order, after random delays (streams.h)
 //   memory     closed to the host, and overwritten when it is released (memory.h)

@@ -194,9 +194,10 @@ EXPORTED int cudaDeviceGetPCIBusId(char* text, int length, int device) {
   return 0;
 }
 EXPORTED int cudaMemGetInfo(std::size_t* free, std::size_t* total) {
-  constexpr std::size_t kBytes = std::size_t{16} << 30;
-  *total = kBytes;
-  *free = kBytes - simulated::live_bytes(machine_device(device_now()));
+  const int device = machine_device(device_now());
+  const std::size_t limit = simulated::memory_limit(device);
+  *total = limit == 0 ? std::size_t{16} << 30 : limit;
+  *free = *total - simulated::live_bytes(device);
   return 0;
 }
 

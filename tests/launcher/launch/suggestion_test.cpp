@@ -35,7 +35,7 @@ TEST(Suggestion, of_two_near_words_the_one_that_was_typed_whole_or_begins_alike)
 
 const std::vector<std::string> kCommands = {
     "run",     "submit",   "advise", "topo", "bench", "doctor", "checkpoint", "completion",
-    "explain", "timeline", "ps",     "top",  "logs",  "stop",   "stacks"};
+    "explain", "timeline", "ps",     "top",  "logs",  "stop",   "stacks",     "gpu-check"};
 
 // The command with a letter doubled, left out, or swapped with the one before it.
 std::vector<std::string> slips_of(const std::string& command) {

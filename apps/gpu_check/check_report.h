@@ -1,0 +1,43 @@
+#pragma once
+
+// The outcomes of `paceline gpu-check`, as a table and as one file of JSON.
+//
+// Thread safety: pure functions.
+
+#include <string>
+#include <vector>
+
+namespace paceline::gpu_check {
+
+// kNotHere: this machine or this build cannot run the check; the text says why.
+enum class Verdict { kPass, kFail, kNotHere };
+
+struct CheckOutcome {
+  std::string name;  // "nccl/order"
+  std::string what = {};
+  Verdict verdict = Verdict::kPass;
+  std::string text = {};     // the reason, or the figures in words
+  std::string advice = {};   // the cure; empty if there is none to give
+  double seconds = 0;        // of the slowest rank
+  std::string figures = {};  // a JSON object; empty: none
+  std::string output = {};   // the end of what the ranks printed, if they failed
+};
+
+// "pass", "fail" or "not here".
+const char* name_of(Verdict verdict);
+// The verdict that a rank wrote. Error(kCorrupt) for another word.
+Verdict verdict_of(const std::string& name);
+
+// A line for each outcome, with its cure in a second one.
+std::string text_of(const CheckOutcome& outcome);
+// "12 passed, 1 failed (host/order), 4 not here".
+std::string summary_of(const std::vector<CheckOutcome>& outcomes);
+bool any_failed(const std::vector<CheckOutcome>& outcomes);
+
+// The whole report. `facts`: a JSON object with what is known of the machine.
+std::string report_text(const std::string& facts, const std::vector<CheckOutcome>& outcomes,
+                        double seconds);
+// Error(kSystem) if the file cannot be written.
+void write_report(const std::string& path, const std::string& text);
+
+}  // namespace paceline::gpu_check

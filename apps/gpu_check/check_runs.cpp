@@ -1,0 +1,247 @@
+#include "apps/gpu_check/check_runs.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <span>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "paceline/engine/core/check.h"
+
+#include "apps/advise/trial.h"
+#include "apps/gpu_check/rank_records.h"
+
+namespace paceline::gpu_check {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kReadEvery = 50ms;
+constexpr std::chrono::seconds kMostToStart{90};  // CUDA's libraries are large
+constexpr std::chrono::seconds kMostToEnd{20};
+constexpr std::streamoff kShownOutput = 4000;
+
+std::string end_of_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  if (!file) return "";
+  const std::streamoff size = file.tellg();
+  file.seekg(std::max<std::streamoff>(0, size - kShownOutput));
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+// One start of the ranks, which carry out checks until one of them fails.
+class Run {
+ public:
+  Run(const RunOptions& options, std::span<const CheckSpec> checks, const Fd& signals)
+      : options_(options), checks_(checks), launcher_(launch_options(), signals) {
+    for (int rank = 0; rank < options.num_ranks; ++rank) {
+      ranks_.push_back({.number = rank, .records = RankRecords(folder_.path(), rank)});
+    }
+  }
+
+  // Passes on the outcomes, in order. Returns how many checks have one afterwards.
+  std::size_t follow(const std::function<void(CheckOutcome)>& tell) {
+    Deadline deadline = Deadline::after(kMostToStart);
+    std::size_t current = 0;
+    bool has_begun = false;
+    while (current < checks_.size()) {
+      const bool has_ended = launcher_.wait(kReadEvery);
+      for (Rank& rank : ranks_) rank.records.read();
+      const CheckSpec& check = checks_[current];
+      if (!has_begun && begun(check)) {
+        has_begun = true;
+        deadline = Deadline::after(limit_of(check));
+      }
+      if (is_complete(check)) {
+        CheckOutcome outcome = conclude(check, "");
+        const bool failed = outcome.verdict == Verdict::kFail;
+        if (failed) end(outcome);
+        tell(std::move(outcome));
+        ++current;
+        if (failed) return current;
+        has_begun = false;
+        deadline = Deadline::after(limit_of(check));
+        continue;
+      }
+      if (!has_ended && !deadline.expired()) continue;
+      const std::string problem = has_ended ? problem_of_end() : problem_of_time(check, has_begun);
+      CheckOutcome outcome = conclude(check, problem);
+      end(outcome);
+      if (!has_begun && current == 0) return fail_all(outcome, tell);
+      tell(std::move(outcome));
+      return current + 1;
+    }
+    if (!checks_.back().is_fault) end_in_order(tell);
+    return current;
+  }
+
+ private:
+  struct Rank {
+    int number = 0;
+    RankRecords records;
+  };
+
+  apps::LauncherRunOptions launch_options() const {
+    std::vector<std::string_view> names;
+    for (const CheckSpec& check : checks_) names.push_back(check.name);
+    std::vector<std::string> command = {options_.program, std::string(name_of(options_.setup)),
+                                        fmt::format("{}", fmt::join(names, ",")), folder_.path()};
+    if (options_.is_quick) command.emplace_back("--quick");
+    auto variables = options_.variables;
+    variables.emplace_back("PACELINE_BACKEND",
+                           options_.setup == kNccl ? "cpu:paceline,cuda:nccl" : "paceline");
+    return {.command = std::move(command),
+            .num_ranks = options_.num_ranks,
+            .num_threads = options_.num_threads,
+            .folder = folder_.path(),
+            .variables = std::move(variables)};
+  }
+
+  std::chrono::seconds limit_of(const CheckSpec& check) const {
+    return options_.limit > 0s ? options_.limit : check.limit;
+  }
+  // Of a fault, rank 0 reports, because another rank fails.
+  std::span<Rank> reporting(const CheckSpec& check) {
+    return std::span(ranks_).first(check.is_fault ? 1 : ranks_.size());
+  }
+  bool begun(const CheckSpec& check) {
+    return std::ranges::any_of(reporting(check), [&](const Rank& rank) {
+      return rank.records.has_begun(std::string(check.name));
+    });
+  }
+  const RankRecord* end_on(const Rank& rank, const CheckSpec& check) const {
+    return rank.records.end_of(std::string(check.name));
+  }
+  bool is_complete(const CheckSpec& check) {
+    return std::ranges::all_of(reporting(check),
+                               [&](const Rank& rank) { return end_on(rank, check) != nullptr; });
+  }
+
+  // The outcome of all ranks: the first failure, in time. `problem`: why ranks lack an outcome.
+  CheckOutcome conclude(const CheckSpec& check, const std::string& problem) {
+    CheckOutcome outcome{.name = fmt::format("{}/{}", name_of(options_.setup), check.name),
+                         .what = std::string(check.what)};
+    const RankRecord* first_failure = nullptr;
+    double seconds = 0;
+    for (const Rank& rank : reporting(check)) {
+      const RankRecord* const record = end_on(rank, check);
+      if (record == nullptr) continue;
+      seconds = std::max(seconds, record->outcome.seconds);
+      const Verdict verdict = record->outcome.verdict;
+      const bool is_first = first_failure == nullptr || record->time < first_failure->time;
+      if (verdict == Verdict::kFail ? is_first
+                                    : first_failure == nullptr && verdict > outcome.verdict)
+        take(outcome, *record, rank.number);
+      if (verdict == Verdict::kFail && is_first) first_failure = record;
+      if (rank.number == 0 && outcome.verdict == Verdict::kPass) take(outcome, *record, 0);
+    }
+    if (first_failure == nullptr && !problem.empty()) {
+      outcome.verdict = Verdict::kFail;
+      outcome.text = problem;
+      outcome.advice = fmt::format("alone: paceline gpu-check --only {}", outcome.name);
+    }
+    outcome.seconds = seconds;
+    return outcome;
+  }
+  void take(CheckOutcome& outcome, const RankRecord& record, int rank) const {
+    outcome.verdict = record.outcome.verdict;
+    outcome.text = record.outcome.text;
+    // An error of the library begins with its rank.
+    if (outcome.verdict == Verdict::kFail && !outcome.text.starts_with("rank "))
+      outcome.text = fmt::format("rank {}: {}", rank, outcome.text);
+    outcome.advice = record.outcome.advice;
+    outcome.figures = record.outcome.figures;
+  }
+
+  std::string problem_of_end() {
+    const int code = launcher_.stop();
+    return fmt::format("the ranks ended with exit code {}: {}", code, launcher_.last_words());
+  }
+  std::string problem_of_time(const CheckSpec& check, bool has_begun) {
+    if (!has_begun) return fmt::format("no rank has begun it within {} s", kMostToStart.count());
+    std::vector<int> late, done;
+    for (const Rank& rank : reporting(check))
+      (end_on(rank, check) == nullptr ? late : done).push_back(rank.number);
+    return fmt::format(
+        "it hangs: {} {} {} not ended it within {} s{}", late.size() == 1 ? "rank" : "ranks",
+        fmt::join(late, ", "), late.size() == 1 ? "has" : "have", limit_of(check).count(),
+        done.empty() ? std::string() : fmt::format("; done on {}", fmt::join(done, ", ")));
+  }
+
+  void end(CheckOutcome& outcome) {
+    launcher_.stop();
+    if (outcome.verdict == Verdict::kFail) outcome.output = end_of_file(folder_.path() + "/output");
+  }
+
+  // The ranks could not even begin, so no other start would help.
+  std::size_t fail_all(const CheckOutcome& first, const std::function<void(CheckOutcome)>& tell) {
+    for (const CheckSpec& check : checks_) {
+      CheckOutcome outcome = first;
+      outcome.name = fmt::format("{}/{}", name_of(options_.setup), check.name);
+      outcome.what = check.what;
+      tell(std::move(outcome));
+    }
+    return checks_.size();
+  }
+
+  // After the last check the ranks end by themselves: their destructors may fail as well.
+  void end_in_order(const std::function<void(CheckOutcome)>& tell) {
+    CheckOutcome outcome{.name = fmt::format("{}/end", name_of(options_.setup)),
+                         .what = "the ranks end in order"};
+    const Deadline deadline = Deadline::after(kMostToEnd);
+    bool has_ended = false;
+    while (!has_ended && !deadline.expired()) has_ended = launcher_.wait(kReadEvery);
+    const int code = launcher_.stop();
+    if (!has_ended || code != 0) {
+      outcome.verdict = Verdict::kFail;
+      outcome.text = !has_ended
+                         ? fmt::format("the ranks have not ended within {} s after their checks",
+                                       kMostToEnd.count())
+                         : fmt::format("exit code {}: {}", code, launcher_.last_words());
+      end(outcome);
+    }
+    tell(std::move(outcome));
+  }
+
+  const RunOptions& options_;
+  const std::span<const CheckSpec> checks_;
+  const apps::TemporaryFolder folder_;
+  std::vector<Rank> ranks_;
+  apps::LauncherRun launcher_;
+};
+
+}  // namespace
+
+std::vector<CheckOutcome> run_checks(const RunOptions& options,
+                                     const std::vector<CheckSpec>& checks, const Fd& signals,
+                                     const std::function<void(const CheckOutcome&)>& tell) {
+  std::vector<CheckOutcome> outcomes;
+  const auto add = [&](CheckOutcome outcome) {
+    tell(outcome);
+    outcomes.push_back(std::move(outcome));
+  };
+  const std::span all(checks);
+  for (std::size_t next = 0; next < all.size();) {
+    if (options.total.expired()) {
+      add({.name = fmt::format("{}/{}", name_of(options.setup), all[next].name),
+           .what = std::string(all[next].what),
+           .verdict = Verdict::kFail,
+           .text = "not begun within the time limit of the whole command"});
+      ++next;
+      continue;
+    }
+    // Faults damage their ranks, so each has its own.
+    const auto is_fault = [](const CheckSpec& check) { return check.is_fault; };
+    const auto rest = all.subspan(next);
+    const auto end =
+        rest.front().is_fault ? rest.begin() + 1 : std::ranges::find_if(rest, is_fault);
+    next +=
+        Run(options, rest.first(static_cast<std::size_t>(end - rest.begin())), signals).follow(add);
+  }
+  return outcomes;
+}
+
+}  // namespace paceline::gpu_check

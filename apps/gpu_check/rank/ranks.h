@@ -1,0 +1,82 @@
+#pragma once
+
+// The checks of the ranks' program of `paceline gpu-check`. Each is collective, compares what the
+// GPU computes with what the CPU computes, and returns its outcome or throws CheckFailed or Error.
+//
+// Thread safety: none.
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include "paceline/engine/collectives/group/process_group.h"
+
+#include "apps/gpu_check/check_list.h"
+#include "apps/gpu_check/check_report.h"
+
+namespace paceline::gpu_check {
+
+struct Ranks {
+  std::shared_ptr<ProcessGroup> group;
+  c10::Device device;
+  Setups setup = kHost;
+  bool is_quick = false;
+  std::string folder;  // the same for all ranks; the command removes it
+
+  int rank() const { return group->rank(); }
+  int world_size() const { return group->world_size(); }
+};
+
+struct CheckFailed : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+CheckOutcome check_collectives(const Ranks& ranks);
+CheckOutcome check_messages(const Ranks& ranks);
+CheckOutcome check_peer_copies(const Ranks& ranks);
+CheckOutcome check_device_0(const Ranks& ranks);
+CheckOutcome check_order(const Ranks& ranks);
+CheckOutcome check_data_parallel(const Ranks& ranks);
+CheckOutcome check_fully_shard_1(const Ranks& ranks);
+CheckOutcome check_fully_shard_2(const Ranks& ranks);
+CheckOutcome check_tensor_parallel(const Ranks& ranks);
+CheckOutcome check_pipeline(const Ranks& ranks);
+CheckOutcome check_checkpoint(const Ranks& ranks);
+CheckOutcome check_loader(const Ranks& ranks);
+CheckOutcome check_against_c10d(const Ranks& ranks);
+CheckOutcome check_graph(const Ranks& ranks);
+CheckOutcome check_bandwidth(const Ranks& ranks);
+// The faults. The rank at fault, the last one, does not return.
+CheckOutcome check_killed(const Ranks& ranks);
+CheckOutcome check_stopped(const Ranks& ranks);
+CheckOutcome check_never_called(const Ranks& ranks);
+CheckOutcome check_out_of_memory(const Ranks& ranks);
+
+// Whether the program was built with the headers of CUDA and NCCL, which only check_against_c10d()
+// and check_graph() need.
+bool has_cuda_headers();
+
+inline CheckOutcome not_here(const std::string& why) {
+  return {.name = "", .verdict = Verdict::kNotHere, .text = why};
+}
+inline CheckOutcome passed(const std::string& text = "", const std::string& figures = "") {
+  return {.name = "", .verdict = Verdict::kPass, .text = text, .figures = figures};
+}
+
+// Makes the calling thread wait until the device has finished its work. Error(kTimeout).
+void wait_for_device(const Ranks& ranks, const std::string& what);
+// Throws CheckFailed unless the values, on any devices, are close. Returns the largest difference.
+double require_close(const std::vector<at::Tensor>& found, const std::vector<at::Tensor>& expected,
+                     const std::string& what);
+
+// Prints what the program and its LibTorch can use here, as one line of JSON.
+void print_probe();
+// Loads the part of LibTorch that has CUDA, unless the program is linked to it. Returns why it
+// cannot be loaded; empty if it is loaded, or if this LibTorch has no such part.
+std::string load_libtorch_cuda();
+
+}  // namespace paceline::gpu_check
