@@ -20,8 +20,12 @@ from paceline.torch.errors import DistBackendValueError, Error, as_dist_error, r
 from paceline.torch.monitored_barrier import monitored_barrier
 from paceline.torch.sparse import all_reduce_sparse
 from paceline.torch.tensors import (
+    MEAN,
+    SUM,
+    WHOLE_NUMBERS,
     adjoining,
     combine,
+    divide_whole_numbers,
     elements,
     flat,
     prescale,
@@ -72,6 +76,9 @@ class Operations:
         self._sequence += 1
         if self._checks_calls:
             detail.require_alike_calls(self, op, result, timeout)
+        if reduce_op == MEAN and dtype in WHOLE_NUMBERS:  # the engine divides only floating-point numbers
+            reduce_op = SUM
+            after = self._dividing(result if op != "reduce" or root == self._number else (), after)
         arguments = (_OPS[op], dtype, *source, *target, reduce_op, root, timeout)
         event = profiling.event(self.backend_name, op, shown if shown is not None else result)
         try:
@@ -82,6 +89,14 @@ class Operations:
         except Error as error:
             raise as_dist_error(error) from None
         return self._made(ended(result, after))
+
+    def _dividing(self, tensors, after):
+        def divide():
+            if after is not None:
+                after()
+            divide_whole_numbers(tensors, self._world)
+
+        return divide
 
     def _made(self, work):
         if self._coalesced is not None:

@@ -8,6 +8,8 @@ from paceline.torch.errors import refuse
 
 DTYPES = {getattr(torch, name): number for name, number in _core.DTYPES.items()}
 BYTE = DTYPES[torch.uint8]
+WHOLE_NUMBERS = {number for dtype, number in DTYPES.items() if not dtype.is_floating_point and dtype != torch.bool}
+SUM, MEAN = _core.REDUCE_OPS["sum"], _core.REDUCE_OPS["mean"]
 
 _KINDS = ReduceOp.RedOpType
 REDUCTIONS = {
@@ -102,6 +104,12 @@ def combine(tensors, reduce_op):
     }
     for tensor in tensors[1:]:
         steps[kind](tensor)
+
+
+def divide_whole_numbers(tensors, divisor):
+    """Makes sums into means, rounded towards zero as by C and NCCL. A tensor that is named twice is divided once."""
+    for tensor in {tensor.data_ptr(): tensor for tensor in tensors}.values():
+        tensor.div_(divisor, rounding_mode="trunc")
 
 
 def flat(tensors):

@@ -60,6 +60,29 @@ def all_reduce_of_every_reduction():
 
 
 @case
+def means_of_whole_numbers():
+    """As with NCCL, and as Lightning asks for: rounded towards zero."""
+    for dtype in (torch.int32, torch.int64, torch.uint8):
+        mean = torch.div(all_values(dtype).sum(0), SIZE, rounding_mode="trunc").to(dtype)
+        tensor = values(RANK, dtype)
+        dist.all_reduce(tensor, dist.ReduceOp.AVG)
+        same(tensor, mean)
+        tensor = values(RANK, dtype)
+        dist.all_reduce(tensor, dist.ReduceOp.AVG, async_op=True).wait()
+        same(tensor, mean)
+        tensor = values(RANK, dtype)
+        dist.reduce(tensor, 0, dist.ReduceOp.AVG)
+        if RANK == 0:
+            same(tensor, mean)
+    tensor = torch.tensor([-3 * SIZE - 1 if RANK == 0 else 0])
+    dist.all_reduce(tensor, dist.ReduceOp.AVG)
+    same(tensor, torch.tensor([-3 if SIZE > 1 else -4]))
+    output = torch.zeros(3, dtype=torch.int64)
+    dist.reduce_scatter_tensor(output, values(RANK, torch.int64, 3 * SIZE), dist.ReduceOp.AVG)
+    same(output, torch.div(all_values(torch.int64, 3 * SIZE).sum(0).chunk(SIZE)[RANK], SIZE, rounding_mode="trunc"))
+
+
+@case
 def all_reduce_of_scaled_elements():
     from torch.distributed import _make_nccl_premul_sum
 

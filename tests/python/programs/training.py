@@ -80,7 +80,6 @@ def ddp_with_uneven_inputs():
         return train(model, sgd(model), steps=STEPS + RANK)
 
 
-@case
 def fsdp2_with_a_checkpoint():
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
@@ -109,6 +108,11 @@ def fsdp2_with_a_checkpoint():
         losses.append(nn.functional.mse_loss(one(inputs), targets).item())
     assert losses[-1] == losses[-2], losses
     return losses
+
+
+# With torch 2.6, FSDP2 asks a stream of the CPU for record_event(), which it lacks, with every backend.
+if not torch.__version__.startswith("2.6."):
+    case(fsdp2_with_a_checkpoint)
 
 
 @case
