@@ -10,6 +10,8 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include "paceline/engine/transport/transport_name.h"
+
 #include "tests/harness/process_ranks.h"
 #include "tests/harness/random_seed.h"
 #include "tests/harness/shared_counter.h"

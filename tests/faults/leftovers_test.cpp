@@ -9,6 +9,8 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include "paceline/engine/transport/transport_name.h"
+
 #include "tests/harness/process_ranks.h"
 #include "tests/harness/shared_counter.h"
 #include "tests/harness/shared_memory_files.h"

@@ -11,6 +11,8 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include "paceline/engine/transport/transport_name.h"
+
 #include "tests/harness/process_ranks.h"
 #include "tests/harness/random_seed.h"
 #include "tests/harness/says.h"

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include "paceline/engine/transport/transport_name.h"
+
 #include "tests/harness/process_ranks.h"
 #include "tests/harness/shared_counter.h"
 #include "tests/harness/ucx_ranks.h"

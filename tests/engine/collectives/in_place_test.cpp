@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "paceline/engine/transport/transport_name.h"
+
 #include "tests/engine/collectives/conformance.h"
 #include "tests/harness/says.h"
 #include "tests/harness/thread_ranks.h"

@@ -11,6 +11,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "paceline/engine/transport/transport_name.h"
+
 #include "tests/harness/thread_ranks.h"
 
 namespace paceline {
