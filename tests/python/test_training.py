@@ -2,13 +2,19 @@
 
 import pathlib
 import re
+import runpy
 
 import pytest
 import torch
 
-SOURCE = (pathlib.Path(__file__).with_name("programs") / "training.py").read_text()
-NEEDS_LATER_TORCH = pytest.mark.skipif(torch.__version__.startswith("2.6."), reason="FSDP2 of torch 2.6 fails on CPUs with Gloo as well")
-CASES = [*re.findall(r"^@case\ndef (\w+)", SOURCE, re.MULTILINE), pytest.param("fsdp2_with_a_checkpoint", marks=NEEDS_LATER_TORCH)]
+PROGRAMS = pathlib.Path(__file__).with_name("programs")
+SOURCE = (PROGRAMS / "training.py").read_text()
+is_lacking = runpy.run_path(str(PROGRAMS / "lacking.py"))["is_lacking"]
+LACKING = pytest.mark.skip(reason=f"torch {torch.__version__} cannot do it on CPUs, with Gloo either")
+CASES = [
+    pytest.param(name, marks=[LACKING] if is_lacking(name) else [])
+    for name in re.findall(r"^@case\ndef (\w+)", SOURCE, re.MULTILINE)
+]
 RUNS = {}
 
 
