@@ -14,6 +14,7 @@
 #include "paceline/training/optim/exponential_moving_average.h"
 #include "paceline/training/optim/grad_scaler.h"
 #include "paceline/training/optim/lr_scheduler.h"
+#include "paceline/training/optim/metadata_words.h"
 #include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/tensor/compute_settings.h"
 
