@@ -31,23 +31,24 @@ int main(int argc, char** argv) {
   checkpointer.attach("model", engine);
   checkpointer.attach("optimizer", optimizer);
   checkpointer.attach("data", loader);
+  double last_loss = 0;
+  checkpointer.attach("last loss", last_loss);
   std::int64_t step = checkpointer.begin();
 
-  at::Tensor loss = torch::zeros({});
   for (std::int64_t epoch = loader.position().epoch; epoch < 5; ++epoch) {
     for (const data::Batch& batch : loader.epoch(epoch)) {
       engine.set_requires_gradient_sync(batch.ends_step);
-      loss = torch::mse_loss(engine(batch.data), batch.target);
+      const auto loss = torch::mse_loss(engine(batch.data), batch.target);
       batch.weighted(loss).backward();
       if (!batch.ends_step) continue;
       paceline::optim::clip_grad_norm(optimizer, 1.0);
       optimizer.step();
       optimizer.zero_grad();
-      if (++step % 20 == 0) checkpointer.save(step);
+      last_loss = loss.item<double>();
+      if (++step % 15 == 0) checkpointer.save(step);
     }
   }
   checkpointer.save(step);
   if (!checkpointer.finish()) return 1;
-  if (group->rank() == 0)
-    std::printf("step %ld: loss %.4f\n", static_cast<long>(step), loss.item<double>());
+  if (group->rank() == 0) std::printf("step %ld: loss %.4f\n", static_cast<long>(step), last_loss);
 }

@@ -2,8 +2,6 @@
 
 #include <cstdio>
 
-#include <dlfcn.h>
-
 #include <torch/version.h>
 
 #include "paceline/engine/collectives/backends/nccl/cuda_api.h"
@@ -15,8 +13,6 @@
 
 namespace paceline::gpu_check {
 namespace {
-
-constexpr const char* kCudaPart = "libtorch_cuda.so";
 
 nlohmann::json devices_now() {
   const CudaApi& cuda = CudaApi::load();
@@ -35,14 +31,6 @@ nlohmann::json devices_now() {
 }
 
 }  // namespace
-
-std::string load_libtorch_cuda() {
-  if (knows_device_type(c10::kCUDA)) return "";
-  if (dlopen(kCudaPart, RTLD_NOW | RTLD_GLOBAL) != nullptr) return "";
-  const std::string problem = dlerror();
-  const bool is_missing = problem.starts_with(std::string(kCudaPart) + ": cannot open");
-  return is_missing ? "" : "cannot load its part for CUDA: " + problem;
-}
 
 void print_probe() {
   nlohmann::json facts = {{"libtorch", TORCH_VERSION},

@@ -75,8 +75,5 @@ double require_close(const std::vector<at::Tensor>& found, const std::vector<at:
 
 // Prints what the program and its LibTorch can use here, as one line of JSON.
 void print_probe();
-// Loads the part of LibTorch that has CUDA, unless the program is linked to it. Returns why it
-// cannot be loaded; empty if it is loaded, or if this LibTorch has no such part.
-std::string load_libtorch_cuda();
 
 }  // namespace paceline::gpu_check

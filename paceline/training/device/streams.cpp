@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include <dlfcn.h>
+
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "paceline/engine/core/check.h"
@@ -18,6 +20,7 @@ namespace paceline {
 namespace {
 
 constexpr std::chrono::microseconds kPollInterval{50};
+constexpr const char* kCudaPart = "libtorch_cuda.so";
 
 c10::impl::VirtualGuardImpl interface_of(c10::Device device) {
   if (!knows_device_type(device.type())) {
@@ -33,6 +36,14 @@ c10::impl::VirtualGuardImpl interface_of(c10::Device device) {
 
 bool knows_device_type(c10::DeviceType type) { return c10::impl::hasDeviceGuardImpl(type); }
 
+std::string load_libtorch_cuda() {
+  if (knows_device_type(c10::kCUDA)) return "";
+  if (dlopen(kCudaPart, RTLD_NOW | RTLD_GLOBAL) != nullptr) return "";
+  const std::string problem = dlerror();
+  const bool is_missing = problem.starts_with(std::string(kCudaPart) + ": cannot open");
+  return is_missing ? "" : "cannot load the part of LibTorch for CUDA: " + problem;
+}
+
 int num_cuda_devices() {
   if (!knows_device_type(c10::kCUDA)) return 0;
   return c10::impl::VirtualGuardImpl(c10::kCUDA).deviceCount();
@@ -47,19 +58,19 @@ c10::Device choose_device(const std::string& name, int local_rank) {
   const bool is_numbered = name.starts_with("cuda:") && name.size() > 5 && name.size() < 9 &&
                            name.find_first_not_of("0123456789", 5) == std::string::npos;
   check(name == "cuda" || is_numbered, "unknown device '{}'; choose cpu, cuda or cuda:N", name);
+  if (const std::string problem = load_libtorch_cuda(); !problem.empty())
+    fail(ErrorCode::kUnsupported, "device {}: {}; choose cpu", name, problem);
   if (!knows_device_type(c10::kCUDA)) {
     fail(ErrorCode::kUnsupported,
          "device {}: the LibTorch of this program was built without CUDA; build with one that has "
-         "it "
-         "(-DPACELINE_LIBTORCH_WHEEL=...), or choose cpu",
+         "it (-DPACELINE_LIBTORCH_WHEEL=...), or choose cpu",
          name);
   }
   const int count = num_cuda_devices();
-  check(
-      count > 0,
-      "device {}: this process sees no CUDA device; check nvidia-smi and CUDA_VISIBLE_DEVICES, or "
-      "choose cpu",
-      name);
+  check(count > 0,
+        "device {}: this process sees no CUDA device; check nvidia-smi and CUDA_VISIBLE_DEVICES, "
+        "or choose cpu",
+        name);
   const int index = is_numbered ? std::stoi(name.substr(5)) : local_rank % count;
   check(index < count, "device {}: this process sees {} CUDA devices, numbered from 0", name,
         count);

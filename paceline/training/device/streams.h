@@ -24,6 +24,10 @@ namespace paceline {
 
 // Whether the LibTorch of this program supports devices of this type.
 bool knows_device_type(c10::DeviceType type);
+// Loads the part of LibTorch that has CUDA, unless the program is linked to it; a wheel from PyPI
+// has it in a library of its own. Returns why it cannot be loaded; empty if it is loaded, or if
+// this LibTorch has no such part.
+std::string load_libtorch_cuda();
 // The number of CUDA devices that this process can use; 0 if LibTorch was built without CUDA.
 int num_cuda_devices();
 // `device` with an index: that of the current device if it has none. Error(kUnsupported) if this
@@ -32,8 +36,9 @@ c10::Device with_index(c10::Device device);
 
 // Returns the device that a user names: "cpu", "cuda:1", or "cuda", which is the device with the
 // number `local_rank` of those that this process can see, counted again from 0 if there are fewer
-// devices than ranks. So a process that sees one device gets it. Error(kInvalid) for any other text
-// and for a device that does not exist; kUnsupported if LibTorch was built without CUDA.
+// devices than ranks. So a process that sees one device gets it. Calls load_libtorch_cuda() for a
+// CUDA device. Error(kInvalid) for any other text and for a device that does not exist;
+// kUnsupported if LibTorch was built without CUDA, or its part for CUDA cannot be loaded.
 c10::Device choose_device(const std::string& name, int local_rank);
 // Makes it the calling thread's current device. Does nothing for the CPU.
 void set_current_device(c10::Device device);
