@@ -16,7 +16,7 @@
 
 namespace paceline::apps {
 
-// What the findings depend on; tests make their own.
+// The facts and functions on which the findings depend; tests make their own.
 struct GpuMachine {
   std::filesystem::path root = "/";  // of /sys, /proc and /dev
   std::function<std::optional<std::string>(const std::string& name)> variable;

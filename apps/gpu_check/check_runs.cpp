@@ -103,7 +103,7 @@ class Run {
   std::chrono::seconds limit_of(const CheckSpec& check) const {
     return options_.limit > 0s ? options_.limit : check.limit;
   }
-  // Of a fault, rank 0 reports, because another rank fails.
+  // The ranks that report on a check: in a fault only rank 0, because another rank fails.
   std::span<Rank> reporting(const CheckSpec& check) {
     return std::span(ranks_).first(check.is_fault ? 1 : ranks_.size());
   }

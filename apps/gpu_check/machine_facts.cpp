@@ -1,5 +1,6 @@
 #include "apps/gpu_check/machine_facts.h"
 
+#include <algorithm>
 #include <array>
 #include <cctype>
 #include <chrono>
@@ -34,10 +35,19 @@ constexpr int kMostToAsk = 60;  // seconds
 constexpr std::size_t kMostOutput = 16 << 10;
 constexpr std::uint64_t kOtherUse = 64 << 20;  // what may change between two looks
 constexpr std::chrono::seconds kMostToReturn{10};
-// Settings that decide how CUDA, NCCL and Paceline work. None of them is secret.
+// Settings that decide how CUDA, NCCL and Paceline work. Others with these beginnings may be secret
+// (NVIDIA_API_KEY): may_be_secret().
 constexpr std::array kShownVariables = {
     "CUDA_",           "NCCL_",     "NVIDIA_", "PACELINE_", "TORCH_", "SLURM_", "OMPI_COMM_WORLD_",
     "LD_LIBRARY_PATH", "LD_PRELOAD"};
+
+bool may_be_secret(std::string name) {
+  std::ranges::transform(name, name.begin(),
+                         [](unsigned char letter) { return std::toupper(letter); });
+  constexpr std::array kWords = {"SECRET", "KEY", "TOKEN", "PASSW", "CREDENTIAL"};
+  return std::ranges::any_of(kWords,
+                             [&](const char* word) { return name.find(word) != name.npos; });
+}
 
 std::string text_of_file(const fs::path& path) {
   std::ifstream file(path);
@@ -64,9 +74,10 @@ nlohmann::ordered_json variables_now() {
     const std::string_view text = *entry;
     const auto equals = text.find('=');
     if (equals == std::string_view::npos) continue;
+    const std::string name(text.substr(0, equals));
     for (const std::string_view prefix : kShownVariables) {
-      if (!text.starts_with(prefix) || text.find("SECRET") < equals) continue;
-      variables[std::string(text.substr(0, equals))] = text.substr(equals + 1);
+      if (!name.starts_with(prefix) || may_be_secret(name)) continue;
+      variables[name] = text.substr(equals + 1);
     }
   }
   return variables;

@@ -1,6 +1,6 @@
 #pragma once
 
-// What `paceline gpu-check` finds out about the machine before and beside the checks of its ranks.
+// Facts about the machine that `paceline gpu-check` finds out before and beside its ranks' checks.
 //
 // Thread safety: none.
 
@@ -18,7 +18,7 @@ struct DeviceFacts {
   std::uint64_t free_bytes = 0, total_bytes = 0;
 };
 
-// What the ranks' program says of itself and of the GPUs (rank/probe.cpp).
+// The ranks' program's answer about itself and the GPUs (rank/probe.cpp).
 struct ProgramFacts {
   std::string error;     // why it could not be asked; empty: the rest is valid
   std::string libtorch;  // "2.11.0"

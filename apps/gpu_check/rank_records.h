@@ -17,7 +17,7 @@
 
 namespace paceline::gpu_check {
 
-// What a rank has written about a check.
+// A line that a rank has written about a check.
 struct RankRecord {
   CheckOutcome outcome;
   double time = 0;  // when it was written, on the clock of all ranks: seconds

@@ -1,4 +1,4 @@
-// What the program and its LibTorch can use on this machine.
+// Prints which devices and libraries the program and its LibTorch can use on this machine.
 
 #include <cstdio>
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// What is known of a worker of the job: its name, its role and its state. Values.
+// A worker of the job as others know it: its name, its role and its state. Values.
 
 #include <cstdint>
 #include <string>

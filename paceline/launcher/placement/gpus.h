@@ -26,8 +26,9 @@ struct Gpu {
 // container only those that it was given. `root` is "/", or a copy of the files for tests.
 std::vector<Gpu> find_gpus(const std::filesystem::path& root = "/");
 
-// Those that a process with this CUDA_VISIBLE_DEVICES sees, in its order. Entries may be numbers,
-// or UUIDs ("GPU-..."), which are counted without their places (Gpu()). Empty if unset: all.
+// Returns the GPUs that a process with this CUDA_VISIBLE_DEVICES sees, in its order. Entries may be
+// numbers, or UUIDs ("GPU-..."), which are counted without their places (Gpu()). Empty if unset:
+// all.
 std::vector<Gpu> visible_gpus(const std::vector<Gpu>& all, const std::optional<std::string>& list);
 
 // The cores of each rank, of which each has one of these GPUs: near its GPU, and its own. The ranks

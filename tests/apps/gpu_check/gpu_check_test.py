@@ -74,6 +74,19 @@ class Checked(unittest.TestCase):
 
 
 class Failures(Checked):
+    def test_the_report_has_settings_and_no_secrets(self):
+        secrets = {"NVIDIA_API_KEY": "hidden1", "PACELINE_SECRET": "hidden2", "TORCH_token": "hidden3", "SLURM_DB_PASSWORD": "hidden4"}
+        self.check("--program", str(self.pretend()), "--only", "host/order", variables={"NCCL_DEBUG": "WARN", **secrets})
+        text = self.report_file.read_text()
+        self.assertIn('"NCCL_DEBUG": "WARN"', text)
+        for value in secrets.values():
+            self.assertNotIn(value, text)
+
+    def test_a_report_that_cannot_be_written_is_an_error(self):
+        done = self.check("--program", str(self.pretend()), "--only", "host/order", "--report", "/dev/full")
+        self.assertNotEqual(done.returncode, 0, done.stdout)
+        self.assertIn("/dev/full", done.stderr)
+
     def test_nothing_fails(self):
         done = self.check("--program", str(self.pretend()), "--only", "host/order,host/messages,host/killed")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)

@@ -86,7 +86,7 @@ class Event {
   std::shared_future<void> reached_;
 };
 
-// What the tests count, since the last reset_counts().
+// Counters for tests, since the last reset_counts().
 struct Counts {
   std::uint64_t synchronisations = 0;  // calls in which the host waited for a device
   std::uint64_t kernels = 0;           // operators and copies

@@ -1,6 +1,6 @@
 #pragma once
 
-// What a stand-in does wrong, from environment variables, which are read again at every use, so
+// The faults of a stand-in, from environment variables, which are read again at every use, so
 // that a test may change them.
 
 #include <cstdlib>

@@ -13,7 +13,7 @@ namespace paceline::standin {
 
 namespace {
 
-// What NCCL needs for the buffers between two ranks of a host, more or less.
+// NCCL needs about this much for the buffers between two ranks of a host.
 constexpr std::size_t kLeastFree = 9 << 20;
 
 }  // namespace

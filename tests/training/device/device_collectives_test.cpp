@@ -16,7 +16,7 @@
 namespace paceline {
 namespace {
 
-// Of `count` numbers from a value that depends on the rank.
+// Returns `count` numbers from a value that depends on the rank.
 at::Tensor numbers(const ProcessGroup& group, std::int64_t count = 1000) {
   return torch::arange(count, at::kFloat) + static_cast<float>(100 * group.rank());
 }

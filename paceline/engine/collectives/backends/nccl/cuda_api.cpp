@@ -8,7 +8,7 @@
 namespace paceline {
 namespace {
 
-// What to do about an error, and whether the configuration is at fault.
+// The advice for an error; kInvalid if the configuration is at fault.
 struct Cure {
   ErrorCode code = ErrorCode::kSystem;
   std::string text;
@@ -69,15 +69,7 @@ struct Loaded {
   OwnerProcess owner;
 };
 
-template <class Function>
-void find(const DeviceLibrary& library, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(library.find(name));
-  if (function != nullptr) return;
-  fail(ErrorCode::kUnsupported,
-       "{} is no CUDA runtime of version 11 or later: it has no {}; install another one, or name "
-       "it in PACELINE_LIBCUDART",
-       library.path, name);
-}
+constexpr const char* kWanted = "CUDA runtime of version 11 or later";
 
 void load_into(CudaApi& api) {
   api.library = load_device_library(
@@ -85,10 +77,10 @@ void load_into(CudaApi& api) {
       {"libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0", "libcudart.so",
        "/usr/local/cuda/lib64/libcudart.so"},
       "install the CUDA runtime (libcudart12, or pip install nvidia-cuda-runtime-cu12)");
-#define PACELINE_FIND(name, parameters) find(api.library, #name, api.name);
+#define PACELINE_FIND(name, parameters) api.library.require(#name, kWanted, api.name);
   PACELINE_CUDA_FUNCTIONS(PACELINE_FIND)
 #undef PACELINE_FIND
-  find(api.library, "cudaGetErrorString", api.cudaGetErrorString);
+  api.library.require("cudaGetErrorString", kWanted, api.cudaGetErrorString);
   api.cudaRuntimeGetVersion(&api.runtime_version);
   api.cudaDriverGetVersion(&api.driver_version);
 }

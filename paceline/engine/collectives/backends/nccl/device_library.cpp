@@ -23,6 +23,11 @@ std::string path_of(void* library, const char* name) {
 
 void* DeviceLibrary::find(const char* name) const { return dlsym(handle, name); }
 
+void DeviceLibrary::refuse(const char* name, const char* wanted) const {
+  fail(ErrorCode::kUnsupported, "{} is no {}: it has no {}; install another one, or name it in {}",
+       path, wanted, name, variable);
+}
+
 DeviceLibrary load_device_library(const char* what, const char* variable,
                                   const std::vector<const char*>& names, const char* advice) {
   const char* const chosen = std::getenv(variable);
@@ -32,7 +37,7 @@ DeviceLibrary load_device_library(const char* what, const char* variable,
   for (const int only_loaded : {RTLD_NOLOAD, 0}) {
     for (const char* const name : candidates) {
       if (void* const handle = dlopen(name, RTLD_NOW | RTLD_LOCAL | only_loaded)) {
-        return {handle, path_of(handle, name)};
+        return {handle, path_of(handle, name), variable};
       }
       const char* const error = dlerror();
       if (why.empty() && only_loaded == 0) why = error != nullptr ? error : name;

@@ -11,9 +11,20 @@ namespace paceline {
 struct DeviceLibrary {
   void* handle = nullptr;  // never closed: the functions stay valid until the process ends
   std::string path;        // the file that was loaded, with symbolic links resolved
+  std::string variable;    // the environment variable that can name another file
 
   // The address of a function; null if the library has none of that name.
   void* find(const char* name) const;
+  // Stores the address. Error(kUnsupported), which names the library that is `wanted`, if there is
+  // no such function.
+  template <class Function>
+  void require(const char* name, const char* wanted, Function& function) const {
+    function = reinterpret_cast<Function>(find(name));
+    if (function == nullptr) refuse(name, wanted);
+  }
+
+ private:
+  [[noreturn]] void refuse(const char* name, const char* wanted) const;
 };
 
 // Loads the library that `variable`, an environment variable, names; without it, the one of `names`

@@ -30,7 +30,7 @@ struct WatchedOperation {
   int source_rank = -1;  // of a received message
 };
 
-// What the thread needs of the device and the group; valid as long as the watch.
+// Functions and names of the device and the group for the thread; valid as long as the watch.
 struct WatchHooks {
   std::string self, group;                   // for errors
   std::function<void()> begin;               // called once, in the thread

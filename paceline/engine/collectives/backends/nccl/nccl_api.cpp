@@ -9,25 +9,17 @@ namespace {
 
 constexpr int kOldest = 21400;
 
-template <class Function>
-void find(const DeviceLibrary& library, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(library.find(name));
-  if (function != nullptr) return;
-  fail(ErrorCode::kUnsupported,
-       "{} is no NCCL of version 2.14 or later: it has no {}; install a newer one, or name it in "
-       "PACELINE_LIBNCCL",
-       library.path, name);
-}
+constexpr const char* kWanted = "NCCL of version 2.14 or later";
 
 void load_into(NcclApi& api) {
   api.cuda = &CudaApi::load();
   api.library = load_device_library("NCCL", "PACELINE_LIBNCCL", {"libnccl.so.2", "libnccl.so"},
                                     "install NCCL (libnccl2, or pip install nvidia-nccl-cu12)");
-#define PACELINE_FIND(name, parameters) find(api.library, #name, api.name);
+#define PACELINE_FIND(name, parameters) api.library.require(#name, kWanted, api.name);
   PACELINE_NCCL_FUNCTIONS(PACELINE_FIND)
 #undef PACELINE_FIND
-  find(api.library, "ncclGetErrorString", api.ncclGetErrorString);
-  find(api.library, "ncclGetLastError", api.ncclGetLastError);
+  api.library.require("ncclGetErrorString", kWanted, api.ncclGetErrorString);
+  api.library.require("ncclGetLastError", kWanted, api.ncclGetLastError);
   api.require(api.ncclGetVersion(&api.version), "", "ncclGetVersion");
   if (api.version >= kOldest) return;
   fail(ErrorCode::kUnsupported,
