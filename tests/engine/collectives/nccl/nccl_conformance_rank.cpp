@@ -22,7 +22,7 @@ constexpr int kSkipped = 77;
 int look_for_gpus(int ranks) {
   const std::string reason = paceline::why_no_gpus(ranks);
   if (reason.empty()) return 0;
-  std::printf("SKIPPED: %s\n", reason.c_str());
+  std::printf("skipped: no GPU for each of %d ranks: %s\n", ranks, reason.c_str());
   return kSkipped;
 }
 
