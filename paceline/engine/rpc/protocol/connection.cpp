@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include <fcntl.h>
@@ -27,9 +28,12 @@ constexpr std::size_t kMostTickets = 1 << 16;  // tickets that may be on their w
 constexpr std::size_t kMostPieces = 64;        // for one sendmsg(), well below the kernel's 1,024
 constexpr std::array<std::byte, 1> kDoorbell{};
 // A thread that waits for shared memory spins shortly before it sleeps if that has helped lately:
-// a call then takes a tenth of the time, if each end has a core to itself. After a few misses in a
-// row it only tries again from time to time, so cores that compute lose next to nothing. If several
-// frames came together it sleeps at once: the next ones then also come together.
+// a call then takes a tenth of the time, if each end has a core to itself. Two ends on one core
+// yield it to each other, which is faster than sleeping and lets the kernel move one of them to an
+// idle core. After a few misses in a row the thread only tries again from time to time, so cores
+// that compute lose next to nothing; if a yielded core came back too late, the next trial is far
+// away. If several frames came together the thread sleeps at once: the next ones then also come
+// together.
 constexpr std::chrono::microseconds kShortSpin(25);
 constexpr int kMostMisses = 4;
 constexpr int kFirstTrial = 64, kLastTrial = 4096;  // waits between trials, doubled by each miss
@@ -492,20 +496,36 @@ bool Connection::wait_for_data(const Deadline& deadline) {
 void Connection::spin_if_worthwhile(const Deadline& deadline) {
   if (misses_ >= kMostMisses && ++waits_since_trial_ < trial_interval_) return;
   waits_since_trial_ = 0;
-  if (spin(deadline, kShortSpin)) {
-    misses_ = 0;
-    trial_interval_ = kFirstTrial;
-  } else if (++misses_ > kMostMisses) {
-    trial_interval_ = std::min(trial_interval_ * 2, kLastTrial);
+  switch (spin(deadline, kShortSpin)) {
+    case SpinEnd::kData:
+      misses_ = 0;
+      trial_interval_ = kFirstTrial;
+      break;
+    case SpinEnd::kNoData:
+      if (++misses_ > kMostMisses) trial_interval_ = std::min(trial_interval_ * 2, kLastTrial);
+      break;
+    case SpinEnd::kLostCore:
+      misses_ = kMostMisses;
+      trial_interval_ = kLastTrial;
+      break;
   }
 }
 
-// Returns whether data arrived meanwhile.
-bool Connection::spin(const Deadline& deadline, std::chrono::nanoseconds limit) {
+// Waits for data without sleeping. kLostCore: it yielded the core and did not see data in time.
+Connection::SpinEnd Connection::spin(const Deadline& deadline, std::chrono::nanoseconds limit) {
   rings_->do_not_wait();
   const auto end = Deadline::after(std::min(limit, deadline.remaining()));
-  while (!rings_->has_data() && !end.expired()) spin_pause();
-  return rings_->has_data();
+  bool has_yielded = false;
+  while (!rings_->has_data()) {
+    if (end.expired()) return has_yielded ? SpinEnd::kLostCore : SpinEnd::kNoData;
+    if (rings_->writer_shares_core()) {
+      has_yielded = true;
+      std::this_thread::yield();
+    } else {
+      spin_pause();
+    }
+  }
+  return has_yielded && end.expired() ? SpinEnd::kLostCore : SpinEnd::kData;
 }
 
 void Connection::look_without_bell() {

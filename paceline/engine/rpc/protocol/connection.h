@@ -107,8 +107,9 @@ class Connection {
   bool take_doorbells(const Deadline* deadline);
   bool receive_through_rings(Receiver& receiver, const Deadline* deadline);
   bool wait_for_data(const Deadline& deadline);
+  enum class SpinEnd { kData, kNoData, kLostCore };
   void spin_if_worthwhile(const Deadline& deadline);
-  bool spin(const Deadline& deadline, std::chrono::nanoseconds limit);
+  SpinEnd spin(const Deadline& deadline, std::chrono::nanoseconds limit);
   void take_rings();
   std::span<std::byte> room_for_data();
   void consume_data(std::size_t count, Receiver& receiver);

@@ -7,6 +7,8 @@
 #include <new>
 #include <utility>
 
+#include <sched.h>
+
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/system/io.h"
@@ -20,6 +22,7 @@ namespace paceline::rpc {
 struct Rings::Header {
   alignas(64) std::atomic<std::uint64_t> written;
   std::atomic<std::uint32_t> writer_waits;
+  std::atomic<std::int32_t> writer_cpu;  // where the writer last wrote; a hint
   alignas(64) std::atomic<std::uint64_t> read;
   std::atomic<std::uint32_t> reader_waits;
 };
@@ -112,6 +115,7 @@ ssize_t Rings::write(std::span<const iovec> pieces) {
     if (left == 0) break;
   }
   out_.position += count;
+  out_.header->writer_cpu.store(::sched_getcpu(), std::memory_order_relaxed);
   out_.header->written = out_.position;
   return static_cast<ssize_t>(count);
 }
@@ -147,6 +151,10 @@ bool Rings::wait_for_data() {
 }
 
 void Rings::do_not_wait() { in_.header->reader_waits = 0; }
+
+bool Rings::writer_shares_core() const {
+  return in_.header->writer_cpu.load(std::memory_order_relaxed) == ::sched_getcpu();
+}
 
 namespace {
 

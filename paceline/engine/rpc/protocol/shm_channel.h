@@ -65,6 +65,9 @@ class Rings {
   bool wait_for_data();
   // The writer need not ring any more.
   void do_not_wait();
+  // Whether the writer last wrote on the core that runs this thread. A reader that spins must then
+  // yield the core, because the writer may be waiting for it.
+  bool writer_shares_core() const;
 
  private:
   struct Header;
