@@ -15,7 +15,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -299,6 +301,57 @@ TEST_F(OverRings, whoever_sleeps_is_woken) {
   EXPECT_EQ(arrived_.frames.size(), kCount);
   EXPECT_EQ(back.frames.size(), kCount);
   EXPECT_LT(num_late_, 20);  // on a busy machine
+}
+
+// A thread that spins would keep the other end from running for the rest of its time slice, and one
+// that sleeps must be woken for every message.
+TEST_F(OverRings, two_ends_on_one_core_yield_it_to_each_other) {
+  constexpr int kStretch = 200;
+  const auto deadline = Deadline::after(std::chrono::seconds(60));
+  cpu_set_t all, one;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof all, &all), 0);
+  int first = 0;
+  while (!CPU_ISSET(first, &all)) ++first;
+  CPU_ZERO(&one);
+  CPU_SET(first, &one);
+  ASSERT_EQ(::sched_setaffinity(0, sizeof one, &one), 0);  // the other thread inherits it
+  const auto send = [](Connection& end, CallNumber number) {
+    end.queue({.kind = FrameKind::kRequest, .number = number});
+    EXPECT_TRUE(end.flush());
+  };
+  std::atomic<bool> ends{false};
+  sender();
+  std::thread other([&] {
+    for (CallNumber number = 1; !ends; ++number) {
+      while (arrived_.frames.empty() && !ends && receiver_->receive(arrived_, &deadline)) {
+      }
+      arrived_.frames.clear();
+      if (!ends) send(*receiver_, number);
+    }
+  });
+  const auto num_sleeps = [] {
+    rusage usage{};
+    ::getrusage(RUSAGE_THREAD, &usage);
+    return usage.ru_nvcsw;
+  };
+  // Other programs may have the core meanwhile, so one good stretch is enough.
+  Arrived back;
+  CallNumber number = 0;
+  bool is_good = false;
+  while (!is_good && !deadline.expired()) {
+    const long before = num_sleeps();
+    for (int i = 0; i < kStretch; ++i) {
+      send(sender(), ++number);
+      while (back.frames.empty() && !deadline.expired()) sender().receive(back, &deadline);
+      back.frames.clear();
+    }
+    is_good = num_sleeps() - before < kStretch / 4;
+  }
+  EXPECT_TRUE(is_good) << "after " << number << " messages";
+  ends = true;
+  send(sender(), ++number);
+  other.join();
+  EXPECT_EQ(::sched_setaffinity(0, sizeof all, &all), 0);
 }
 
 TEST_F(OverRings, a_reader_that_looks_by_itself_is_not_rung_for) {

@@ -31,10 +31,10 @@ constexpr std::array<std::byte, 1> kDoorbell{};
 // a call then takes a tenth of the time, if each end has a core to itself. Two ends on one core
 // yield it to each other, which is faster than sleeping and lets the kernel move one of them to an
 // idle core. After a few misses in a row the thread only tries again from time to time, so cores
-// that compute lose next to nothing; if a yielded core came back too late, the next trial is far
-// away. If several frames came together the thread sleeps at once: the next ones then also come
-// together.
-constexpr std::chrono::microseconds kShortSpin(25);
+// that compute lose next to nothing; the later a yielded core came back, the longer the thread
+// waits with the next trial. If several frames came together the thread sleeps at once: the next
+// ones then also come together.
+constexpr std::chrono::microseconds kShortSpin(50);
 constexpr int kMostMisses = 4;
 constexpr int kFirstTrial = 64, kLastTrial = 4096;  // waits between trials, doubled by each miss
 
@@ -496,28 +496,25 @@ bool Connection::wait_for_data(const Deadline& deadline) {
 void Connection::spin_if_worthwhile(const Deadline& deadline) {
   if (misses_ >= kMostMisses && ++waits_since_trial_ < trial_interval_) return;
   waits_since_trial_ = 0;
-  switch (spin(deadline, kShortSpin)) {
-    case SpinEnd::kData:
-      misses_ = 0;
-      trial_interval_ = kFirstTrial;
-      break;
-    case SpinEnd::kNoData:
-      if (++misses_ > kMostMisses) trial_interval_ = std::min(trial_interval_ * 2, kLastTrial);
-      break;
-    case SpinEnd::kLostCore:
-      misses_ = kMostMisses;
-      trial_interval_ = kLastTrial;
-      break;
+  const auto [saw_data, late] = spin(deadline, kShortSpin);
+  if (late > std::chrono::nanoseconds(0)) {
+    misses_ = kMostMisses;
+    trial_interval_ = static_cast<int>(
+        std::clamp<std::int64_t>(late / std::chrono::microseconds(1), kFirstTrial, kLastTrial));
+  } else if (saw_data) {
+    misses_ = 0;
+    trial_interval_ = kFirstTrial;
+  } else if (++misses_ > kMostMisses) {
+    trial_interval_ = std::min(trial_interval_ * 2, kLastTrial);
   }
 }
 
-// Waits for data without sleeping. kLostCore: it yielded the core and did not see data in time.
 Connection::SpinEnd Connection::spin(const Deadline& deadline, std::chrono::nanoseconds limit) {
   rings_->do_not_wait();
-  const auto end = Deadline::after(std::min(limit, deadline.remaining()));
+  const auto begin = std::chrono::steady_clock::now();
+  limit = std::min(limit, std::chrono::nanoseconds(deadline.remaining()));
   bool has_yielded = false;
-  while (!rings_->has_data()) {
-    if (end.expired()) return has_yielded ? SpinEnd::kLostCore : SpinEnd::kNoData;
+  while (!rings_->has_data() && std::chrono::steady_clock::now() - begin < limit) {
     if (rings_->writer_shares_core()) {
       has_yielded = true;
       std::this_thread::yield();
@@ -525,7 +522,10 @@ Connection::SpinEnd Connection::spin(const Deadline& deadline, std::chrono::nano
       spin_pause();
     }
   }
-  return has_yielded && end.expired() ? SpinEnd::kLostCore : SpinEnd::kData;
+  const std::chrono::nanoseconds none(0);
+  const auto late =
+      has_yielded ? std::max(std::chrono::steady_clock::now() - begin - limit, none) : none;
+  return {.saw_data = rings_->has_data(), .late = late};
 }
 
 void Connection::look_without_bell() {

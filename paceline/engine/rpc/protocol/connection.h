@@ -107,7 +107,10 @@ class Connection {
   bool take_doorbells(const Deadline* deadline);
   bool receive_through_rings(Receiver& receiver, const Deadline* deadline);
   bool wait_for_data(const Deadline& deadline);
-  enum class SpinEnd { kData, kNoData, kLostCore };
+  struct SpinEnd {
+    bool saw_data = false;
+    std::chrono::nanoseconds late{};  // how much longer it took, because it yielded the core
+  };
   void spin_if_worthwhile(const Deadline& deadline);
   SpinEnd spin(const Deadline& deadline, std::chrono::nanoseconds limit);
   void take_rings();
