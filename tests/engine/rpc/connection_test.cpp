@@ -17,12 +17,12 @@
 #include <poll.h>
 #include <sched.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/system/socket.h"
+#include "paceline/engine/rpc/protocol/shm_channel.h"
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/wait_until.h"
@@ -303,54 +303,32 @@ TEST_F(OverRings, whoever_sleeps_is_woken) {
   EXPECT_LT(num_late_, 20);  // on a busy machine
 }
 
-// A thread that spins would keep the other end from running for the rest of its time slice, and one
-// that sleeps must be woken for every message.
-TEST_F(OverRings, two_ends_on_one_core_yield_it_to_each_other) {
-  constexpr int kStretch = 200;
-  const auto deadline = Deadline::after(std::chrono::seconds(60));
-  cpu_set_t all, one;
+// A thread that spins on the core of the other end would keep it from running.
+TEST(Rings, know_whether_the_writer_wrote_on_the_readers_core) {
+  const auto writer = Rings::make();
+  ASSERT_TRUE(writer);
+  const auto reader = Rings::of_file(Fd(::dup(writer->descriptor())));
+  cpu_set_t all;
   ASSERT_EQ(::sched_getaffinity(0, sizeof all, &all), 0);
-  int first = 0;
-  while (!CPU_ISSET(first, &all)) ++first;
-  CPU_ZERO(&one);
-  CPU_SET(first, &one);
-  ASSERT_EQ(::sched_setaffinity(0, sizeof one, &one), 0);  // the other thread inherits it
-  const auto send = [](Connection& end, CallNumber number) {
-    end.queue({.kind = FrameKind::kRequest, .number = number});
-    EXPECT_TRUE(end.flush());
-  };
-  std::atomic<bool> ends{false};
-  sender();
-  std::thread other([&] {
-    for (CallNumber number = 1; !ends; ++number) {
-      while (arrived_.frames.empty() && !ends && receiver_->receive(arrived_, &deadline)) {
-      }
-      arrived_.frames.clear();
-      if (!ends) send(*receiver_, number);
-    }
-  });
-  const auto num_sleeps = [] {
-    rusage usage{};
-    ::getrusage(RUSAGE_THREAD, &usage);
-    return usage.ru_nvcsw;
-  };
-  // Other programs may have the core meanwhile, so one good stretch is enough.
-  Arrived back;
-  CallNumber number = 0;
-  bool is_good = false;
-  while (!is_good && !deadline.expired()) {
-    const long before = num_sleeps();
-    for (int i = 0; i < kStretch; ++i) {
-      send(sender(), ++number);
-      while (back.frames.empty() && !deadline.expired()) sender().receive(back, &deadline);
-      back.frames.clear();
-    }
-    is_good = num_sleeps() - before < kStretch / 4;
+  std::vector<int> cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &all)) cpus.push_back(cpu);
   }
-  EXPECT_TRUE(is_good) << "after " << number << " messages";
-  ends = true;
-  send(sender(), ++number);
-  other.join();
+  const auto move_to = [](int cpu) {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    ASSERT_EQ(::sched_setaffinity(0, sizeof one, &one), 0);
+  };
+  for (const int cpu : {cpus.front(), cpus.back()}) {
+    move_to(cpu);
+    char byte = 'x';
+    const iovec piece{.iov_base = &byte, .iov_len = 1};
+    EXPECT_EQ(writer->write(std::span(&piece, 1)), 1);
+    EXPECT_TRUE(reader->writer_shares_core());
+  }
+  move_to(cpus.front());
+  EXPECT_EQ(reader->writer_shares_core(), cpus.size() == 1);
   EXPECT_EQ(::sched_setaffinity(0, sizeof all, &all), 0);
 }
 
