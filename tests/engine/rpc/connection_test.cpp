@@ -15,14 +15,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
-#include <sched.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/system/socket.h"
-#include "paceline/engine/rpc/protocol/shm_channel.h"
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/wait_until.h"
@@ -301,35 +299,6 @@ TEST_F(OverRings, whoever_sleeps_is_woken) {
   EXPECT_EQ(arrived_.frames.size(), kCount);
   EXPECT_EQ(back.frames.size(), kCount);
   EXPECT_LT(num_late_, 20);  // on a busy machine
-}
-
-// A thread that spins on the core of the other end would keep it from running.
-TEST(Rings, know_whether_the_writer_wrote_on_the_readers_core) {
-  const auto writer = Rings::make();
-  ASSERT_TRUE(writer);
-  const auto reader = Rings::of_file(Fd(::dup(writer->descriptor())));
-  cpu_set_t all;
-  ASSERT_EQ(::sched_getaffinity(0, sizeof all, &all), 0);
-  std::vector<int> cpus;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (CPU_ISSET(cpu, &all)) cpus.push_back(cpu);
-  }
-  const auto move_to = [](int cpu) {
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(cpu, &one);
-    ASSERT_EQ(::sched_setaffinity(0, sizeof one, &one), 0);
-  };
-  for (const int cpu : {cpus.front(), cpus.back()}) {
-    move_to(cpu);
-    char byte = 'x';
-    const iovec piece{.iov_base = &byte, .iov_len = 1};
-    EXPECT_EQ(writer->write(std::span(&piece, 1)), 1);
-    EXPECT_TRUE(reader->writer_shares_core());
-  }
-  move_to(cpus.front());
-  EXPECT_EQ(reader->writer_shares_core(), cpus.size() == 1);
-  EXPECT_EQ(::sched_setaffinity(0, sizeof all, &all), 0);
 }
 
 TEST_F(OverRings, a_reader_that_looks_by_itself_is_not_rung_for) {

@@ -1,14 +1,16 @@
-// Rings whose other end breaks the rules of rpc/FORMAT.md: such a ring is refused, or harms
-// only its own connection.
+// Rings of shared memory. A ring whose other end breaks the rules of rpc/FORMAT.md is refused, or
+// harms only its own connection.
 
 #include <array>
 #include <cstring>
 #include <span>
 #include <string>
+#include <vector>
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -27,9 +29,9 @@ constexpr std::size_t kWritten = 0, kRead = 64;
 
 Fd copy_of(int descriptor) { return Fd(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0)); }
 
-class BrokenRings : public testing::Test {
+class RingPair : public testing::Test {
  protected:
-  BrokenRings()
+  RingPair()
       : caller_(Rings::make()),
         callee_(Rings::of_file(copy_of(caller_->descriptor()))),
         memory_(Mapping::of_file(copy_of(caller_->descriptor()), kFileBytes, Pages::kOnTouch)) {}
@@ -51,14 +53,38 @@ class BrokenRings : public testing::Test {
   Mapping memory_;
 };
 
-TEST_F(BrokenRings, bytes_arrive_while_nobody_breaks_the_rules) {
+TEST_F(RingPair, bytes_arrive_while_nobody_breaks_the_rules) {
   EXPECT_EQ(write("hello"), 5U);
   EXPECT_TRUE(callee_->has_data());
   EXPECT_EQ(read(), "hello");
   EXPECT_FALSE(callee_->has_data());
 }
 
-TEST_F(BrokenRings, a_writer_that_is_too_far_ahead_or_behind_is_refused) {
+// A thread that spins on the core of the other end would keep it from running.
+TEST_F(RingPair, know_whether_the_writer_wrote_on_the_readers_core) {
+  cpu_set_t all;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof all, &all), 0);
+  std::vector<int> cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &all)) cpus.push_back(cpu);
+  }
+  const auto move_to = [](int cpu) {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    ASSERT_EQ(::sched_setaffinity(0, sizeof one, &one), 0);
+  };
+  for (const int cpu : {cpus.front(), cpus.back()}) {
+    move_to(cpu);
+    EXPECT_EQ(write("x"), 1U);
+    EXPECT_TRUE(callee_->writer_shares_core());
+  }
+  move_to(cpus.front());
+  EXPECT_EQ(callee_->writer_shares_core(), cpus.size() == 1);
+  EXPECT_EQ(::sched_setaffinity(0, sizeof all, &all), 0);
+}
+
+TEST_F(RingPair, a_writer_that_is_too_far_ahead_or_behind_is_refused) {
   ASSERT_EQ(write("hello"), 5U);
   ASSERT_EQ(read(), "hello");
   for (const std::uint64_t written : {std::uint64_t{5} + Rings::kBytes + 1, std::uint64_t{4},
@@ -71,7 +97,7 @@ TEST_F(BrokenRings, a_writer_that_is_too_far_ahead_or_behind_is_refused) {
   EXPECT_EQ(read(), "") << "the reader has not moved";
 }
 
-TEST_F(BrokenRings, a_reader_that_claims_what_was_not_written_gets_nothing) {
+TEST_F(RingPair, a_reader_that_claims_what_was_not_written_gets_nothing) {
   ASSERT_EQ(write("hello"), 5U);
   for (const std::uint64_t position : {std::uint64_t{6}, ~std::uint64_t{0} >> 1}) {
     set(kRead, position);
@@ -82,7 +108,7 @@ TEST_F(BrokenRings, a_reader_that_claims_what_was_not_written_gets_nothing) {
   EXPECT_EQ(read(), "hellomore");
 }
 
-TEST_F(BrokenRings, a_file_of_another_size_or_without_a_seal_is_refused) {
+TEST_F(RingPair, a_file_of_another_size_or_without_a_seal_is_refused) {
   expect_error(ErrorCode::kCorrupt, {"shared memory cannot be used"},
                [] { Rings::of_file(make_sealed_file(kFileBytes - 4096)); });
   expect_error(ErrorCode::kCorrupt, {"shared memory cannot be used"}, [] {

@@ -55,11 +55,11 @@ TEST_F(CallGaugeTest, counts_calls_by_method_for_whoever_looks) {
   EXPECT_EQ(reading->worker, "trainer0");
   EXPECT_EQ(static_cast<int>(reading->process), static_cast<int>(FlightProcess::kRunning));
   EXPECT_EQ(reading->methods.size(), 2u);
-  const auto& caller = figures(*reading, CallSide::kCaller, "ask");
+  const auto caller = figures(*reading, CallSide::kCaller, "ask");
   EXPECT_EQ(caller.num_ended(), 2u);
   EXPECT_EQ(caller.failed, 1u);
   EXPECT_EQ(caller.under_way(), 1u);
-  const auto& callee = figures(*reading, CallSide::kCallee, "ask");
+  const auto callee = figures(*reading, CallSide::kCallee, "ask");
   EXPECT_EQ(callee.under_way(), 3u);
   EXPECT_EQ(callee.queued(), 2u);
 }
