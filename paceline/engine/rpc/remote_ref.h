@@ -207,7 +207,7 @@ class RemoteRef {
     return begin<typename detail::MethodTypes<decltype(Function)>::Reply>(
         detail::object_target<T, Function>(), std::move(request), options);
   }
-  // As call(), for a method that keeps a `Kept` object for this worker (keep_object()); sets the
+  // Like call(), for a method that keeps a `Kept` object for this worker (keep_object()); sets the
   // request's number `kept`. The reference can be used once the call has succeeded.
   template <auto Function, class Kept>
   auto call_and_keep(typename detail::MethodTypes<decltype(Function)>::Request request,

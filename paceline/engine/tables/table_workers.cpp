@@ -62,7 +62,7 @@ void end_session(const TableMemory& memory, const WorkerSlot& slot) {
   session.owner = 0;
 }
 
-// Takes a free slot, or that of a worker that was evicted and whose process is gone by now.
+// Takes a free slot, or the slot of an evicted worker whose process has ended.
 std::uint32_t claim_slot(const TableAccess& access, const std::string& name) {
   const TableMemory& memory = *access.memory;
   for (std::uint32_t i = 0; i < kMaxWorkers; ++i) {
@@ -196,7 +196,7 @@ void join_table(TableAccess& access, const std::string& name, const SessionWish&
   slot.descriptor = static_cast<std::uint32_t>(memory.descriptor());
   slot.staged_rows = 0;
   slot.staged_clock = 0;
-  slot.clock = 0;  // until it is known, nobody may run ahead
+  slot.clock = 0;  // until it is known, no worker may run ahead
   reset(slot.counts);
   try {
     if (session.known) end_former_worker(access, *session.known);

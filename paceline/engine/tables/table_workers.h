@@ -14,7 +14,7 @@ namespace paceline::tables {
 
 enum class WorkerState {
   kPresent,
-  kDead,      // its process is gone
+  kDead,      // its process has ended
   kFrozen,    // its process lives, but the calls between workers have given it up
   kReplaced,  // it was evicted before
 };
