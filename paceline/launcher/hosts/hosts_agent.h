@@ -133,7 +133,7 @@ class HostsAgent {
   int num_left() const;
   static std::string named(const HostState& host) { return "host " + host.link->route().name; }
 
-  // At the start.
+  // Called at the start of the job.
   void connect(std::size_t index);
   void on_hello(std::size_t index, const std::string& version);
   void begin_if_ready();
