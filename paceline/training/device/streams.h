@@ -35,9 +35,9 @@ c10::Device with_index(c10::Device device);
 
 // Returns the device that a user names: "cpu", "cuda:1", or "cuda". The latter is device number
 // `local_rank` modulo the number of devices that this process sees; so a process that sees one
-// device gets it. Calls load_libtorch_cuda() for a
-// CUDA device. Error(kInvalid) for any other text and for a device that does not exist;
-// kUnsupported if LibTorch was built without CUDA, or its part for CUDA cannot be loaded.
+// device gets it. Calls load_libtorch_cuda() for a CUDA device. Error(kInvalid) for any other text
+// and for a device that does not exist; kUnsupported if LibTorch was built without CUDA, or its
+// part for CUDA cannot be loaded.
 c10::Device choose_device(const std::string& name, int local_rank);
 // Makes `device` the calling thread's current device. Does nothing for the CPU.
 void set_current_device(c10::Device device);
