@@ -68,7 +68,7 @@ std::vector<std::size_t> different_sizes(Operation operation, Dtype dtype, int w
 std::size_t bytes_of(Operation operation, Dtype dtype, int world_size, std::size_t count);
 // The number of elements in one block, for a call with equal counts.
 std::size_t block_count(const Collective& call);
-// As input_count() and output_count(), but also for send_recv.
+// Like input_count() and output_count(), but also for send_recv.
 std::size_t elements_in(const Collective& call, int rank, int world_size);
 std::size_t elements_out(const Collective& call, int rank, int world_size);
 
