@@ -116,7 +116,7 @@ class Group:
 def _reduction(op):
     number = _core.REDUCE_OPS.get(op)
     if number is None:
-        raise ValueError(f"'{op}' is no reduction; it is one of {', '.join(_core.REDUCE_OPS)}")
+        raise ValueError(f"'{op}' is not a reduction; choose one of {', '.join(_core.REDUCE_OPS)}")
     return number
 
 

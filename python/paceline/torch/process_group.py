@@ -36,11 +36,11 @@ class PacelineProcessGroup(Operations, ProcessGroup):
         return self
 
     def getBackendName(self):
-        """Never "gloo", unlike name(): DDP's logger takes every group of that name for one with a backend of torch's own class in C++."""
+        """Never "gloo", unlike name(): DDP's logger assumes that a group of that name has torch's own backend in C++."""
         return "paceline"
 
     def name(self):
-        """As of every group whose backend is not one of torch's own; dist.get_backend() tells "paceline"."""
+        """The name that torch gives every group whose backend is not its own; dist.get_backend() returns "paceline"."""
         return "gloo" if self.backend_name == "gloo" else "custom"
 
     def getGroupName(self):
