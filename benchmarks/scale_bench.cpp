@@ -1,4 +1,4 @@
-// The largest job that one machine can hold: clients of a store, and ranks as threads.
+// The cost of a large job on one machine: clients of a store, and ranks as threads.
 //
 //   scale_bench [--clients 1000] [--ranks 64]
 //
