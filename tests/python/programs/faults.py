@@ -26,7 +26,7 @@ def tell_outcome(action):
 
 
 def tell_attributes(action):
-    """What a program can read from an error, besides its text."""
+    """The fields that a program can read from an error, besides its text."""
     try:
         action()
     except dist.DistBackendError as error:

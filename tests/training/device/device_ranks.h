@@ -1,7 +1,7 @@
 #pragma once
 
 // Ranks as threads, each with a simulated device of its own: rank r has device r + 1, so that
-// device 0 shows code that forgets to choose one.
+// any use of device 0 reveals code that forgot to choose a device.
 
 #include <cstdint>
 #include <functional>
