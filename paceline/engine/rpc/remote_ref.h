@@ -262,8 +262,8 @@ struct FieldCodec<RemoteRef<T>> {
 
 }  // namespace detail
 
-// Makes an object that another worker creates, instead of the constructor of its class: it can give
-// the object what only this worker has.
+// A function that makes an object for another worker, instead of the constructor of the object's
+// class. It can give the object resources that only this worker has.
 template <RemoteClass T>
 using MakeObject =
     std::function<std::shared_ptr<T>(const typename detail::ArgumentsOf<T>::Type&, Context&)>;

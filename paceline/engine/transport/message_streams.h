@@ -72,7 +72,7 @@ namespace paceline {
 // The object lies in zeroed memory that both processes map, one for each direction of a pair. The
 // sender offers one payload at a time. If the payload cannot be read (device memory, memfd_secret,
 // a process that has withdrawn its permission or has ended), the reader refuses it, and the sender
-// has to send it through the ring, where the reader notices if the sender is gone.
+// has to send it through the ring, where the reader notices if the sender has ended.
 class DirectRead {
  public:
   // ---- called by the sender

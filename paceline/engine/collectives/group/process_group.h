@@ -103,11 +103,11 @@ class ProcessGroup {
 
   // Collective over the *whole* group, including ranks that do not become members, in the same
   // order on all ranks, as in PyTorch. `ranks` are ranks of this group, without duplicates; their
-  // order becomes the new order. The other ranks get a group of which they are not members
-  // (is_member()). The call begins like any other collective of this group, so the ranks notice a
-  // rank that makes a different call, names different members or has died; this takes at most the
-  // new group's timeout. Error(kInvalid) for different members is thrown on every rank, and this
-  // group can continue.
+  // order becomes the new order. The other ranks get a group without being its members
+  // (is_member() is false). The call begins like any other collective of this group, so the ranks
+  // notice a rank that makes a different call, names different members or has died; this takes at
+  // most the new group's timeout. Error(kInvalid) for different members is thrown on every rank,
+  // and this group can continue.
   virtual std::shared_ptr<ProcessGroup> new_group(
       const std::vector<int>& ranks, const std::optional<GroupOptions>& options = {}) = 0;
   // Collective: ranks with the same `color` form a group, ordered by `key`, then by rank. Ranks
