@@ -69,7 +69,7 @@ void DataLoader::set_position(const Position& position) {
         "data loader: {} samples of epoch {} are not a valid position", position.consumed,
         position.epoch);
   stop_threads();
-  ++num_begun_;  // no loop may go on with the epoch before
+  ++num_begun_;  // ends loops over earlier epochs
   epoch_ = position.epoch;
   consumed_ = position.consumed;
   has_ended_ = exhausted_ = false;

@@ -278,7 +278,7 @@ void LowCommunication::send_to_server(Travelling& round, Fragment& fragment, dou
                                                        {.deadline = options_.server_timeout});
 }
 
-// Turns what has arrived into the mean difference.
+// Converts the values that have arrived to the mean difference.
 void LowCommunication::decode(Travelling& round) const {
   if (options_.wire == at::kBFloat16) round.values = round.payload.to(at::kFloat);
   if (options_.wire != at::kChar) return;
