@@ -20,7 +20,7 @@ struct CheckOutcome {
   std::string advice = {};   // how to correct it; may be empty
   double seconds = 0;        // time of the slowest rank
   std::string figures = {};  // a JSON object; empty: none
-  std::string output = {};   // the end of what the ranks printed, if they failed
+  std::string output = {};   // the end of the ranks' output, if they failed
 };
 
 // "pass", "fail" or "skipped".

@@ -1,7 +1,7 @@
 #pragma once
 
-// The checks of the ranks' program of `paceline gpu-check`. Each is collective, compares what the
-// GPU computes with what the CPU computes, and returns its outcome or throws CheckFailed or Error.
+// The checks of the ranks' program of `paceline gpu-check`. Each is collective, compares results of
+// the GPU with results of the CPU, and returns its outcome or throws CheckFailed or Error.
 //
 // Thread safety: none.
 

@@ -33,7 +33,7 @@ inline constexpr Message kRunMessages[] = {
      "the working directory {} cannot be used: {}. It was removed and perhaps created again; "
      "change to an existing one (cd) and start again"},
     // Arguments that paceline run refuses.
-    {"usage.no_gpu", "{}: '{}': this machine shows no GPU"},
+    {"usage.no_gpu", "{}: '{}': no GPU was found"},
     {"usage.nvidia_only",
      "{}: '{}': this version knows NVIDIA's GPUs only; use gpu, auto or a number"},
     {"usage.nothing_watched", "{} and {} exclude each other: 0 disables the detection of hangs"},
