@@ -355,7 +355,7 @@ int step() {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app("How fast agents meet, and go on when a host is gone.");
+  CLI::App app("How fast agents meet, and continue after the loss of a host.");
   Options options;
   std::string folder;
   options.paceline =

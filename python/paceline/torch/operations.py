@@ -111,7 +111,7 @@ class Operations:
 
     @staticmethod
     def _written(tensor):
-        """(the memory that the engine fills, what copies it into `tensor` afterwards or None)."""
+        """Returns the memory that the engine fills, and a function that then copies it into `tensor`, or None."""
         return (tensor, None) if tensor.is_contiguous() else Operations._copied(tensor)
 
     @staticmethod

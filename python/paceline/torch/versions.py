@@ -1,4 +1,4 @@
-"""Which of torch's versions this is, and what it can do."""
+"""The version of torch, and the features that it has."""
 
 import re
 import warnings
