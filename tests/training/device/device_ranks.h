@@ -20,8 +20,8 @@ namespace paceline {
 
 using DeviceBody = std::function<void(ProcessGroup& group, c10::Device device)>;
 
-// LibTorch's default generator is one for all threads, so random numbers come from another one, and
-// modules, whose initial weights use it, are made by one thread at a time.
+// All threads share LibTorch's default generator. So this function uses a generator of its own, and
+// modules, whose initial weights come from the default one, are made by one thread at a time.
 inline at::Tensor random_tensor(at::IntArrayRef sizes, std::uint64_t seed) {
   return at::randn(sizes, at::detail::createCPUGenerator(seed));
 }
