@@ -298,9 +298,10 @@ Secret read_private_file(const std::string& path) {
         std::strerror(errno));
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) throw system_error("stat " + path);
-  check(S_ISREG(status.st_mode) && status.st_uid == ::geteuid() && (status.st_mode & 077) == 0,
-        "PACELINE_SECRET_FILE={} must be a file of user {} that nobody else can read: chmod 600 {}",
-        path, ::geteuid(), path);
+  check(
+      S_ISREG(status.st_mode) && status.st_uid == ::geteuid() && (status.st_mode & 077) == 0,
+      "PACELINE_SECRET_FILE={} must be a file of user {} that no other user can read: chmod 600 {}",
+      path, ::geteuid(), path);
   return read_secret(file.get(), "PACELINE_SECRET_FILE=" + path);
 }
 

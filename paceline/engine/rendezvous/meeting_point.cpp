@@ -172,11 +172,11 @@ bool is_private_directory(const std::string& path) {
     if (errno == ENOENT) return false;
     throw system_error("stat " + path);
   }
-  check(
-      S_ISDIR(status.st_mode) && status.st_uid == ::geteuid() && (status.st_mode & 077) == 0,
-      "{} must be a directory of user {} that nobody else may enter (mode 0700): remove it or set "
-      "XDG_RUNTIME_DIR",
-      path, ::geteuid());
+  check(S_ISDIR(status.st_mode) && status.st_uid == ::geteuid() && (status.st_mode & 077) == 0,
+        "{} must be a directory of user {} that no other user may enter (mode 0700): remove it or "
+        "set "
+        "XDG_RUNTIME_DIR",
+        path, ::geteuid());
   return true;
 }
 

@@ -219,7 +219,8 @@ inline constexpr Message kRankMessages[] = {
      "{}: group {} is destroyed with {} under way: {}; their results are discarded: wait() for "
      "each before destroying the group"},
     {"group.timeout_refused",
-     "{}: PACELINE_TIMEOUT={}: it is a number of seconds, from {} to {}, that each operation of a "
+     "{}: PACELINE_TIMEOUT={}: it must be a number of seconds, from {} to {}, that each operation "
+     "of a "
      "group may take"},
     {"mesh.axis_crosses_hosts",
      "hint: {} crosses hosts; a size that divides the {} ranks of a host, and ranks numbered host "

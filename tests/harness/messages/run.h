@@ -336,7 +336,7 @@ inline constexpr Message kRunMessages[] = {
      "--master-port {} cannot be used (to see which process uses it: ss -ltnp 'sport = :{}'; "
      "without the flag a free port is chosen)"},
     {"secret.not_private",
-     "PACELINE_SECRET_FILE={} must be a file of user {} that nobody else can read: chmod 600 {}"},
+     "PACELINE_SECRET_FILE={} must be a file of user {} that no other user can read: chmod 600 {}"},
     {"secret.descriptor_closed",
      "the descriptor of PACELINE_SECRET_FD={} is closed: something between the launcher and this "
      "program closed it, as Python's subprocess does. Let it pass (subprocess: close_fds=False, or "
