@@ -183,8 +183,7 @@ void measure_agents(const Options& options) {
   }
   fmt::print(
       "{} agents, s, median [least, most] of {} rounds: meeting {}, start after a failure {}; "
-      "{:.0f} "
-      "MB for both ends of all connections\n",
+      "{:.0f} MB for both ends of all connections\n",
       options.agents, options.rounds, with_spread(meeting), with_spread(again), megabytes);
 }
 

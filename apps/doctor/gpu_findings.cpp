@@ -100,8 +100,7 @@ class Checks {
         fmt::format("local rank {}, but {} visible GPUs: two ranks would share one", *local_rank,
                     machine_.num_visible),
         "start no more ranks than GPUs (--nproc-per-node gpu), and choose the device by "
-        "LOCAL_RANK, "
-        "not by RANK");
+        "LOCAL_RANK, not by RANK");
   }
 
   void hidden_peers() {
@@ -131,8 +130,7 @@ class Checks {
     if ((has("intel_iommu=on") || has("amd_iommu=on") || has("iommu=force")) && !has("iommu=pt")) {
       add("GPU to GPU", kWarn,
           "the kernel has an IOMMU that translates addresses: direct copies between GPUs may hang "
-          "or "
-          "damage data",
+          "or damage data",
           "boot with iommu=pt and disable ACS on the switches, or set NCCL_P2P_DISABLE=1");
     }
   }

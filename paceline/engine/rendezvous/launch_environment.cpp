@@ -282,9 +282,8 @@ Secret read_descriptor(int fd) {
       is_open(fd),
       "the descriptor of PACELINE_SECRET_FD={} is closed: something between the launcher and this "
       "program closed it, as Python's subprocess does. Let it pass (subprocess: close_fds=False, "
-      "or "
-      "pass_fds=[int(os.environ['PACELINE_SECRET_FD'])]), or give the launcher a private file by "
-      "PACELINE_SECRET_FILE, which the ranks then read",
+      "or pass_fds=[int(os.environ['PACELINE_SECRET_FD'])]), or give the launcher a private file "
+      "by PACELINE_SECRET_FILE, which the ranks then read",
       fd);
   Secret secret = read_secret(fd, fmt::format("the descriptor of PACELINE_SECRET_FD={}", fd));
   const int flags = ::fcntl(fd, F_GETFD);

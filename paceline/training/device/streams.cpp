@@ -133,8 +133,7 @@ void StreamEvent::wait_on_host(Deadline deadline, const std::string& what) const
     if (deadline.expired()) {
       fail(ErrorCode::kTimeout, {.deadline = deadline.timeout()},
            "{}: {} has not finished its work within {} ms; a kernel hangs, or its stream waits for "
-           "a "
-           "stream that hangs",
+           "a stream that hangs",
            what, owned_->device.str(),
            deadline.timeout().value_or(std::chrono::milliseconds()).count());
     }

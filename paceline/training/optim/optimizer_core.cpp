@@ -155,8 +155,7 @@ void OptimizerCore::shard(std::shared_ptr<ProcessGroup> group, const ShardOption
   if (options.node_shared && is_on_device()) {
     fail(ErrorCode::kUnsupported,
          "{}: the parameters are on {}; one copy per host (stage 3 of fully_shard) is for "
-         "parameters "
-         "in host memory: take stage 2",
+         "parameters in host memory: take stage 2",
          group->self(), parameters().front().device().str());
   }
   const at::NoGradGuard no_grad;

@@ -104,8 +104,7 @@ HostSplit split_by_host(const std::shared_ptr<ProcessGroup>& group) {
     if (members.size() == mine.size()) continue;
     fail(ErrorCode::kUnsupported,
          "rank {}: one copy of the parameters per host needs the same number of ranks on each: "
-         "there "
-         "are {} and {}",
+         "there are {} and {}",
          self, mine.size(), members.size());
   }
   const auto number = std::ranges::find(mine, self) - mine.begin();

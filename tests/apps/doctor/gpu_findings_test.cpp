@@ -102,7 +102,7 @@ TEST_F(GpuFindings, a_local_rank_beyond_the_gpus_fails) {
   variables_["LOCAL_RANK"] = "1";
   expect("GPU of the rank", CheckResult::kOk, "local rank 1 has device 1");
   variables_["LOCAL_RANK"] = "2";
-  expect("GPU of the rank", CheckResult::kFail, "local rank 2 and 2 visible GPUs", "LOCAL_RANK");
+  expect("GPU of the rank", CheckResult::kFail, "local rank 2, but 2 visible GPUs", "LOCAL_RANK");
   machine_.num_visible = 1;
   expect("GPU of the rank", CheckResult::kOk, "local rank 2 has device 0");
 }

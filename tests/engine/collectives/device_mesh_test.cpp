@@ -128,7 +128,7 @@ TEST(DeviceMesh, what_no_mesh_can_be_is_refused_on_every_rank_and_the_group_goes
     });
     EXPECT_EQ(all_reduce_value(world, 1), 4);
   });
-  expect_error(ErrorCode::kInvalid, {"no such group"}, [] { DeviceMesh(nullptr, {{"dp", 1}}); });
+  expect_error(ErrorCode::kInvalid, {"is not a member"}, [] { DeviceMesh(nullptr, {{"dp", 1}}); });
 }
 
 TEST(DeviceMesh, the_drawing_shows_hosts_ranks_and_axes) {

@@ -289,7 +289,7 @@ TEST(ParallelModels, sizes_that_do_not_divide_are_named) {
     expect_error(ErrorCode::kInvalid, {"dimension 1 of a tensor of [2, 6, 32] does not divide"},
                  [&] { spread->forward(tokens(2, 6, 1)); });
   });
-  expect_error(ErrorCode::kInvalid, {"no such group"}, [] { tensor_parallel_layers(nullptr); });
+  expect_error(ErrorCode::kInvalid, {"is not a member"}, [] { tensor_parallel_layers(nullptr); });
 }
 
 }  // namespace

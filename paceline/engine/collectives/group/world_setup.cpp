@@ -188,8 +188,7 @@ std::optional<std::chrono::milliseconds> timeout_from_environment() {
   const auto seconds = parse_number<double>(*value, kLeast, kMost);
   check(seconds.has_value(),
         "PACELINE_TIMEOUT={}: it must be a number of seconds, from {:g} to {:g}, that each "
-        "operation of "
-        "a group may take",
+        "operation of a group may take",
         *value, kLeast, kMost);
   return std::chrono::milliseconds(std::llround(*seconds * 1e3));
 }

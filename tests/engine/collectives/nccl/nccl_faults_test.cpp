@@ -155,7 +155,7 @@ TEST_F(NcclFault, cuda_that_was_used_before_a_fork_is_refused_in_the_child) {
     return !testing::Test::HasFailure();
   }));
   const auto results = form({}, 2);
-  expect_refused(results, ErrorCode::kInvalid, HasSubstr("made this one by fork()"));
+  expect_refused(results, ErrorCode::kInvalid, HasSubstr("created this one by fork()"));
 }
 
 // ---- while calls are queued
@@ -242,7 +242,7 @@ TEST_F(NcclFault, an_asynchronous_error_of_nccl_fails_every_rank) {
     ASSERT_TRUE(result.threw) << result.report;
     EXPECT_LT(result.ended - begun, 15s);
     EXPECT_THAT(result.report, AllOf(HasSubstr("rank 1"), HasSubstr("NCCL error 6"),
-                                     HasSubstr("its own output says why")));
+                                     HasSubstr("see that rank's output")));
   }
 }
 

@@ -23,8 +23,8 @@ void load_into(NcclApi& api) {
   api.require(api.ncclGetVersion(&api.version), "", "ncclGetVersion");
   if (api.version >= kOldest) return;
   fail(ErrorCode::kUnsupported,
-       "{} is NCCL {}, but at least {} is needed, whose calls do not block; install it, or name "
-       "its file in PACELINE_LIBNCCL",
+       "{} is NCCL {}, but at least {} is needed, whose calls do not block; install a newer one, "
+       "or name its file in PACELINE_LIBNCCL",
        api.library.path, nccl_version_text(api.version), nccl_version_text(kOldest));
 }
 
