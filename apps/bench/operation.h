@@ -37,7 +37,7 @@ enum class Placement { kInPlace, kOutOfPlace };
 // Whether the buffers are in memory that the ranks share.
 enum class MemoryKind { kSymmetric, kOrdinary };
 
-// As paceline::name_of(Op), and "all_reduce_coalesced", "send_recv".
+// Like paceline::name_of(Op); also "all_reduce_coalesced" and "send_recv".
 std::string_view name_of(Operation operation);
 std::string_view name_of(Placement placement);
 std::string_view name_of(MemoryKind memory);

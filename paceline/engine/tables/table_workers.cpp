@@ -69,7 +69,8 @@ std::uint32_t claim_slot(const TableAccess& access, const std::string& name) {
     WorkerSlot& slot = memory.worker(i);
     std::uint64_t claim = slot.claim.load();
     const auto phase = phase_of(slot);
-    // Its stage is still being applied, or would be if the worker that does it died.
+    // Skips a worker whose stage is still being applied, or would be if the applying worker had not
+    // died.
     if (access.header().apply_clock > access.header().applied &&
         access.header().apply_workers >> i & 1)
       continue;

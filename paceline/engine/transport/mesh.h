@@ -182,7 +182,7 @@ class Mesh {
   bool foretold_ = false;
   std::vector<int> left_;  // peers that said goodbye
   Inquiry inquiry_;
-  // By peer: control messages to be sent; their first bytes may already have been sent.
+  // The control messages to be sent to each peer; their first bytes may already have been sent.
   std::vector<std::string> unsent_;
 };
 

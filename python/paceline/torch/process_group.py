@@ -67,7 +67,7 @@ class PacelineProcessGroup(Operations, ProcessGroup):
 
 @functools.cache
 def _shut_down_with_torch():
-    """In the oldest of these versions destroy_process_group() shuts down only the groups of NCCL."""
+    """In the oldest supported versions of torch, destroy_process_group() shuts down only the groups of NCCL."""
     shut_down = getattr(c10d, "_shutdown_backend", None)
     if shut_down is None:
         return

@@ -180,7 +180,7 @@ TEST(ParallelModels, generation_and_clones_are_the_dense_models) {
   });
 }
 
-// Either gives the tokens of the dense model, or is an error on every rank.
+// Each call either gives the tokens of the dense model, or is an error on every rank.
 TEST(ParallelModels, generation_takes_the_same_call_on_every_rank_and_whole_logits) {
   using Options = models::GenerateOptions;
   const GptOptions options = small_gpt(false);
