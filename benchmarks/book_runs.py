@@ -30,7 +30,7 @@ def count_images(folder):
     files = [os.path.join(inner if os.path.isdir(inner) else folder, f"data_batch_{i}.bin") for i in range(1, 6)]
     missing = [file for file in files if not os.path.isfile(file)]
     if missing:
-        sys.exit(f"{missing[0]} is not there; --data-dir is the folder of CIFAR-10's binary version")
+        sys.exit(f"{missing[0]} was not found; --data-dir is the folder of CIFAR-10's binary version")
     return sum(map(os.path.getsize, files)) // CIFAR_RECORD
 
 

@@ -128,7 +128,7 @@ void run_tensor(const GroupPtr& group, const Setting& setting) {
 // A model cut into stages, and the plan for them.
 struct StagesAndPlan {
   std::vector<int> layers;  // layers in each stage
-  pipeline::Costs costs;    // measured before
+  pipeline::Costs costs;    // as measured
   PipelineSchedule schedule;
 };
 

@@ -37,7 +37,7 @@ std::string make_directory() {
   return path;
 }
 
-// Only this user can ever read the file.
+// Writes a file that only this user can ever read.
 void write_private(const std::string& path, const std::string& text, mode_t mode) {
   const Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
   if (!file || ::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {

@@ -173,7 +173,7 @@ std::vector<Figures> measure(const std::vector<std::unique_ptr<HostContestant>>&
   return figures;
 }
 
-// Of 1514 bytes that a link with an MTU of 1500 counts, TCP carries 1448.
+// TCP carries 1448 of the 1514 bytes that a link with an MTU of 1500 counts for a packet.
 constexpr double kPayloadPart = 1448.0 / 1514.0;
 
 // With a rate of 0, uses the link rate of the costs.

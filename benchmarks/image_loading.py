@@ -7,7 +7,7 @@ Makes a folder of 500x375 JPEGs from enlarged CIFAR-10 images (quality 90) and l
 this script with torchvision's ImageFolder and a DataLoader with one worker. Both read, decode, take a random resized crop of 224,
 flip and normalise, in batches of 32. The time is the processor time of all threads and processes after they have started, so
 other programs on the machine matter less; the wall-clock time is printed too. Bar: 1.5 times Python's speed. Then 2 ranks of
-train_image train ResNet-18 on the folder (batch 8, one loader thread per rank): the share of a step in which they wait for data.
+train_image train ResNet-18 on the folder (batch 8, one loader thread per rank), which shows the share of a step spent waiting for data.
 Bar: 2%. Needs python3-torchvision.
 """
 import argparse

@@ -183,8 +183,7 @@ void measure_agents(const Options& options) {
   }
   fmt::print(
       "{} agents, s, median [least, most] of {} rounds: meeting {}, start after a failure {}; "
-      "{:.0f} "
-      "MB for both ends of all connections\n",
+      "{:.0f} MB for both ends of all connections\n",
       options.agents, options.rounds, with_spread(meeting), with_spread(again), megabytes);
 }
 
@@ -355,7 +354,7 @@ int step() {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app("How fast agents meet, and go on when a host is gone.");
+  CLI::App app("How fast agents meet, and continue after the loss of a host.");
   Options options;
   std::string folder;
   options.paceline =

@@ -36,7 +36,7 @@ def _mpirun():
 def find():
     """Maps names to functions that return the command to start `count` times `true`; and a line for each launcher that is not installed."""
     found, missing = {}, []
-    # By default torchrun checks only every 5 s whether its ranks have ended.
+    # torchrun checks only every 5 s by default whether its ranks have ended.
     for name, look, options in (("torchrun (python3-torch)", _torchrun, ()),
                                 ("torchrun --monitor_interval 0.1", _torchrun, ("--monitor_interval", "0.1")),
                                 ("mpirun (Open MPI)", _mpirun, ())):

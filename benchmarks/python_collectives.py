@@ -9,7 +9,7 @@ a round, with the lowest and the highest of them; the last columns say how many 
 ratios of one round each.
 
 --what reductions: all-reduce of three sizes and two types. training: steps of DDP with a small CNN and a ResNet-18 (if torchvision is
-there), and of FSDP2 with a GPT. generation: a token of a Llama of transformers, random weights, tp_plan="auto". calls: what one call
+installed), and of FSDP2 with a GPT. generation: a token of a Llama of transformers, random weights, tp_plan="auto". calls: what one call
 costs a single rank, and what an import takes. Needs an otherwise idle machine.
 """
 

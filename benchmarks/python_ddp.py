@@ -20,7 +20,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 
 class Cifar10(Dataset):
-    """The binary layout: records of one label byte and 3,072 pixel bytes. An item is transformed when it is read, as by torchvision's
+    """The binary layout: records of one label byte and 3,072 pixel bytes. An item is transformed when it is read, as with torchvision's
     ToTensor and Normalize."""
 
     def __init__(self, folder, names=tuple(f"data_batch_{i}.bin" for i in range(1, 6))):

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""The job of python_ddp.py, made to survive in the way of torchrun's users.
+"""The job of python_ddp.py, with checkpoints written by hand, as torchrun's users do it, so that it survives restarts.
 
 Rank 0 saves with torch.save every few steps, into a file that is then renamed to the checkpoint's name, and every start loads it. It continues
 with the remaining samples of the epoch, which a plain DistributedSampler cannot do: it would begin the epoch again. Each rank reports

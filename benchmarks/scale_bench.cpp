@@ -1,12 +1,12 @@
-// The largest job that one machine can hold: clients of a store, and ranks as threads.
+// The cost of a large job on one machine: clients of a store, and ranks as threads.
 //
 //   scale_bench [--clients 1000] [--ranks 64]
 //
 // Store: the server is a separate process, so that its memory can be measured alone. Each client is
 // a thread that connects (with the job's handshake), adds 1 to a counter and waits for the key that
 // the last client sets: a barrier. Ranks: threads of one process form a group and all-reduce 1,000
-// floats; they need no descriptors. Their memory is what the process uses in addition while the
-// group exists.
+// floats; they need no descriptors. Their memory is the increase of the process's memory while
+// the group exists.
 
 #include <atomic>
 #include <chrono>

@@ -15,7 +15,7 @@ def program(build, *path):
     """The full path of a built program. Exits with the command that builds it if it is missing."""
     full = os.path.join(ROOT, build, *path)
     if not os.access(full, os.X_OK):
-        sys.exit(f"{full} is not there; build it: cmake --preset release && cmake --build --preset release")
+        sys.exit(f"{full} was not found; build it: cmake --preset release && cmake --build --preset release")
     return full
 
 

@@ -19,7 +19,7 @@ PYTHON = "/usr/bin/python3"  # the Python of Debian's torch
 
 
 def gauge(folder, rank):
-    """(pid, steps) from a file as in telemetry/FORMAT.md; None if there is none."""
+    """(pid, steps) from a file in the format of telemetry/FORMAT.md; None if there is none."""
     try:
         with open(f"{folder}/rank-{rank:03}.steps", "rb") as file:
             content = file.read(64)

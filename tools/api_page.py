@@ -346,7 +346,7 @@ def after_angle(text):
 
 
 def after_requires(text):
-    """What follows the requires clause at the beginning: parenthesised conditions, requires expressions and names with
+    """The text after the requires clause at the beginning: parenthesised conditions, requires expressions and names with
     arguments, joined by && or ||."""
     clause = re.match(r"requires\b\s*", text)
     while clause:

@@ -13,7 +13,7 @@ SECTION = re.compile(r"^([A-Z][A-Za-z ]*):$")
 # "  --nnodes N|MIN:MAX=1 (Env:PET_NNODES)   Machines of the job": names, value, variable, help.
 OPTION = re.compile(r"^  (-\S+|[A-Z]+)((?: (?![ (])\S+)*)(?: \(Env:(\w+)\))?(?:\s+(\S.*))?$")
 WORD = re.compile(r"^  (\S+(?: +[A-Z0-9]+)*)  +(\S.*)$")
-# What the summary of the command says, and a page has for all its commands.
+# Words of the command's summary, which the page has for all its commands.
 ENVIRONMENT = """A variable PACELINE_* reaches the ranks on all hosts; an unknown one is reported. PACELINE_LOG_LEVEL (error, warning, info,
 debug) sets what is logged, PACELINE_TIMEOUT the seconds for which a call of a group may wait."""
 

@@ -46,7 +46,7 @@ struct CallEntrant : Entrant {
 
 class CallSession : public TurnTaking<CallReport, CallPoint, CallEntrant> {
  public:
-  // As the constructor of Session.
+  // Like the constructor of Session.
   explicit CallSession(CallSessionOptions options);
 
  private:

@@ -34,7 +34,7 @@ using SessionEvents = TurnEvents<Row>;
 // A contestant with one kind of memory.
 struct CollectiveEntrant : Entrant {
   MemoryKind memory = MemoryKind::kOrdinary;
-  bool is_first = true;  // of its contestant's kinds of memory
+  bool is_first = true;  // its contestant's first kind of memory
   Row row;               // of the current point
 };
 

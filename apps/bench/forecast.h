@@ -47,10 +47,10 @@ std::string describe(const Cluster& cluster, const CostModel& costs);
 struct SimulatedCall {
   Op op = Op::kBarrier;
   Dtype dtype = Dtype::kFloat32;
-  std::size_t count = 0;  // as in Collective; the root is rank 0
+  std::size_t count = 0;  // as in Collective; roots are rank 0
   Algorithm algorithm = Algorithm::kDirect;
   std::size_t chunk = 0;                // in elements, for algorithms that use chunks
-  std::size_t most_steps = kMostSteps;  // of a simulation at once
+  std::size_t most_steps = kMostSteps;  // limit for one simulation
 };
 
 // Error(kUnsupported) if the call is also too long to simulate in parts.

@@ -37,7 +37,7 @@ enum class Placement { kInPlace, kOutOfPlace };
 // Whether the buffers are in memory that the ranks share.
 enum class MemoryKind { kSymmetric, kOrdinary };
 
-// As paceline::name_of(Op), and "all_reduce_coalesced", "send_recv".
+// Like paceline::name_of(Op); also "all_reduce_coalesced" and "send_recv".
 std::string_view name_of(Operation operation);
 std::string_view name_of(Placement placement);
 std::string_view name_of(MemoryKind memory);
@@ -68,7 +68,7 @@ std::vector<std::size_t> different_sizes(Operation operation, Dtype dtype, int w
 std::size_t bytes_of(Operation operation, Dtype dtype, int world_size, std::size_t count);
 // The number of elements in one block, for a call with equal counts.
 std::size_t block_count(const Collective& call);
-// As input_count() and output_count(), but also for send_recv.
+// Like input_count() and output_count(), but also for send_recv.
 std::size_t elements_in(const Collective& call, int rank, int world_size);
 std::size_t elements_out(const Collective& call, int rank, int world_size);
 

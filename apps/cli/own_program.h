@@ -8,8 +8,8 @@
 
 namespace paceline::apps {
 
-// For example "paceline 0.1.0 (commit 0fb02190abcd, GNU 12.2.0, Release, without LibTorch)". "+"
-// after the commit: the sources differed from it. Without a commit: it is not known.
+// For example "paceline 0.1.0 (commit 0fb02190abcd, GNU 12.2.0, Release, without LibTorch)". A "+"
+// after the commit means that the sources differed from it. An unknown commit is left out.
 std::string version_text();
 
 // For example "0.1.0".

@@ -34,7 +34,7 @@ class Checks {
 
   std::vector<Finding> all() {
     if (gpus_.empty() && machine_.num_visible == 0) {
-      return {{"GPUs", kInfo, "none: this machine shows no NVIDIA GPU",
+      return {{"GPUs", kInfo, "none: no NVIDIA GPU was found",
                "in a container: docker run --gpus all; training on the CPU needs none"}};
     }
     gpus();
@@ -56,7 +56,7 @@ class Checks {
     findings_.push_back({name, result, std::move(text), std::move(advice)});
   }
 
-  // A GPU that the bus has and the driver does not serve is dead, or the driver has not started it.
+  // A GPU that is on the bus but not visible to CUDA has failed, or the driver has not started it.
   void gpus() {
     std::vector<std::string> names;
     for (const launcher::Gpu& gpu : gpus_) {
@@ -78,7 +78,7 @@ class Checks {
   void runtime() {
     if (machine_.runtime_error.empty()) return add("CUDA", kOk, machine_.runtime_text);
     add("CUDA", kFail, machine_.runtime_error,
-        "repair it as the sentence says, and run this again");
+        "follow the advice in this message, then run this command again");
   }
 
   void nccl() {
@@ -97,11 +97,10 @@ class Checks {
                              *local_rank % machine_.num_visible));
     }
     add("GPU of the rank", kFail,
-        fmt::format("local rank {} and {} visible GPUs: two ranks would share one", *local_rank,
+        fmt::format("local rank {}, but {} visible GPUs: two ranks would share one", *local_rank,
                     machine_.num_visible),
         "start no more ranks than GPUs (--nproc-per-node gpu), and choose the device by "
-        "LOCAL_RANK, "
-        "not by RANK");
+        "LOCAL_RANK, not by RANK");
   }
 
   void hidden_peers() {
@@ -112,24 +111,26 @@ class Checks {
     const bool is_alone = machine_.num_visible == 1 && gpus_.size() > 1;
     if (name != nullptr && is_alone) {
       add("GPUs of peers", kWarn,
-          fmt::format("{} lets each task see one GPU: NCCL cannot copy between GPUs directly",
+          fmt::format("{} shows each task only one GPU: NCCL cannot copy directly between GPUs",
                       name),
           "srun --gpus-per-node=N --gpu-bind=none instead of --gpus-per-task");
     } else if (machine_.variable("OMPI_COMM_WORLD_RANK") && is_alone) {
-      add("GPUs of peers", kWarn, "mpirun lets each rank see one GPU: NCCL cannot copy directly",
+      add("GPUs of peers", kWarn,
+          "mpirun shows each rank only one GPU: NCCL cannot copy directly between GPUs",
           "leave CUDA_VISIBLE_DEVICES unset; each rank takes the GPU of its local rank");
     }
   }
 
-  // With an IOMMU that translates, or access control on the switches, direct copies hang.
+  // Direct copies between GPUs may hang if an IOMMU translates addresses, or if the PCI switches
+  // have access control (ACS).
   void peer_copies() {
     if (gpus_.size() < 2) return;
     const std::string options = " " + text_of(machine_.root / "proc/cmdline");
     const auto has = [&](const char* word) { return options.find(word) != std::string::npos; };
     if ((has("intel_iommu=on") || has("amd_iommu=on") || has("iommu=force")) && !has("iommu=pt")) {
       add("GPU to GPU", kWarn,
-          "the kernel runs with an IOMMU that translates: direct copies between "
-          "GPUs may hang or damage data",
+          "the kernel has an IOMMU that translates addresses: direct copies between GPUs may hang "
+          "or damage data",
           "boot with iommu=pt and disable ACS on the switches, or set NCCL_P2P_DISABLE=1");
     }
   }
@@ -163,12 +164,14 @@ class Checks {
       const bool exists = std::any_of(machine_.interfaces.begin(), machine_.interfaces.end(), fits);
       const bool is_local = name.starts_with("lo") || name.starts_with("docker");
       if (exists && !is_local) continue;
-      return add("NCCL's network", kWarn,
-                 exists ? fmt::format("NCCL_SOCKET_IFNAME={}: no other host is reached through {}",
-                                      *given, name)
-                        : fmt::format("NCCL_SOCKET_IFNAME={}: there is no such interface; here: {}",
-                                      *given, fmt::join(machine_.interfaces, ", ")),
-                 "name the interface that connects the hosts, or unset it");
+      return add(
+          "NCCL's network", kWarn,
+          exists
+              ? fmt::format("NCCL_SOCKET_IFNAME={}: {} does not lead to other hosts", *given, name)
+              : fmt::format(
+                    "NCCL_SOCKET_IFNAME={}: this interface does not exist; this host has {}",
+                    *given, fmt::join(machine_.interfaces, ", ")),
+          "name the interface that connects the hosts, or unset it");
     }
   }
 
@@ -186,14 +189,14 @@ class Checks {
     if (cards.empty()) return;
     if (machine_.locked_memory) {
       return add("RDMA", kWarn,
-                 fmt::format("{}, but only {} may be locked", fmt::join(cards, ", "),
+                 fmt::format("{}, but a process may lock only {} of memory", fmt::join(cards, ", "),
                              size_text(*machine_.locked_memory)),
                  "NCCL registers its buffers with the card: ulimit -l unlimited (docker run "
                  "--ulimit memlock=-1)");
     }
     if (!down.empty()) {
       return add("RDMA", kWarn, fmt::format("no port of {} is active", fmt::join(down, ", ")),
-                 "look at ibstat and the cable, or set NCCL_IB_DISABLE=1");
+                 "check ibstat and the cable, or set NCCL_IB_DISABLE=1");
     }
     add("RDMA", kOk, fmt::format("{}", fmt::join(cards, ", ")));
   }
@@ -218,7 +221,7 @@ class Checks {
   std::vector<Finding> findings_;
 };
 
-// Whether a library can be loaded; it is not kept.
+// Whether a library can be loaded. It is unloaded again.
 bool can_load(const char* name) {
   void* const handle = dlopen(name, RTLD_LAZY | RTLD_LOCAL);
   if (handle != nullptr) dlclose(handle);
@@ -256,7 +259,7 @@ GpuMachine gpu_machine_here() {
   if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
     machine.locked_memory = limit.rlim_cur;
   }
-  // Without a GPU nothing is loaded, unless the user has named a library.
+  // On a machine without a GPU, loads nothing unless the user has named a library.
   const bool names_library = std::getenv("PACELINE_LIBCUDART") != nullptr;
   if (!names_library && launcher::find_gpus().empty()) return machine;
   machine.has_nvml = can_load("libnvidia-ml.so.1");

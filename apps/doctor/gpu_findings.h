@@ -1,8 +1,8 @@
 #pragma once
 
-// The findings of `paceline doctor` about NVIDIA's GPUs and NCCL: the frequent failures of their
-// users that can be known before a job starts, each with its cure. Thread safety: pure functions,
-// but for gpu_machine_here().
+// The findings of `paceline doctor` about NVIDIA's GPUs and NCCL: frequent mistakes and faults that
+// can be detected before a job starts, each with its cure. Thread safety: pure functions, except
+// gpu_machine_here().
 
 #include <filesystem>
 #include <functional>
@@ -16,13 +16,13 @@
 
 namespace paceline::apps {
 
-// The facts and functions on which the findings depend; tests make their own.
+// The facts about a machine on which the findings depend; tests fill in their own.
 struct GpuMachine {
   std::filesystem::path root = "/";  // of /sys, /proc and /dev
   std::function<std::optional<std::string>(const std::string& name)> variable;
   std::vector<std::string> interfaces;              // of the network: "eth0", ...
   std::optional<std::uint64_t> locked_memory = {};  // ulimit -l in bytes; empty: unlimited
-  // The CUDA runtime and NCCL, as they were loaded.
+  // The CUDA runtime and NCCL that were loaded.
   std::string runtime_text;   // "12.4 (/usr/lib/libcudart.so.12), driver for 12.8"
   std::string runtime_error;  // why CUDA cannot be used, with the cure; empty: it can
   std::string nccl_text, nccl_error;
@@ -30,9 +30,9 @@ struct GpuMachine {
   bool has_nvml = true;
 };
 
-// Loads the CUDA runtime and NCCL, where the machine has a GPU.
+// Reads the facts of this machine. Loads the CUDA runtime and NCCL if the machine has a GPU.
 GpuMachine gpu_machine_here();
-// One finding without a GPU; otherwise those of all checks, of which some only tell a drawback.
+// Returns the findings of all checks, or a single finding if the machine has no GPU.
 std::vector<Finding> gpu_findings(const GpuMachine& machine);
 
 }  // namespace paceline::apps

@@ -19,7 +19,7 @@ const char* name_of(Verdict verdict) {
     case Verdict::kFail:
       return "fail";
     case Verdict::kNotHere:
-      return "not here";
+      return "skipped";
   }
   return "fail";
 }
@@ -49,7 +49,7 @@ std::string summary_of(const std::vector<CheckOutcome>& outcomes) {
   }
   const auto not_here =
       static_cast<long>(outcomes.size()) - passed - static_cast<long>(failed.size());
-  return fmt::format("{} passed, {} failed{}, {} not here", passed, failed.size(),
+  return fmt::format("{} passed, {} failed{}, {} skipped", passed, failed.size(),
                      failed.empty() ? "" : fmt::format(" ({})", fmt::join(failed, ", ")), not_here);
 }
 

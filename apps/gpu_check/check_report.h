@@ -17,24 +17,24 @@ struct CheckOutcome {
   std::string what = {};
   Verdict verdict = Verdict::kPass;
   std::string text = {};     // the reason, or the figures in words
-  std::string advice = {};   // the cure; empty if there is none to give
-  double seconds = 0;        // of the slowest rank
+  std::string advice = {};   // how to correct it; may be empty
+  double seconds = 0;        // time of the slowest rank
   std::string figures = {};  // a JSON object; empty: none
-  std::string output = {};   // the end of what the ranks printed, if they failed
+  std::string output = {};   // the end of the ranks' output, if they failed
 };
 
-// "pass", "fail" or "not here".
+// "pass", "fail" or "skipped".
 const char* name_of(Verdict verdict);
-// The verdict that a rank wrote. Error(kCorrupt) for another word.
+// The inverse of name_of(), for verdicts that ranks wrote. Error(kCorrupt) for any other word.
 Verdict verdict_of(const std::string& name);
 
-// A line for each outcome, with its cure in a second one.
+// Formats an outcome as a line, followed by a second line with the advice if there is any.
 std::string text_of(const CheckOutcome& outcome);
-// "12 passed, 1 failed (host/order), 4 not here".
+// "12 passed, 1 failed (host/order), 4 skipped".
 std::string summary_of(const std::vector<CheckOutcome>& outcomes);
 bool any_failed(const std::vector<CheckOutcome>& outcomes);
 
-// The whole report. `facts`: a JSON object with what is known of the machine.
+// The whole report. `facts`: the text of a JSON object about the machine.
 std::string report_text(const std::string& facts, const std::vector<CheckOutcome>& outcomes,
                         double seconds);
 // Error(kSystem) if the file cannot be written.

@@ -42,7 +42,7 @@ class Run {
     }
   }
 
-  // Passes on the outcomes, in order. Returns how many checks have one afterwards.
+  // Passes the outcomes to `tell`, in order. Returns the number of checks that have an outcome.
   std::size_t follow(const std::function<void(CheckOutcome)>& tell) {
     Deadline deadline = Deadline::after(kMostToStart);
     std::size_t current = 0;
@@ -103,7 +103,8 @@ class Run {
   std::chrono::seconds limit_of(const CheckSpec& check) const {
     return options_.limit > 0s ? options_.limit : check.limit;
   }
-  // The ranks that report on a check: in a fault only rank 0, because another rank fails.
+  // The ranks that report on a check. In the check of a fault only rank 0 does, because another
+  // rank fails on purpose.
   std::span<Rank> reporting(const CheckSpec& check) {
     return std::span(ranks_).first(check.is_fault ? 1 : ranks_.size());
   }
@@ -120,7 +121,8 @@ class Run {
                                [&](const Rank& rank) { return end_on(rank, check) != nullptr; });
   }
 
-  // The outcome of all ranks: the first failure, in time. `problem`: why ranks lack an outcome.
+  // Combines the outcomes of all ranks; of several failures, the earliest counts. `problem`: why
+  // some ranks have no outcome.
   CheckOutcome conclude(const CheckSpec& check, const std::string& problem) {
     CheckOutcome outcome{.name = fmt::format("{}/{}", name_of(options_.setup), check.name),
                          .what = std::string(check.what)};
@@ -141,7 +143,7 @@ class Run {
     if (first_failure == nullptr && !problem.empty()) {
       outcome.verdict = Verdict::kFail;
       outcome.text = problem;
-      outcome.advice = fmt::format("alone: paceline gpu-check --only {}", outcome.name);
+      outcome.advice = fmt::format("run it alone: paceline gpu-check --only {}", outcome.name);
     }
     outcome.seconds = seconds;
     return outcome;
@@ -149,7 +151,7 @@ class Run {
   void take(CheckOutcome& outcome, const RankRecord& record, int rank) const {
     outcome.verdict = record.outcome.verdict;
     outcome.text = record.outcome.text;
-    // An error of the library begins with its rank.
+    // The library's errors already begin with the rank.
     if (outcome.verdict == Verdict::kFail && !outcome.text.starts_with("rank "))
       outcome.text = fmt::format("rank {}: {}", rank, outcome.text);
     outcome.advice = record.outcome.advice;
@@ -161,14 +163,15 @@ class Run {
     return fmt::format("the ranks ended with exit code {}: {}", code, launcher_.last_words());
   }
   std::string problem_of_time(const CheckSpec& check, bool has_begun) {
-    if (!has_begun) return fmt::format("no rank has begun it within {} s", kMostToStart.count());
+    if (!has_begun)
+      return fmt::format("no rank has begun this check within {} s", kMostToStart.count());
     std::vector<int> late, done;
     for (const Rank& rank : reporting(check))
       (end_on(rank, check) == nullptr ? late : done).push_back(rank.number);
     return fmt::format(
-        "it hangs: {} {} {} not ended it within {} s{}", late.size() == 1 ? "rank" : "ranks",
+        "hang: {} {} {} not finished within {} s{}", late.size() == 1 ? "rank" : "ranks",
         fmt::join(late, ", "), late.size() == 1 ? "has" : "have", limit_of(check).count(),
-        done.empty() ? std::string() : fmt::format("; done on {}", fmt::join(done, ", ")));
+        done.empty() ? std::string() : fmt::format("; finished on {}", fmt::join(done, ", ")));
   }
 
   void end(CheckOutcome& outcome) {
@@ -176,7 +179,7 @@ class Run {
     if (outcome.verdict == Verdict::kFail) outcome.output = end_of_file(folder_.path() + "/output");
   }
 
-  // The ranks could not even begin, so no other start would help.
+  // Called if the ranks did not begin any check: starting them again would not help.
   std::size_t fail_all(const CheckOutcome& first, const std::function<void(CheckOutcome)>& tell) {
     for (const CheckSpec& check : checks_) {
       CheckOutcome outcome = first;
@@ -187,10 +190,11 @@ class Run {
     return checks_.size();
   }
 
-  // After the last check the ranks end by themselves: their destructors may fail as well.
+  // After the last check, waits until the ranks have ended by themselves: their destructors are
+  // checked as well.
   void end_in_order(const std::function<void(CheckOutcome)>& tell) {
     CheckOutcome outcome{.name = fmt::format("{}/end", name_of(options_.setup)),
-                         .what = "the ranks end in order"};
+                         .what = "the ranks exit without an error"};
     const Deadline deadline = Deadline::after(kMostToEnd);
     bool has_ended = false;
     while (!has_ended && !deadline.expired()) has_ended = launcher_.wait(kReadEvery);
@@ -198,7 +202,7 @@ class Run {
     if (!has_ended || code != 0) {
       outcome.verdict = Verdict::kFail;
       outcome.text = !has_ended
-                         ? fmt::format("the ranks have not ended within {} s after their checks",
+                         ? fmt::format("the ranks have not exited within {} s after their checks",
                                        kMostToEnd.count())
                          : fmt::format("exit code {}: {}", code, launcher_.last_words());
       end(outcome);
@@ -229,11 +233,11 @@ std::vector<CheckOutcome> run_checks(const RunOptions& options,
       add({.name = fmt::format("{}/{}", name_of(options.setup), all[next].name),
            .what = std::string(all[next].what),
            .verdict = Verdict::kFail,
-           .text = "not begun within the time limit of the whole command"});
+           .text = "not run, because the time limit of the whole command has passed"});
       ++next;
       continue;
     }
-    // Faults damage their ranks, so each has its own.
+    // A fault damages its ranks, so each fault gets its own ranks.
     const auto is_fault = [](const CheckSpec& check) { return check.is_fault; };
     const auto rest = all.subspan(next);
     const auto end =

@@ -1,8 +1,8 @@
 #pragma once
 
-// Starts the ranks that carry out checks, with `paceline run`, and follows their records. A rank
-// whose check fails ends, because its group may be of no more use; a check that exceeds its limit
-// is ended. Both are failures of that check alone: new ranks are started for the checks after it.
+// Starts ranks with `paceline run`, which carry out checks, and reads their records. A rank whose
+// check has failed exits, because its group may no longer be usable. A check that exceeds its time
+// limit is ended. In both cases only that check fails: new ranks are started for the next checks.
 //
 // Thread safety: none.
 
@@ -21,19 +21,19 @@
 namespace paceline::gpu_check {
 
 struct RunOptions {
-  std::string program;  // that of the ranks
+  std::string program;  // path of the ranks' program
   Setups setup = kHost;
   int num_ranks = 1;
   int num_threads = 1;  // of each rank
   bool is_quick = false;
-  std::chrono::seconds limit{0};  // of every check; 0: as in the list of checks
-  Deadline total;                 // checks that have not begun by then fail
-  std::vector<std::pair<std::string, std::string>> variables = {};  // of the ranks
+  std::chrono::seconds limit{0};  // for every check; 0: the limits in the list of checks
+  Deadline total;                 // checks that have not begun by this time fail
+  std::vector<std::pair<std::string, std::string>> variables = {};  // set in the ranks
 };
 
-// Runs the checks in this order, and returns their outcomes; also passes each to `tell` when it is
-// known. `signals`: from apps::block_ending_signals(). Throws apps::Interrupted, and Error(kSystem)
-// if nothing can be started.
+// Runs the checks in this order and returns their outcomes; also passes each outcome to `tell` as
+// soon as it is known. `signals`: from apps::block_ending_signals(). Throws apps::Interrupted when
+// a signal arrives, and Error(kSystem) if the ranks cannot be started.
 std::vector<CheckOutcome> run_checks(const RunOptions& options,
                                      const std::vector<CheckSpec>& checks, const Fd& signals,
                                      const std::function<void(const CheckOutcome&)>& tell);

@@ -1,5 +1,5 @@
-// `paceline gpu-check`: settles on a machine with GPUs what is true there of everything that
-// Paceline does with CUDA tensors, and writes one report.
+// `paceline gpu-check`: checks on a machine with GPUs everything that Paceline does with CUDA
+// tensors, and writes one report.
 
 #include <algorithm>
 #include <chrono>
@@ -33,13 +33,14 @@ constexpr int kMostCheckRanks = 16;
 constexpr int kUsualRanks = 8;
 constexpr const char* kRankProgram = "paceline_gpu_check";
 constexpr const char* kGpuCheckHelp = R"(
-A line for each check: pass, fail (with the reason and, where it is known, the cure) or not here (with the
-reason). Checks named nccl/ use a rank for each GPU over NCCL; checks named host/ use the engine, whose ranks
-may share a GPU and copy through host memory. It takes at most ten minutes and needs no network. The report
-has the versions, the GPUs, the settings and all figures, and nothing secret.
+Prints a line for each check: pass, fail (with the reason and, if it is known, the cure) or
+skipped (with the reason). Checks named nccl/ run one rank per GPU over NCCL. Checks named host/
+run ranks that copy through host memory and may share a GPU. The command takes about ten minutes
+at most and needs no network. The report has the versions, the GPUs, the settings and all figures,
+and nothing secret.
 
-Exit code 0 if nothing failed, 1 if a check failed, 3 if there is nothing to check: no GPU, or a Paceline or a
-LibTorch that was built without.
+Exit code 0 if nothing failed, 1 if a check failed, 3 if nothing can be checked: no GPU was found,
+or Paceline was built without LibTorch, or with a LibTorch without CUDA.
 
 Examples:
   paceline gpu-check
@@ -53,7 +54,7 @@ struct CheckOptions {
   bool is_quick = false;
 };
 
-// Why nothing can be checked: its text is printed as one line.
+// Thrown if nothing can be checked; the reason is printed as one line.
 struct NothingToCheck {
   std::string text;
 };
@@ -113,8 +114,8 @@ class GpuCheck {
     if (!machine_.runtime_error.empty())
       throw NothingToCheck{"no GPU can be used: " + machine_.runtime_error};
     throw NothingToCheck{
-        "this machine shows no NVIDIA GPU; in a container: docker run --gpus all. Everything that "
-        "needs none is checked by ctest"};
+        "no NVIDIA GPU was found; in a container: docker run --gpus all. ctest checks everything "
+        "that needs no GPU"};
   }
 
   std::string find_program() const {
@@ -122,7 +123,7 @@ class GpuCheck {
     if (!built_with_libtorch()) {
       throw NothingToCheck{
           "this build of Paceline has no LibTorch; build it with one for CUDA "
-          "(-DPACELINE_LIBTORCH_WHEEL=...), or name the ranks' program of such a build: --program"};
+          "(-DPACELINE_LIBTORCH_WHEEL=...), or give the ranks' program of such a build: --program"};
     }
     return contestants_folder() + "/" + kRankProgram;
   }
@@ -165,7 +166,7 @@ class GpuCheck {
     if (num_ranks < 2) {
       leave_out(
           kNccl, [](const CheckSpec& check) { return check.is_fault; },
-          "one GPU: NCCL needs a GPU for each rank, and one rank has no other to lose");
+          "one GPU: NCCL needs a GPU for each rank, and this check needs two ranks");
     }
     run_setup(kNccl, num_ranks, signals);
     if (only_.empty()) add(run_nccl_tests(num_ranks));
@@ -210,7 +211,8 @@ class GpuCheck {
     if (no_collectives && num_ranks > 1) look_for_cure(num_ranks, signals);
   }
 
-  // Tries NCCL again without the paths of data that most often are at fault.
+  // Runs the collectives again, each time without one of the data paths that are most often at
+  // fault.
   void look_for_cure(int num_ranks, const Fd& signals) {
     for (const char* name : {"NCCL_P2P_DISABLE=1", "NCCL_NVLS_ENABLE=0", "NCCL_SHM_DISABLE=1"}) {
       const std::string setting = name;
@@ -223,7 +225,8 @@ class GpuCheck {
       add({.name = "nccl/with_" + setting.substr(0, equals),
            .what = "collectives again, with " + setting,
            .verdict = passes ? Verdict::kPass : Verdict::kNotHere,
-           .text = passes ? "the collectives pass with " + setting : "no cure: they fail as well",
+           .text = passes ? "the collectives pass with " + setting
+                          : "no cure: the collectives also fail with " + setting,
            .advice = passes ? "set " + setting + " until the cause is repaired" : ""});
       if (passes) return;
     }

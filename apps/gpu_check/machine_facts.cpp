@@ -33,10 +33,10 @@ namespace fs = std::filesystem;
 
 constexpr int kMostToAsk = 60;  // seconds
 constexpr std::size_t kMostOutput = 16 << 10;
-constexpr std::uint64_t kOtherUse = 64 << 20;  // what may change between two looks
+constexpr std::uint64_t kOtherUse = 64 << 20;  // other programs' use may change by this much
 constexpr std::chrono::seconds kMostToReturn{10};
-// Settings that decide how CUDA, NCCL and Paceline work. Others with these beginnings may be secret
-// (NVIDIA_API_KEY): may_be_secret().
+// Prefixes of variables that decide how CUDA, NCCL and Paceline work. Variables with these prefixes
+// that may be secret, such as NVIDIA_API_KEY, are left out (may_be_secret()).
 constexpr std::array kShownVariables = {
     "CUDA_",           "NCCL_",     "NVIDIA_", "PACELINE_", "TORCH_", "SLURM_", "OMPI_COMM_WORLD_",
     "LD_LIBRARY_PATH", "LD_PRELOAD"};
@@ -54,7 +54,7 @@ std::string text_of_file(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-// "Model: \t\t NVIDIA H100" in the driver's file about a GPU.
+// Returns the model from a line such as "Model: \t\t NVIDIA H100" in the driver's file about a GPU.
 std::string model_of(const std::string& bus_id) {
   std::string lower = bus_id;
   for (char& letter : lower) letter = static_cast<char>(std::tolower(letter));
@@ -94,7 +94,7 @@ nlohmann::ordered_json device_list(const std::vector<DeviceFacts>& devices) {
   return list;
 }
 
-// The bandwidth in "# Avg bus bandwidth    : 123.4"; nothing without such a line.
+// The number in a line such as "# Avg bus bandwidth    : 123.4"; nullopt without such a line.
 std::optional<double> average_of(const std::string& output) {
   const auto line = output.find("Avg bus bandwidth");
   if (line == std::string::npos) return {};
@@ -128,7 +128,7 @@ ProgramFacts ask_program(const std::string& program) {
   }
   const std::string output =
       output_of(shell_line(std::vector<std::string>{program, "--probe"}), kMostToAsk);
-  // Libraries may print lines of their own before and after it.
+  // Libraries may print lines before and after the answer.
   const auto before = ("\n" + output).rfind("\n{");
   const std::string line =
       before == std::string::npos ? "" : output.substr(before, output.find('\n', before) - before);
@@ -150,7 +150,8 @@ ProgramFacts ask_program(const std::string& program) {
                                .total_bytes = device.at("total_bytes").get<std::uint64_t>()});
     }
   } catch (const nlohmann::json::exception& error) {
-    facts.error = fmt::format("{} --probe: {}; is it of another version?", program, error.what());
+    facts.error = fmt::format("{} --probe: {}; does it belong to another version of Paceline?",
+                              program, error.what());
   }
   return facts;
 }
@@ -196,7 +197,7 @@ std::vector<CheckOutcome> outcomes_of(const std::vector<apps::Finding>& findings
                         .what = "paceline doctor",
                         .verdict = failed ? Verdict::kFail : Verdict::kPass,
                         .text = finding.result == apps::CheckResult::kWarn
-                                    ? "a drawback: " + finding.text
+                                    ? "works, with a drawback: " + finding.text
                                     : finding.text,
                         .advice = finding.advice});
   }
@@ -221,7 +222,7 @@ CheckOutcome run_nccl_tests(int num_gpus) {
     outcome.text = fmt::format("{} printed no average: {}", command, output);
     return outcome;
   }
-  outcome.text = fmt::format("{:.1f} GB/s on average, beside nccl/bandwidth", *average);
+  outcome.text = fmt::format("{:.1f} GB/s on average; compare with nccl/bandwidth", *average);
   outcome.figures = json_text(nlohmann::json{{"average_busbw_gb_s", *average}});
   return outcome;
 }
@@ -245,7 +246,7 @@ CheckOutcome check_memory_returned(const std::string& program, const ProgramFact
       outcome.text = fmt::format("GPU {} has {} less free memory than before", i,
                                  size_text(static_cast<std::size_t>(was - is)));
       outcome.advice =
-          "another program may have started; otherwise nvidia-smi shows the process that is left";
+          "another program may have started; otherwise nvidia-smi shows the remaining process";
     }
     if (outcome.verdict == Verdict::kPass || std::chrono::steady_clock::now() > give_up)
       return outcome;

@@ -1,7 +1,7 @@
 #pragma once
 
-// The lines of JSON in which the ranks of `paceline gpu-check` tell the command how far they are: a
-// file for each rank, in a folder that the command makes.
+// Lines of JSON by which the ranks of `paceline gpu-check` report their progress to the command:
+// one file per rank, in a folder that the command creates.
 //
 //   {"begin":"order"}
 //   {"end":"order","verdict":"pass","text":"","advice":"","seconds":1.5,"time":...,"figures":{}}
@@ -20,7 +20,7 @@ namespace paceline::gpu_check {
 // A line that a rank has written about a check.
 struct RankRecord {
   CheckOutcome outcome;
-  double time = 0;  // when it was written, on the clock of all ranks: seconds
+  double time = 0;  // when it was written, in seconds on the system's clock
 };
 
 // Reads the records of one rank while it writes them.
@@ -43,7 +43,7 @@ class RankRecords {
   std::map<std::string, RankRecord> ended_;
 };
 
-// Writes the records of one rank. Error(kSystem) if it cannot.
+// Writes the records of one rank. Error(kSystem) if the file cannot be written.
 class RecordWriter {
  public:
   RecordWriter(const std::string& folder, int rank);

@@ -62,8 +62,8 @@ OptionTarget rdzv_backend_target(std::string& backend) {
   return target;
 }
 
-// Has no read(): check_meeting() reads the endpoint, when it is known whether the job has several
-// nodes.
+// The target has no read(): check_meeting() reads the endpoint, when it is known whether the job
+// has several nodes.
 OptionTarget endpoint_target(const LaunchOptions& launch) {
   return {.print = [&launch] {
     return launch.several_nodes() ? to_string(launch.meeting.endpoint) : std::string();

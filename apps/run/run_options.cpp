@@ -286,7 +286,7 @@ void start_a_rank_for_each_gpu(const OptionTable& table, const Topology& topolog
       launcher::visible_gpus(launcher::find_gpus(), process_environment()("CUDA_VISIBLE_DEVICES"));
   if (gpus.empty()) {
     throw UsageError(fmt::format(
-        "{}: '{}': this machine shows no GPU: look at CUDA_VISIBLE_DEVICES, start a container with "
+        "{}: '{}': no GPU was found: check CUDA_VISIBLE_DEVICES, start a container with "
         "--gpus all, or give a number",
         option.source, option.text));
   }

@@ -1,7 +1,7 @@
 // The speed of the machine's memory: all ranks copy at the same time, each between two buffers of
 // its own, as many bytes as the operation's largest buffer has. The source has just been written.
-// If a rank writes only a block, it copies that block as often as necessary. This is a yardstick
-// that computes no result.
+// If a rank writes only a block, it copies that block as often as necessary. This is only a
+// yardstick; it computes no result.
 
 #include <cstring>
 

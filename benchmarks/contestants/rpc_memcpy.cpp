@@ -1,5 +1,5 @@
-// The speed of the machine's memory: the caller copies the request to another buffer of its own. A
-// yardstick for large messages.
+// The speed of the machine's memory, a yardstick for large messages: the caller copies the request
+// to another buffer of its own.
 
 #include <cstring>
 

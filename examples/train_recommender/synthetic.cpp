@@ -37,7 +37,7 @@ class PowerLaw {
   std::vector<double> sums_;
 };
 
-// What the teacher knows of the ids: [field][rank].
+// The teacher's values of the ids: [field][rank].
 struct Teacher {
   explicit Teacher(const SyntheticOptions& options)
       : weights(options.fields * options.rows),

@@ -29,7 +29,7 @@ class Completions {
   nanobind::object next();
   // The number of threads that wait in next().
   std::size_t num_waiting() const;
-  // Ends all waits; completions that come later are dropped.
+  // Ends all waits; later completions are dropped.
   void close();
 
  private:

@@ -40,18 +40,19 @@ CallOptions options_of(std::int64_t timeout_ms) {
 }
 
 Op op_of(int number) {
-  check(number >= 0 && number <= static_cast<int>(Op::kVisit), "{} is no operation", number);
+  check(number >= 0 && number <= static_cast<int>(Op::kVisit), "{} is not an operation", number);
   return static_cast<Op>(number);
 }
 
 Dtype dtype_of(int number) {
   check(number >= 0 && static_cast<std::size_t>(number) < kAllDtypes.size(),
-        "{} is no element type", number);
+        "{} is not an element type", number);
   return static_cast<Dtype>(number);
 }
 
 ReduceOp reduce_op_of(int number) {
-  check(number >= 0 && number <= static_cast<int>(ReduceOp::kBitXor), "{} is no reduction", number);
+  check(number >= 0 && number <= static_cast<int>(ReduceOp::kBitXor), "{} is not a reduction",
+        number);
   return static_cast<ReduceOp>(number);
 }
 

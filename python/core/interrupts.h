@@ -21,10 +21,10 @@ bool is_main_thread();
 // Called once, when the module is imported.
 void remember_main_thread();
 
-// Lets Python handle the signals that have come. Keeps the exception that a handler raised.
+// Lets Python handle the signals that have arrived. Keeps the exception that a handler raised.
 class Interrupts {
  public:
-  // Throws Error(kAborted) if a signal handler raised. Needs no GIL.
+  // Throws Error(kAborted) if a signal handler raised an exception. Needs no GIL.
   void look();
   // The exception that a handler raised. Needs the GIL.
   const std::optional<nanobind::python_error>& raised() const { return raised_; }

@@ -100,7 +100,7 @@ NB_MODULE(_core, module) {
   using namespace paceline::python;
   module.doc() = "The engine of Paceline: groups and collectives on memory.";
   nanobind::set_leak_warnings(false);  // PyTorch keeps some groups until the process ends
-  do_not_report_uncaught_errors();     // how the process ends is Python's matter
+  do_not_report_uncaught_errors();     // Python reports uncaught errors itself
   remember_main_thread();
   add_error(module);
   add_operation(module);

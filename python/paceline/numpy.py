@@ -62,7 +62,7 @@ class Group:
         return array
 
     def reduce(self, array, root=0, op="sum"):
-        """As all_reduce(), but only `root` gets the result; the other arrays stay as they are."""
+        """Like all_reduce(), but only `root` gets the result; the other arrays stay as they are."""
         place = _in_place("reduce", array)
         self._group.run(_OPS["reduce"], *place, *place[1:], reduce_op=_reduction(op), root=root)
         return array
@@ -106,7 +106,7 @@ class Group:
         self._group.send(address, count, dtype, to, tag, 0, array).wait()
 
     def receive(self, array, source=-1, tag=0):
-        """Fills `array` with the elements that a rank sent, -1 for any rank. Returns the sender's number."""
+        """Fills `array` with the elements that rank `source` sent; -1: from any rank. Returns the sender's number."""
         dtype, address, count = _in_place("receive", array)
         message = self._group.receive(address, count, dtype, source, tag, 0, array)
         message.wait()
@@ -116,7 +116,7 @@ class Group:
 def _reduction(op):
     number = _core.REDUCE_OPS.get(op)
     if number is None:
-        raise ValueError(f"'{op}' is no reduction; it is one of {', '.join(_core.REDUCE_OPS)}")
+        raise ValueError(f"'{op}' is not a reduction; choose one of {', '.join(_core.REDUCE_OPS)}")
     return number
 
 

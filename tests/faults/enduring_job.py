@@ -50,7 +50,7 @@ def free_port():
 
 
 class Program:
-    """What is run: the command `paceline`, the program of the ranks, its number of steps and the milliseconds of a step."""
+    """The job: the command `paceline`, the program of the ranks, its number of steps and the milliseconds of a step."""
 
     def __init__(self, paceline, rank, steps, pace):
         self.paceline, self.rank, self.steps, self.pace = paceline, rank, steps, pace

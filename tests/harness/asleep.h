@@ -29,7 +29,7 @@ inline void wait_until_asleep(pid_t thread) {
       wait_until([&] { return is_asleep(thread); }, Deadline::after(std::chrono::seconds(20))));
 }
 
-// The same for a thread that stores its gettid() in `thread` when it begins.
+// As above, for a thread that stores its gettid() in `thread` when it begins.
 inline void wait_until_asleep(const std::atomic<pid_t>& thread) {
   EXPECT_TRUE(wait_until([&] { return thread != 0 && is_asleep(thread); },
                          Deadline::after(std::chrono::seconds(20))));

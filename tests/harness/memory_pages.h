@@ -37,7 +37,7 @@ std::size_t resident_bytes(const Ranges& ranges) {
   return count * kPageBytes;
 }
 
-// The memory of all mappings that overlap [begin, end), as this process's share: a page that N
+// This process's share of the memory of all mappings that overlap [begin, end): a page that N
 // mappings share counts as 1/N of a page.
 inline std::size_t proportional_bytes(const std::byte* begin, const std::byte* end) {
   std::ifstream file("/proc/self/smaps");

@@ -1,7 +1,7 @@
 #pragma once
 
 // Objects that another user may have planted in place of a file that is about to be written or
-// read, and a victim: a file of somebody else, which must not change.
+// read, and a victim: another user's file, which must not change.
 
 #include <filesystem>
 #include <fstream>

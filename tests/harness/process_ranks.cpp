@@ -50,7 +50,7 @@ Fd listen_for_store(const RanksOptions& options) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1);  // the parent ended before the line above
   const bool failed_before =
-      testing::Test::HasFailure();  // whether the parent's test has failed already
+      testing::Test::HasFailure();  // whether the test had already failed in the parent
   ByteWriter report_to;
   int code = 0;
   try {

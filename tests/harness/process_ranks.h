@@ -1,7 +1,8 @@
 #pragma once
 
 // Runs a group's ranks as forked processes of the test, so that they can be killed and stopped. A
-// watchdog kills what hangs. Requires: the test program has no other threads when it calls this.
+// watchdog kills ranks that hang. Requires: the test program has no other threads when it calls
+// this.
 
 #include <chrono>
 #include <functional>
@@ -23,8 +24,8 @@ struct ProcessResult {
   ErrorCode code{};    // the code of that Error
   ErrorContext context;
   bool threw = false;
-  // The time at which the body had returned or thrown and the group was gone, on the clock that all
-  // processes share.
+  // The time at which the body had returned or thrown and the group was destroyed, on the clock
+  // that all processes share.
   std::chrono::steady_clock::time_point ended{};
 };
 

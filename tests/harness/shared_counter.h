@@ -1,7 +1,7 @@
 #pragma once
 
-// A counter that forked processes share. Tests use it to wait until their ranks have come far
-// enough to be killed. Make it before the ranks are forked.
+// A counter that forked processes share. Tests use it to wait until their ranks have reached
+// the point at which they are to be killed. Make it before the ranks are forked.
 
 #include <atomic>
 #include <cstdint>

@@ -28,7 +28,7 @@ def run(command):
 
 
 def mistake(command, source):
-    """What is wrong with the error that a mistake causes; empty if nothing is."""
+    """The problem with the error that a mistake causes; empty if there is none."""
     done = run(command + ["-fsyntax-only", "-include", PRELUDE, source])
     lines = done.stderr.splitlines()
     wanted = pathlib.Path(source).read_text().splitlines()[0].removeprefix("// wanted: ")

@@ -30,7 +30,7 @@ class Rank:
 
     @property
     def results(self):
-        """The JSON objects that the rank printed, one a line."""
+        """The JSON objects that the rank printed, one per line."""
         return [json.loads(line) for line in self.out.splitlines() if line.startswith("{")]
 
     def has_ended(self):

@@ -15,7 +15,7 @@ COMMANDS = {
 
 
 def launch(launcher, program, *arguments, may_fail_at_its_end=False, **variables):
-    """What the two ranks print. `program`: a path, or the name of a file in programs/."""
+    """The output of two ranks. `program`: a path, or the name of a file in programs/."""
     command = [*COMMANDS[launcher], str(PROGRAMS / program), *map(str, arguments)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
     outcome = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)

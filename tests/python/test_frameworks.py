@@ -12,7 +12,7 @@ FRAMEWORKS = {
     "lightning": "train_with_lightning.py",
     "transformers": "generate_with_transformers.py",
 }
-# Those that pass with Gloo on CPUs: test_ddp_comm_hook.py and test_distributed_data_loop.py fail there as well.
+# The scripts that pass with Gloo on CPUs: test_ddp_comm_hook.py and test_distributed_data_loop.py fail there as well.
 SCRIPTS = ("test_ops.py", "test_script.py", "test_sync.py")
 
 

@@ -39,7 +39,7 @@ class StartLine {
 
   // Returns when all ranks have called it. Error(kTimeout) names a rank that has not.
   void line_up(Deadline deadline);
-  // As line_up(), but also returns the value that rank 0 passed, on every rank.
+  // Like line_up(), but also returns the value that rank 0 passed, on every rank.
   bool line_up_and_ask(bool answer_of_rank_0, Deadline deadline);
 
  private:

@@ -1,4 +1,4 @@
-// The bandwidth of all-reduce, beside a copy within the GPU.
+// The bandwidth of all-reduce, and of a copy within the GPU for comparison.
 
 #include <chrono>
 
@@ -52,9 +52,10 @@ CheckOutcome check_bandwidth(const Ranks& ranks) {
                                                 {"algorithm_gb_s", algorithm},
                                                 {"bus_gb_s", bus},
                                                 {"copy_gb_s", within}};
-    // One rank has no bus to cross.
-    text = fmt::format("{} MB: {:.2f} GB/s {}, a copy {:.0f} GB/s", megabytes,
-                       size > 1 ? bus : algorithm, size > 1 ? "on the bus" : "in one rank", within);
+    // A single rank crosses no bus.
+    text =
+        fmt::format("{} MB: {:.2f} GB/s {}, a copy {:.0f} GB/s", megabytes,
+                    size > 1 ? bus : algorithm, size > 1 ? "bus bandwidth" : "in one rank", within);
   }
   return passed(text, json_text(figures));
 }

@@ -1,4 +1,4 @@
-// Collectives, messages and copies of CUDA tensors, against the CPU.
+// Collectives, messages and copies of CUDA tensors, compared with the CPU.
 
 #include "paceline/training/tensor/collectives.h"
 
@@ -31,13 +31,13 @@ constexpr Reduction kReductions[] = {{ReduceOp::kSum, "sum", 5},
                                      {ReduceOp::kProduct, "product", 2},
                                      {ReduceOp::kMean, "mean", 5}};
 
-// Small whole numbers, which every type holds exactly, and so their sums.
+// Small whole numbers: every type represents them, and their sums, exactly.
 at::Tensor numbers(const Ranks& ranks, std::int64_t count, at::ScalarType type,
                    std::int64_t largest) {
   return ((torch::arange(count) * 7 + ranks.rank() * 3).remainder(largest) + 1).to(type);
 }
 
-// A copy on the device that begins at an odd address of elements.
+// A copy on the device that begins at the second element of its memory, so it is badly aligned.
 at::Tensor odd_copy(const Ranks& ranks, const at::Tensor& host) {
   const at::Tensor place =
       torch::empty({host.numel() + 1}, torch::TensorOptions(ranks.device).dtype(host.dtype()));
@@ -100,10 +100,10 @@ class Comparison {
     }
   }
 
-  // Calls it on CPU tensors, and on the same values on the device.
+  // Calls `call` on CPU tensors and on the same values on the device, and compares the results.
   template <class Call>
   void both(const std::string& name, std::int64_t largest, const Call& call) {
-    // Every rank has a whole number of elements for each rank.
+    // The number of elements must be divisible by the number of ranks.
     const at::Tensor host = numbers(ranks_, count_ * ranks_.world_size(), type_, largest);
     const at::Tensor on_device = odd_copy(ranks_, host);
     const at::Tensor found = call(on_device);
@@ -115,7 +115,7 @@ class Comparison {
             ? torch::equal(result, expected)
             : torch::allclose(result.to(at::kFloat), expected.to(at::kFloat), 1e-2, 1e-2);
     if (is_equal) return;
-    throw CheckFailed(fmt::format("{} of {} elements of type {} has another result than on the CPU",
+    throw CheckFailed(fmt::format("{} of {} elements of type {} differs from the CPU's result",
                                   name, host.numel(), c10::toString(type_)));
   }
 
@@ -136,7 +136,8 @@ CheckOutcome check_collectives(const Ranks& ranks) {
     }
   }
   if (!ranks.is_quick) comparison.all(kLargeSize, at::kFloat);
-  return passed(fmt::format("{} calls have the results of the CPU", comparison.num_calls()));
+  return passed(
+      fmt::format("{} calls have the same results as on the CPU", comparison.num_calls()));
 }
 
 CheckOutcome check_messages(const Ranks& ranks) {
@@ -159,12 +160,12 @@ CheckOutcome check_messages(const Ranks& ranks) {
     }
     const at::Tensor expected = torch::full({count}, static_cast<float>(previous + round));
     if (!torch::equal((theirs * 1).cpu(), expected))
-      throw CheckFailed(fmt::format("message {} from rank {} has other values", round, previous));
+      throw CheckFailed(fmt::format("message {} from rank {} has wrong values", round, previous));
   }
   return passed();
 }
 
-// A direct copy between GPUs may hang or damage data where an IOMMU or a switch is set wrongly.
+// A direct copy between GPUs may hang or damage data if an IOMMU or a switch is misconfigured.
 CheckOutcome check_peer_copies(const Ranks& ranks) {
   const int count = num_cuda_devices();
   if (count < 2) return not_here("one GPU");
@@ -178,7 +179,7 @@ CheckOutcome check_peer_copies(const Ranks& ranks) {
       const at::Tensor copy = source.to(c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(to)));
       if (torch::equal(copy.cpu(), pattern)) continue;
       CheckOutcome outcome{.name = "", .verdict = Verdict::kFail};
-      outcome.text = fmt::format("a copy from GPU {} to GPU {} has damaged data", from, to);
+      outcome.text = fmt::format("a copy from GPU {} to GPU {} damaged the data", from, to);
       outcome.advice =
           "boot with iommu=pt and disable ACS on the switches, or set NCCL_P2P_DISABLE=1";
       return outcome;

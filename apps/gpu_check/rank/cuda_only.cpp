@@ -25,8 +25,8 @@ namespace {
 
 constexpr double kRate = 0.05;
 
-// SGD by hand on the mean of all ranks' gradients, so that both libraries take the same steps.
-// `reduce` adds up a gradient over all ranks.
+// Trains with SGD on the mean of all ranks' gradients, written by hand so that both libraries take
+// the same steps. `reduce` adds up a gradient over all ranks. Returns the losses.
 template <class Reduce>
 std::vector<at::Tensor> losses_with(const Ranks& ranks, const Reduce& reduce) {
   TrainingJob job(ranks, ranks.device);
@@ -61,12 +61,13 @@ CheckOutcome check_against_c10d(const Ranks& ranks) {
   });
   const auto found =
       losses_with(ranks, [&](const at::Tensor& gradient) { all_reduce(ranks.group, gradient); });
-  const double difference = require_close(found, expected, "the losses beside ProcessGroupNCCL");
-  return passed(fmt::format("the same losses, up to {:.1e}", difference),
+  const double difference =
+      require_close(found, expected, "the losses compared with ProcessGroupNCCL");
+  return passed(fmt::format("same losses, up to {:.1e}", difference),
                 json_text(nlohmann::json{{"largest_difference", difference}}));
 }
 
-// One step with a collective in the middle is captured once, and then replayed on other inputs.
+// Captures one step with a collective in the middle, then replays it on other inputs.
 CheckOutcome check_graph(const Ranks& ranks) {
   const c10::cuda::CUDAStream stream = c10::cuda::getStreamFromPool(false, ranks.device.index());
   const c10::cuda::CUDAStreamGuard guard(stream);

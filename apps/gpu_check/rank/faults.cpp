@@ -28,7 +28,8 @@ using namespace std::chrono_literals;
 constexpr std::chrono::milliseconds kCallTimeout = 5s;  // of each call
 constexpr std::chrono::seconds kMostToName{20};
 
-// A pass whose line has the beginning of the error, and whose figures have all of it.
+// A pass that reports the error: its line has the beginning of the text, its figures the whole
+// text.
 CheckOutcome named(const char* what, std::chrono::steady_clock::time_point begin,
                    const std::string& error) {
   const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
@@ -67,7 +68,8 @@ CheckOutcome expect_named(const Ranks& ranks) {
                                 kMostToName.count(), last));
 }
 
-// All ranks have made a call, and the launcher's SIGTERM does not end those that report.
+// Makes a first call on all ranks. Ignores SIGTERM, because the launcher sends it to the other
+// ranks after a failure, and these still have to report.
 void connect(const Ranks& ranks) {
   std::signal(SIGTERM, SIG_IGN);
   all_reduce(ranks.group, torch::ones({1000}, ranks.device));
@@ -77,8 +79,8 @@ void connect(const Ranks& ranks) {
 
 // ---- memory
 
-// Layers of a quarter of a megabyte: a larger gradient would be reduced in its own memory, without
-// a bucket.
+// Each layer has a quarter of a megabyte, because larger gradients are reduced in place, without a
+// bucket.
 constexpr std::int64_t kWidth = 256;
 constexpr std::int64_t kLayerBytes = kWidth * kWidth * 4;
 
@@ -97,7 +99,8 @@ struct DeepNetImpl : torch::nn::Module {
 };
 TORCH_MODULE(DeepNet);
 
-// Takes all memory of this rank's GPU but `room`. It is not released: the process ends.
+// Allocates all memory of this rank's GPU except `room` bytes. It is never released, because the
+// process ends with this check.
 void leave_room(const Ranks& ranks, std::uint64_t room) {
   const CudaApi& cuda = CudaApi::load();
   std::size_t free = 0, total = 0;
@@ -144,7 +147,7 @@ CheckOutcome check_out_of_memory(const Ranks& ranks) {
   const at::Tensor loss = model.forward(input).square().mean();
   wait_for_device(ranks, "the forward pass");
   ranks.group->barrier();
-  // The gradients fit, and their bucket does not.
+  // Leaves room for the gradients, but not for their bucket.
   if (ranks.rank() == rank_at_fault(ranks))
     leave_room(ranks, static_cast<std::uint64_t>(bytes + bytes / 2));
   ranks.group->barrier();
@@ -156,12 +159,12 @@ CheckOutcome check_out_of_memory(const Ranks& ranks) {
   } catch (const std::exception& error) {
     const std::string text = error.what();
     const std::string name = fmt::format("rank {}", rank_at_fault(ranks));
-    // Where ranks share a GPU, another one may be the first without memory.
+    // If ranks share a GPU, another rank may run out of memory first.
     if (text.find("memory") == std::string::npos && text.find(name) == std::string::npos)
-      throw CheckFailed("the error tells neither the rank nor the lack of memory: " + text);
+      throw CheckFailed("the error mentions neither the rank nor the lack of memory: " + text);
     return named("reported", begin, text);
   }
-  throw CheckFailed("a bucket that has no room in the GPU's memory was not refused");
+  throw CheckFailed("no error, although the bucket does not fit into the GPU's memory");
 }
 
 }  // namespace paceline::gpu_check

@@ -35,7 +35,7 @@ std::vector<at::Tensor> values_of(const TrainingJob& job) {
 
 // Saves a checkpoint after the first of two steps. Returns the values after the second.
 std::vector<at::Tensor> values_of_saved_run(const Ranks& ranks, const std::string& folder) {
-  TrainingJob job(ranks, ranks.device, 0);  // without communication, so all ranks do the same
+  TrainingJob job(ranks, ranks.device, 0);  // no communication: all ranks use the same batches
   optim::AdamW optimizer(job.net->parameters(), {.lr = 0.01});
   train::Checkpointer saver(ranks.group, {.folder = folder});
   saver.attach("model", job.net);
@@ -69,8 +69,8 @@ class SlowNumbers : public data::Dataset {
   const std::int64_t width_;
 };
 
-// Seconds of one epoch, in which each batch is used for `products` matrix products. Throws
-// CheckFailed if the batches have other values than the data set.
+// Returns the seconds of one epoch in which each batch takes part in `products` matrix products.
+// Throws CheckFailed if the values of the batches differ from those of the data set.
 double epoch_seconds(const Ranks& ranks, std::int64_t width, int products) {
   data::DataLoader loader(std::make_shared<SlowNumbers>(width),
                           data::evaluation_indices(SlowNumbers::kSize, 1, 0),
@@ -117,7 +117,7 @@ CheckOutcome check_loader(const Ranks& ranks) {
   const int products = ranks.is_quick ? 2 : 40;
   const double both = epoch_seconds(ranks, width, products);
   return passed(
-      fmt::format("an epoch takes {:.2f} s, and {:.2f} s with the GPU's work", load, both),
+      fmt::format("an epoch takes {:.2f} s alone, {:.2f} s while the GPU computes", load, both),
       json_text(nlohmann::json{{"load_seconds", load}, {"load_and_compute_seconds", both}}));
 }
 

@@ -1,7 +1,7 @@
-// The ranks' program of `paceline gpu-check`, which starts it:
+// The program that `paceline gpu-check` starts as its ranks:
 //
 //   paceline_gpu_check nccl|host CHECK,CHECK FOLDER [--quick]   as a rank
-//   paceline_gpu_check --probe                                  alone: what can be used here
+//   paceline_gpu_check --probe                                  alone: prints the usable devices
 
 #include <algorithm>
 #include <chrono>
@@ -87,7 +87,7 @@ const CheckEntry& entry_of(std::string_view name) {
   for (const CheckEntry& entry : kEntries) {
     if (entry.name == name) return entry;
   }
-  fail(ErrorCode::kInvalid, "there is no check '{}'", name);
+  fail(ErrorCode::kInvalid, "unknown check '{}'", name);
 }
 
 CheckOutcome outcome_of(const CheckEntry& entry, const Ranks& ranks) {
@@ -99,7 +99,7 @@ CheckOutcome outcome_of(const CheckEntry& entry, const Ranks& ranks) {
   } catch (...) {
     outcome.verdict = Verdict::kFail;
     outcome.text = describe_current_exception();
-    // The errors of LibTorch go on with the stack.
+    // LibTorch's errors continue with a stack trace.
     outcome.text = outcome.text.substr(0, outcome.text.find("\nException raised from"));
   }
   outcome.name = entry.name;
@@ -122,7 +122,7 @@ int run_rank(Setups setup, const std::string& names, const std::string& folder, 
     records.begin(std::string(name));
     const CheckOutcome outcome = outcome_of(entry, ranks);
     records.end(outcome);
-    // Without destructors: after a failure they may wait for a GPU that does not answer.
+    // Skips destructors, which after a failure may wait for a GPU that does not answer.
     if (outcome.verdict == Verdict::kFail) _exit(kCheckFailed);
   }
   return 0;
@@ -134,7 +134,7 @@ int run(const std::vector<std::string>& arguments) {
     return 0;
   }
   check(arguments.size() >= 3 && (arguments[0] == "nccl" || arguments[0] == "host"),
-        "this program is started by paceline gpu-check");
+        "start this program with: paceline gpu-check");
   return run_rank(arguments[0] == "nccl" ? kNccl : kHost, arguments[1], arguments[2],
                   arguments.size() > 3 && arguments[3] == "--quick");
 }

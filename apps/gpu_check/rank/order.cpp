@@ -1,4 +1,4 @@
-// Collectives between long kernels on several streams: a wait that is missing gives wrong sums.
+// Collectives between long kernels on several streams: a missing wait leads to wrong sums.
 
 #include <algorithm>
 #include <chrono>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::int64_t kCount = 100001;
 
-// Matrix products, which take about as long as they are asked to.
+// A sequence of matrix products that takes about the given time.
 class LongWork {
  public:
   LongWork(const Ranks& ranks, std::int64_t width, std::chrono::milliseconds time)
@@ -35,7 +35,8 @@ class LongWork {
     repeats_ = std::clamp(static_cast<int>(wanted / once), 1, 200);
   }
 
-  // The number 1, when the work has been done on the current stream. Powers of two: it is exact.
+  // Queues the work on the current stream and returns its result, 1. The result is exact, because
+  // all numbers are powers of two.
   at::Tensor one() const {
     at::Tensor product = matrix_;
     for (int i = 0; i < repeats_; ++i) product = product.matmul(matrix_);
@@ -70,7 +71,7 @@ class OrderCheck {
     return c10::impl::VirtualGuardImpl(c10::kCUDA).getStreamFromGlobalPool(ranks_.device, false);
   }
 
-  // This rank's part of the sum, which exists when long work has ended.
+  // This rank's part of the sum; its values exist only once long work has ended.
   at::Tensor late_part() const {
     return (work_.one() * (ranks_.rank() + 1)).expand({kCount}).clone();
   }
@@ -90,7 +91,7 @@ class OrderCheck {
     require(part + 1, sum() + 1, "a collective did not wait for the work before it");
   }
 
-  // The call is made on one stream, and waited for on another one that is busy.
+  // Makes the call on one stream, and waits for it on another, busy stream.
   void work_after() const {
     at::Tensor part;
     WorkPtr work;
@@ -142,7 +143,7 @@ class OrderCheck {
     }
     for (const WorkPtr& work : works) work->wait();
     for (std::size_t i = 0; i < parts.size(); ++i)
-      require(parts[i] * 1, sum() * static_cast<double>(i), "one of 20 calls has another sum");
+      require(parts[i] * 1, sum() * static_cast<double>(i), "one of 20 calls has a wrong sum");
   }
 
   const Ranks& ranks_;

@@ -1,7 +1,7 @@
 #pragma once
 
-// The checks of the ranks' program of `paceline gpu-check`. Each is collective, compares what the
-// GPU computes with what the CPU computes, and returns its outcome or throws CheckFailed or Error.
+// The checks of the ranks' program of `paceline gpu-check`. Each is collective, compares results of
+// the GPU with results of the CPU, and returns its outcome or throws CheckFailed or Error.
 //
 // Thread safety: none.
 
@@ -50,7 +50,7 @@ CheckOutcome check_loader(const Ranks& ranks);
 CheckOutcome check_against_c10d(const Ranks& ranks);
 CheckOutcome check_graph(const Ranks& ranks);
 CheckOutcome check_bandwidth(const Ranks& ranks);
-// The faults. The rank at fault, the last one, does not return.
+// The faults. The last rank is at fault; it returns only from check_out_of_memory().
 CheckOutcome check_killed(const Ranks& ranks);
 CheckOutcome check_stopped(const Ranks& ranks);
 CheckOutcome check_never_called(const Ranks& ranks);
@@ -69,11 +69,12 @@ inline CheckOutcome passed(const std::string& text = "", const std::string& figu
 
 // Makes the calling thread wait until the device has finished its work. Error(kTimeout).
 void wait_for_device(const Ranks& ranks, const std::string& what);
-// Throws CheckFailed unless the values, on any devices, are close. Returns the largest difference.
+// Throws CheckFailed unless the values are close; the tensors may be on any devices. Returns the
+// largest difference.
 double require_close(const std::vector<at::Tensor>& found, const std::vector<at::Tensor>& expected,
                      const std::string& what);
 
-// Prints what the program and its LibTorch can use here, as one line of JSON.
+// Prints which devices and libraries the program and its LibTorch can use, as one line of JSON.
 void print_probe();
 
 }  // namespace paceline::gpu_check

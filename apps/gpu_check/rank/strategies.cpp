@@ -22,11 +22,11 @@ namespace {
 
 using Tensors = PipelineStage::Tensors;
 
-// The losses, and then the values after the steps.
+// Compares the values that a strategy has computed on the device and on the CPU.
 CheckOutcome compared(const std::vector<at::Tensor>& on_device, const std::vector<at::Tensor>& host,
                       const char* what) {
   const double difference = require_close(on_device, host, what);
-  return passed(fmt::format("as on the CPU, up to {:.1e}", difference),
+  return passed(fmt::format("same as on the CPU, up to {:.1e}", difference),
                 json_text(nlohmann::json{{"largest_difference", difference}}));
 }
 

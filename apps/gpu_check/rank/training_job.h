@@ -1,7 +1,7 @@
 #pragma once
 
-// A small training job that every strategy carries out: the same first values and the same batches
-// on every device, other batches on every rank.
+// A small training job for every strategy. Its initial values and its batches are the same on every
+// device; each rank has different batches.
 //
 // Thread safety: none.
 
@@ -34,7 +34,7 @@ struct TrainingJob {
   TrainingJob(const Ranks& ranks, c10::Device device) : TrainingJob(ranks, device, ranks.rank()) {}
 
   at::Tensor input(int step) const { return random({16, 32}, step, 0).to(device_); }
-  // The mean square from a target.
+  // The mean squared error with respect to a random target.
   at::Tensor loss_of(const at::Tensor& output, int step) const {
     return torch::mse_loss(output, random({16, 10}, step, 1).to(device_));
   }

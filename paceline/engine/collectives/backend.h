@@ -37,9 +37,9 @@ struct PointToPointCall {
   std::size_t count = 0;
   std::byte* data = nullptr;  // a send does not write to it
   std::uint32_t shape = 0;    // Call::shape
-  // Only in a send: the sizes travel with the message.
+  // Set only in a send: the sizes travel with the message.
   std::optional<std::vector<std::int64_t>> sizes = {};
-  // Only in a receive: provides type, count and data.
+  // Set only in a receive: provides type, count and data.
   std::shared_ptr<MessagePlace> place = {};
   std::shared_ptr<void> keep_alive;
   bool is_blocking = false;  // the caller waits for it at once

@@ -61,8 +61,8 @@ struct Call {
   int root = 0;  // a rank of the group, not of the world; so is peer
   int peer = 0;  // the other rank of a message; kAnySource for a receive from any rank
   std::uint32_t tag = 0;
-  // Only in a send: the sizes travel with the message. A message without sizes cannot be received
-  // into a MessagePlace.
+  // Set only in a send: the sizes travel with the message. A message without sizes cannot be
+  // received into a MessagePlace.
   std::optional<std::span<const std::int64_t>> sizes = {};
   std::shared_ptr<MessagePlace> place = {};  // in a receive: used instead of output
   // In all_gather_v, how much each rank gives; in reduce_scatter_v, how much each rank gets; in

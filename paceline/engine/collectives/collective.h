@@ -88,7 +88,7 @@ std::uint32_t layout_of(std::span<const std::size_t> counts);
 // dimension, as for raw buffers. Empty `strides` stand for a contiguous tensor.
 std::uint32_t shape_of(std::span<const std::int64_t> sizes,
                        std::span<const std::int64_t> strides = {});
-// The same for the tensors of a coalesced call, from their hashes.
+// As above, for the tensors of a coalesced call, from their hashes.
 std::uint32_t shape_of_all(std::span<const std::uint32_t> shapes);
 
 // The facts of a call that all ranks must agree on, in 32 bytes. Sequence numbers count a group's

@@ -19,7 +19,7 @@ namespace paceline {
 struct CollectiveOptions {
   // At least 1 ms; if empty, the group's timeout.
   std::optional<std::chrono::milliseconds> timeout = {};
-  // As in torch.distributed: the operation returns a Work at once, and the program must not touch
+  // As in torch.distributed, the operation returns a Work at once, and the program must not touch
   // its buffers until the Work has completed. Otherwise the operation has ended when the call
   // returns, and the returned pointer is null. send() and recv() take no async_op; isend() and
   // irecv() return a Work.

@@ -9,7 +9,7 @@
 
 namespace paceline {
 
-// An event; its last owner destroys it.
+// An event of a device's library, destroyed with its last owner.
 using DeviceEvent = std::shared_ptr<void>;
 
 // The place of a collective on a device's memory among the device's other work. Threads queue work

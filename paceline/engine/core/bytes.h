@@ -96,7 +96,7 @@ class ByteReader {
   // The inverse of put_string(). Throws Error(kCorrupt) when the length is above `limit`.
   std::string get_string(std::size_t limit) {
     const auto length = get<std::uint32_t>();
-    if (length > limit) throw Error(ErrorCode::kCorrupt, "a length in a message is over its limit");
+    if (length > limit) throw Error(ErrorCode::kCorrupt, "a length in a message exceeds its limit");
     return to_string(take(length));
   }
   // The number of elements that follow, each of at least `least_bytes`. Throws Error(kCorrupt) if

@@ -17,7 +17,8 @@ namespace paceline {
 // U+FFFD.
 std::string json_text(const nlohmann::json& value, int indent = -1);
 std::string json_text(const nlohmann::ordered_json& value, int indent = -1);
-// As json_text(), but throws Error(kInvalid) (`what is not UTF-8: …`) for bytes that are not UTF-8.
+// Like json_text(), but throws Error(kInvalid) (`what is not UTF-8: …`) for bytes that are not
+// UTF-8.
 std::string strict_json_text(const nlohmann::json& value, std::string_view what, int indent = -1);
 
 // Throws nlohmann::json::parse_error unless the text is one JSON value.

@@ -41,7 +41,7 @@ std::string format_ranges(std::span<const int> numbers, std::string_view separat
                           std::size_t least_joined);
 // Ranks as messages list them: "0-3, 7", and "0, 1" for two neighbours. `ranks` may have any order.
 std::string format_ranks(std::vector<int> ranks);
-// The same with the noun: "rank 3", "ranks 0-3, 7".
+// As above, with the noun: "rank 3", "ranks 0-3, 7".
 std::string ranks_text(const std::vector<int>& ranks);
 
 }  // namespace paceline

@@ -13,7 +13,7 @@ namespace paceline {
 
 // A timestamp for records, in nanoseconds of CLOCK_MONOTONIC. If the kernel keeps time by the
 // processor's time-stamp counter, this function reads that counter and scales it by the last two
-// readings of the kernel's clock, the later of which is at most a millisecond old. That costs half
+// readings of the kernel's clock; the later reading is at most a millisecond old. That costs half
 // as much as a reading of CLOCK_MONOTONIC; without such a counter the function reads that clock.
 //
 // Thread safety: any thread may call. The time never steps back within a thread; threads agree to

@@ -27,8 +27,8 @@ class HostedStore {
               int self);
   HostedStore(const HostedStore&) = delete;
   HostedStore& operator=(const HostedStore&) = delete;
-  // On the hosting rank it waits until all uses have ended or the other ranks are gone, at most 10
-  // s, and closes the store.
+  // On the hosting rank it waits until all uses have ended or the other ranks have ended, at most
+  // 10 s, and closes the store.
   ~HostedStore();
 
   int host() const { return host_; }

@@ -282,9 +282,8 @@ Secret read_descriptor(int fd) {
       is_open(fd),
       "the descriptor of PACELINE_SECRET_FD={} is closed: something between the launcher and this "
       "program closed it, as Python's subprocess does. Let it pass (subprocess: close_fds=False, "
-      "or "
-      "pass_fds=[int(os.environ['PACELINE_SECRET_FD'])]), or give the launcher a private file by "
-      "PACELINE_SECRET_FILE, which the ranks then read",
+      "or pass_fds=[int(os.environ['PACELINE_SECRET_FD'])]), or give the launcher a private file "
+      "by PACELINE_SECRET_FILE, which the ranks then read",
       fd);
   Secret secret = read_secret(fd, fmt::format("the descriptor of PACELINE_SECRET_FD={}", fd));
   const int flags = ::fcntl(fd, F_GETFD);
@@ -298,9 +297,10 @@ Secret read_private_file(const std::string& path) {
         std::strerror(errno));
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) throw system_error("stat " + path);
-  check(S_ISREG(status.st_mode) && status.st_uid == ::geteuid() && (status.st_mode & 077) == 0,
-        "PACELINE_SECRET_FILE={} must be a file of user {} that nobody else can read: chmod 600 {}",
-        path, ::geteuid(), path);
+  check(
+      S_ISREG(status.st_mode) && status.st_uid == ::geteuid() && (status.st_mode & 077) == 0,
+      "PACELINE_SECRET_FILE={} must be a file of user {} that no other user can read: chmod 600 {}",
+      path, ::geteuid(), path);
   return read_secret(file.get(), "PACELINE_SECRET_FILE=" + path);
 }
 

@@ -116,8 +116,7 @@ MeetingPoint from_environment(const LaunchEnvironment& who, const GetVariable& v
   }
   fail(ErrorCode::kInvalid,
        "MASTER_ADDR is not set: rank {} of {} ({}) does not know where the others are. Say where "
-       "rank "
-       "0 hosts the store: {}",
+       "rank 0 hosts the store: {}",
        who.rank, who.world_size, who.launcher, how_to_say_where(who));
 }
 
@@ -172,11 +171,10 @@ bool is_private_directory(const std::string& path) {
     if (errno == ENOENT) return false;
     throw system_error("stat " + path);
   }
-  check(
-      S_ISDIR(status.st_mode) && status.st_uid == ::geteuid() && (status.st_mode & 077) == 0,
-      "{} must be a directory of user {} that nobody else may enter (mode 0700): remove it or set "
-      "XDG_RUNTIME_DIR",
-      path, ::geteuid());
+  check(S_ISDIR(status.st_mode) && status.st_uid == ::geteuid() && (status.st_mode & 077) == 0,
+        "{} must be a directory of user {} that no other user may enter (mode 0700): remove it or "
+        "set XDG_RUNTIME_DIR",
+        path, ::geteuid());
   return true;
 }
 

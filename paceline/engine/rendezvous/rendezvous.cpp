@@ -115,7 +115,7 @@ struct Attendance {
   }
 
   // Called when the meeting has failed. Ranks that wait in rank 0's store must learn the reason,
-  // not only that the store is gone.
+  // not only that the store is no longer reachable.
   void let_others_hear() {
     store.reset();
     client.reset();

@@ -51,7 +51,7 @@ LaunchEnvironment who_am_i(const RendezvousOptions& options = {},
 //
 // All holders of the result share the ownership of its store. If rank 0's process hosts the store,
 // the last holder in that process keeps it open: it waits, at most 10 s, until every other rank has
-// released the store, has formed all its groups in it, or is gone.
+// released the store, has formed all its groups in it, or has ended.
 Rendezvous rendezvous(const RendezvousOptions& options = {},
                       const GetVariable& variable = process_environment());
 

@@ -14,7 +14,7 @@ namespace paceline::rpc {
 // Begins a call, and keeps the references in its request alive until the call has arrived.
 PendingPointer begin_call(Caller& caller, ReferenceTable& references, const CallTarget& target,
                           detail::RequestMaker request, Deadline deadline);
-// As begin_call(), for a one-way message. The sender never learns when the message arrives, so it
+// Like begin_call(), for a one-way message. The sender never learns when the message arrives, so it
 // keeps the holds of its references for one lease. Waits until the deadline for objects that are
 // being created.
 void tell_call(Caller& caller, ReferenceTable& references, const CallTarget& target,

@@ -21,7 +21,7 @@ using namespace std::chrono_literals;
 
 constexpr auto kConnectTimeout = 3s;
 
-// Thrown when the callee's process is gone.
+// Thrown when the callee's process has ended.
 class CalleeGone {};
 
 void authenticate(const Fd& socket, ClientHandshake& handshake, Deadline deadline) {
@@ -110,9 +110,9 @@ std::pair<Fd, std::unique_ptr<Cipher>> Caller::make_connection(const WorkerEntry
   while (error == EINPROGRESS) {
     error = wait_ready(attempt.socket().get(), POLLOUT, deadline) ? attempt.go_on() : ETIMEDOUT;
   }
-  // A worker listens until its process ends, also while it is frozen, and nobody else may take its
-  // name of a Unix socket. So a refusal is final. If the port now belongs to another program, the
-  // handshake fails.
+  // A worker listens until its process ends, also while it is frozen, and no other user may take
+  // its name of a Unix socket. So a refusal is final. If the port now belongs to another program,
+  // the handshake fails.
   if (error == ECONNREFUSED) {
     setup_->directory->change(callee, WorkerInfo::State::kLost);
     throw CalleeGone();

@@ -3,7 +3,7 @@
 // The directory of workers: an entry for each name in the job's store, and a list of changes that
 // every worker reads. No worker manages the list. Each worker enters and leaves by itself, and
 // watches only the next worker in the order of names. It records that worker as lost when its
-// process is gone, or when it has been silent for a lease.
+// process has ended, or when it has been silent for a lease.
 
 #include <chrono>
 #include <cstddef>

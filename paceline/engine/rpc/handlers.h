@@ -92,7 +92,8 @@ class Objects {
 
   // Adds an object of a class, whose constructor runs later. Returns false if the number is taken.
   bool create(ObjectNumber number, std::uint64_t class_number, SessionNumber holder);
-  // As create(), for an object that already exists. If this returns false, the object is untouched.
+  // Like create(), for an object that already exists. If this returns false, the object is
+  // untouched.
   bool keep(ObjectNumber number, std::uint64_t class_number, SessionNumber holder,
             std::shared_ptr<void>&& object);
 

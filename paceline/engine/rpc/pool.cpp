@@ -62,7 +62,7 @@ void watch(int epoll, int descriptor, std::uint64_t id) {
   }
 }
 
-// Without a limit it waits for ever.
+// Without a limit it waits forever.
 int wait_for_one(int epoll, epoll_event& event, std::optional<std::chrono::microseconds> limit) {
   if (!limit) return ::epoll_wait(epoll, &event, 1, -1);
   const timespec time{.tv_sec = 0, .tv_nsec = std::chrono::nanoseconds(*limit).count()};

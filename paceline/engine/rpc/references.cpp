@@ -248,7 +248,7 @@ std::shared_ptr<Caller> ReferenceTable::caller_of(const ReferenceHandle& referen
   };
   const std::string connected = caller->incarnation();
   if (!connected.empty() && connected != incarnation) {
-    refuse(Reason::kOwnerLost, "its worker is gone; another worker has the same name");
+    refuse(Reason::kOwnerLost, "its worker has ended; another worker has the same name");
   }
   const bool counts = caller->lease_counts();
   const bool is_owner_gone = caller->is_callee_gone();
@@ -256,7 +256,7 @@ std::shared_ptr<Caller> ReferenceTable::caller_of(const ReferenceHandle& referen
   Owner& owner = owners_[owner_name];
   settle_locked(owner, number);
   if (owner.generation != reference.generation || !counts) {
-    if (is_owner_gone) refuse(Reason::kOwnerLost, "the worker is gone");
+    if (is_owner_gone) refuse(Reason::kOwnerLost, "its worker has left or is lost");
     refuse(Reason::kExpired,
            "the reference has expired, because its worker did not hear from this worker in time");
   }

@@ -49,7 +49,7 @@ HandlePointer read_reference(MessageReader& in) {
   ObjectId id;
   FieldCodec<ObjectId>::read(in, id);
   if (id.number == 0) return nullptr;
-  if (in.table() == nullptr) in.refuse("a reference means nothing outside a worker");
+  if (in.table() == nullptr) in.refuse("a reference can only be used inside a worker");
   auto handle = in.table()->receive(id);
   in.received(handle);
   return handle;

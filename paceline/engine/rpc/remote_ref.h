@@ -207,7 +207,7 @@ class RemoteRef {
     return begin<typename detail::MethodTypes<decltype(Function)>::Reply>(
         detail::object_target<T, Function>(), std::move(request), options);
   }
-  // As call(), for a method that keeps a `Kept` object for this worker (keep_object()); sets the
+  // Like call(), for a method that keeps a `Kept` object for this worker (keep_object()); sets the
   // request's number `kept`. The reference can be used once the call has succeeded.
   template <auto Function, class Kept>
   auto call_and_keep(typename detail::MethodTypes<decltype(Function)>::Request request,
@@ -262,8 +262,8 @@ struct FieldCodec<RemoteRef<T>> {
 
 }  // namespace detail
 
-// Makes an object that another worker creates, instead of the constructor of its class: it can give
-// the object what only this worker has.
+// A function that makes an object for another worker, instead of the constructor of the object's
+// class. It can give the object resources that only this worker has.
 template <RemoteClass T>
 using MakeObject =
     std::function<std::shared_ptr<T>(const typename detail::ArgumentsOf<T>::Type&, Context&)>;

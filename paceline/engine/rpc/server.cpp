@@ -311,9 +311,10 @@ void Server::request(const GuestPointer& guest, const Frame& frame, Payload payl
     }
   }
   if (!method) {
-    return call->answer(ReplyStatus::kNoMethod,
-                        std::make_shared<OutgoingBytes>(call->method_ ? "the object already exists"
-                                                                      : "it has no handler there"));
+    return call->answer(
+        ReplyStatus::kNoMethod,
+        std::make_shared<OutgoingBytes>(call->method_ ? "the object already exists"
+                                                      : "that worker has no handler for it"));
   }
   dispatch(call);
 }

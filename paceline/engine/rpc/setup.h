@@ -128,7 +128,7 @@ inline constexpr CipherKind kCallCipher = CipherKind::kChaCha20Poly1305;
 // A connection to another host counts as broken after this silence.
 inline constexpr std::chrono::seconds kSilence(5);
 // Keeps the kernel's backlog of unsent bytes on a TCP connection small, so that urgent frames need
-// not wait for it, and makes the kernel notice a host that is gone.
+// not wait for it, and makes the kernel notice a host that has vanished.
 void prepare_tcp(const Fd& socket);
 
 }  // namespace paceline::rpc

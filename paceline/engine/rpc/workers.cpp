@@ -224,8 +224,8 @@ struct Workers::Impl : std::enable_shared_from_this<Impl> {
   void leave() {
     if (!owner.is_this() || !is_present.exchange(false)) return;
     const auto until = Deadline::after(leave_timeout);
-    // The store may be slow, so a thread of the pool informs it, and this thread waits for that no
-    // longer than for everything else.
+    // The store may be slow, so a thread of the pool informs it. This thread waits for that thread
+    // at most until the deadline of leave().
     const auto said = std::make_shared<std::promise<void>>();
     pool->run([self = shared_from_this(), said] {
       const Pool::Blocked blocked;

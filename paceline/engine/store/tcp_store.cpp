@@ -20,8 +20,8 @@ using namespace std::chrono_literals;
 
 constexpr std::size_t kKeptConnections = 4;
 constexpr auto kHandshakeTimeout = 10s;
-// A server that was reached before and refuses connections for this long is gone; a shorter refusal
-// may be a full backlog.
+// A server that was reached before and refuses connections for this long has ended; a shorter
+// refusal may be a full backlog.
 constexpr auto kRefusedFor = 500ms;
 // The server answers a wait only at its deadline, so the client waits this much longer for the
 // answer.

@@ -4,7 +4,7 @@
 // with the number of concurrent calls. So a get that waits does not delay other calls, and every
 // waiting call notices at once when the server dies.
 //
-// A lost server stays lost, because its contents are gone: every later call throws the same
+// A lost server stays lost, because its contents are lost: every later call throws the same
 // Error(kPeerLost).
 //
 // Thread safety: as Store.

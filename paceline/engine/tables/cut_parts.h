@@ -17,9 +17,9 @@ using TakesId = std::function<bool(Id)>;
 
 // The ids that `takes` accepts, and all sessions.
 TableCut select(const TableCut& cut, const TakesId& takes);
-// One cut with the ids of all parts. Of a session that is in several parts, the record of its last
-// push remains. Requires: no id is in two parts. Throws Error(kInvalid) if they are not parts of
-// one table.
+// Joins parts into one cut with all their ids. If several parts have a record of the same session,
+// the record of its last push is kept. Requires: no id is in two parts. Throws Error(kInvalid) if
+// the parts are not of one table.
 TableCut merge(std::span<const TableCut> parts);
 
 }  // namespace paceline::tables

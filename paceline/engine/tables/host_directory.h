@@ -21,8 +21,8 @@ class HostDirectory {
   // The entry of a table of the host of this process.
   HostDirectory(std::shared_ptr<Store> store, std::string table);
 
-  // Returns the memory of the table; makes it if there is none, or if nobody has it any more. Adds
-  // this process to those that hold it.
+  // Returns the memory of the table; makes it if there is none, or if no worker has it open any
+  // more. Adds this process to those that hold it.
   MemoryPointer find_or_make(const Settings& settings, Deadline deadline) const;
 
   // SharedRowsOptions::next_memory.

@@ -33,7 +33,7 @@ class RowBatch {
   void for_places(std::size_t i, Visit visit) const {
     for (std::uint32_t place = first_[i]; place != kNone; place = next_[place]) visit(place);
   }
-  // Tells this batch from others with other ids.
+  // A hash of the ids: tells batches with different ids apart.
   std::uint64_t digest() const { return digest_; }
 
  private:

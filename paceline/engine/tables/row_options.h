@@ -35,7 +35,7 @@ class Consistency {
  public:
   // A pull at clock c holds all pushes up to clock c - 1 and none of clock c: a tick waits for all
   // workers, and then each row that any of them pushed takes one step with the sum of their
-  // gradients. It is added over the workers, in the order of their names, as an all-reduce adds.
+  // gradients. The gradients are added in the order of the workers' names, as in an all-reduce.
   static Consistency synchronous() { return {Kind::kSynchronous, 0}; }
   // A pull at clock c holds the worker's own pushes and all pushes of all present workers up to
   // clock c - s - 1.

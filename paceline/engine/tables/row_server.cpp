@@ -20,7 +20,7 @@ namespace {
 constexpr std::string_view kAt = " at ";  // "trainer0 at server1": a worker in a table's memory
 
 std::string backup_key(const std::string& server) { return "tables/backups/" + server; }
-// Lists the servers of which a worker is the backup, a line for each start of one.
+// The key of a list of the servers whose backup a worker is: one line for each start of a server.
 std::string wards_key(const std::string& backup) { return "tables/wards/" + backup; }
 
 // The memory of a server's part of a table. Other servers of the host find it under this name.
@@ -82,7 +82,7 @@ class RowServer::Shelf {
     return reply;
   }
 
-  // After a restart: keeps open again what the servers have of which this one is the backup.
+  // Called after a restart: opens again the tables of the servers whose backup this server is.
   void hold_again(rpc::Workers& workers) {
     const std::string key = wards_key(workers.name());
     if (!workers.store()->check({key})) return;

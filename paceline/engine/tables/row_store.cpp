@@ -21,7 +21,7 @@ bool is_expired(const TableMemory& memory, std::uint64_t used) {
   return limit != 0 && static_cast<std::int64_t>(now - used) > static_cast<std::int64_t>(limit);
 }
 
-// The entry of an id, or 0, and the word that refers to it.
+// The number of an id's entry, or 0, and the word that refers to the entry.
 struct Found {
   std::uint32_t number = 0;
   Word* before = nullptr;
@@ -287,8 +287,7 @@ void restore_row(const TableAccess& access, Id id, std::uint32_t sightings, std:
                  const float* row) {
   const TableMemory& memory = *access.memory;
   const LockGuard guard(access, memory.slot(slot_of(id)).lock);
-  check(find(memory, id).number == 0, "load: table '{}': row {} is there already", access.table,
-        id);
+  check(find(memory, id).number == 0, "load: table '{}': row {} already exists", access.table, id);
   Transaction transaction(access);
   Allocation allocation(access, transaction);
   const std::uint32_t data = row == nullptr ? 0 : allocation.new_data();

@@ -92,7 +92,7 @@ class Rows {
   // that it needs have been copied; pulls do not wait. Pushes that a synchronous table has staged
   // are not in it. On servers, each has a moment of its own.
   virtual TableCut cut() = 0;
-  // As cut(), for reading: the rows as they were at that moment, whatever is pushed later.
+  // Like cut(), for reading: the rows as they were at that moment, whatever is pushed later.
   TableSnapshot snapshot() { return TableSnapshot(cut()); }
   // Fills an empty table with a cut. Throws Error(kInvalid) if the table is not empty or does not
   // fit, Error(kSystem) if it is too small; no row has changed then.

@@ -2,7 +2,7 @@
 
 // A table as one worker of another host has it open: an object of a server, which that worker holds
 // by a lease. If the worker dies, or is frozen for longer than the lease, the object goes, and with
-// it the worker's place in the table: nobody waits for its clock any more.
+// it the worker's place in the table: no other worker waits for its clock any more.
 //
 // Thread safety: the calls of a worker come one at a time.
 

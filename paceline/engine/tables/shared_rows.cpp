@@ -50,7 +50,7 @@ SharedRows::~SharedRows() {
   try {
     SharedRows::leave();
   } catch (...) {
-    // The others find out that the worker is gone, at the latest when its process ends.
+    // The other workers notice that this worker has left, at the latest when its process ends.
   }
 }
 

@@ -1,9 +1,9 @@
 #pragma once
 
-// Which server has the rows of which slots. The map is a list of servers and an epoch: server i of
-// n has the slots from 1,024 i / n up to 1,024 (i + 1) / n. The job's store has the newest map; its
-// epoch grows when a job opens its tables with other servers. A server refuses a request that
-// carries another epoch than its own, or an id whose slot it does not have.
+// Assigns slots to servers. The map is a list of servers and an epoch: server i of n has the slots
+// from 1,024 i / n up to 1,024 (i + 1) / n. The job's store has the newest map; its epoch grows
+// when a job opens its tables with other servers. A server refuses a request that carries another
+// epoch than its own, or an id whose slot it does not have.
 //
 // Thread safety: values; const methods.
 

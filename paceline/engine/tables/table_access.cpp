@@ -17,7 +17,7 @@ constexpr int kSpins = 100;
 constexpr std::chrono::nanoseconds kSleep = 2ms;
 constexpr int kSleepsBeforeCheck = 5;  // the check of an owner reads files of /proc
 
-// Sleeps while the lock has its present owner, and now and then checks that owner.
+// Sleeps while the lock has the same owner, and checks from time to time whether the owner lives.
 class OwnerWait {
  public:
   OwnerWait(const TableAccess& access, Word& lock)

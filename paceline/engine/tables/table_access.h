@@ -6,12 +6,12 @@
 // word. A worker may die or freeze while it owns a lock, so a worker that waits checks the owner
 // from time to time:
 //
-//  1. The owner's process is gone: its unfinished change is completed or dropped (transaction.h),
+//  1. The owner's process has ended: its unfinished change is completed or dropped (transaction.h),
 //     its locks are opened, and its place is free again.
 //  2. The owner is frozen, and the calls between workers have given it up: it is *revoked*, so that
 //     it cannot change anything any more, and its locks are opened.
-//  3. As 2, but the owner was frozen in the middle of writing a row. It will go on writing when it
-//     thaws, and nothing can stop it. So the table moves to new memory (take_over.h).
+//  3. As 2, but the owner was frozen in the middle of writing a row. It will continue writing when
+//     it thaws, and nothing can stop it. So the table moves to new memory (take_over.h).
 //
 // A thread holds at most one lock of a slot, and after it the allocator's.
 //

@@ -7,8 +7,9 @@
 //
 // An id belongs to one of 1,024 slots, each with a lock and an equal share of the buckets. A bucket
 // is the head of a chain of entries; an entry refers to the data of its row, which are the row's
-// elements and the state of the optimizer. Entries and data are numbered from 1, and 0 is none.
-// Their pages are allocated as rows appear, the others' when the table is made.
+// elements and the state of the optimizer. Entries and data are numbered from 1; 0 stands for none.
+// The pages of entries and data are allocated as rows appear, all other pages when the table is
+// made.
 
 #include <array>
 #include <atomic>

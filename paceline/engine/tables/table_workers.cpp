@@ -62,14 +62,15 @@ void end_session(const TableMemory& memory, const WorkerSlot& slot) {
   session.owner = 0;
 }
 
-// Takes a free slot, or that of a worker that was evicted and whose process is gone by now.
+// Takes a free slot, or the slot of an evicted worker whose process has ended.
 std::uint32_t claim_slot(const TableAccess& access, const std::string& name) {
   const TableMemory& memory = *access.memory;
   for (std::uint32_t i = 0; i < kMaxWorkers; ++i) {
     WorkerSlot& slot = memory.worker(i);
     std::uint64_t claim = slot.claim.load();
     const auto phase = phase_of(slot);
-    // Its stage is still being applied, or would be if the worker that does it died.
+    // Skips a worker whose stage is still being applied, or would be if the applying worker had not
+    // died.
     if (access.header().apply_clock > access.header().applied &&
         access.header().apply_workers >> i & 1)
       continue;
@@ -196,7 +197,7 @@ void join_table(TableAccess& access, const std::string& name, const SessionWish&
   slot.descriptor = static_cast<std::uint32_t>(memory.descriptor());
   slot.staged_rows = 0;
   slot.staged_clock = 0;
-  slot.clock = 0;  // until it is known, nobody may run ahead
+  slot.clock = 0;  // until it is known, no worker may run ahead
   reset(slot.counts);
   try {
     if (session.known) end_former_worker(access, *session.known);

@@ -1,8 +1,8 @@
 #pragma once
 
-// The workers of a host that have a table open: how they come and go, and what is done about those
-// that die or freeze. Each has a slot in the table's memory, with its process, its clock and its
-// session.
+// The workers of a host that have a table open: how they join and leave, and how the other workers
+// handle a worker that dies or freezes. Each worker has a slot in the table's memory, with its
+// process, its clock and its session.
 
 #include <cstdint>
 #include <optional>
@@ -14,7 +14,7 @@ namespace paceline::tables {
 
 enum class WorkerState {
   kPresent,
-  kDead,      // its process is gone
+  kDead,      // its process has ended
   kFrozen,    // its process lives, but the calls between workers have given it up
   kReplaced,  // it was evicted before
 };

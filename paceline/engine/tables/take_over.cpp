@@ -31,14 +31,14 @@ void wait_until_open(const TableAccess& access, Word& lock) {
     if (token == access.token || !is_alive(access, token)) return;
     if (vigil.sees_passed(deadline)) {
       fail(ErrorCode::kTimeout, {.operation = access.operation},
-           "worker {}: {}: table '{}': worker {} does not end its change of a row",
+           "worker {}: {}: table '{}': worker {} has not finished its change of a row",
            access.self_name(), access.operation, access.table, name_of(*access.memory, token));
     }
     futex_wait(lock, seen, 1ms);
   }
 }
 
-// Copies what is in use. The pages of the copy are allocated first.
+// Copies the used parts of the memory. The pages of the copy are allocated first.
 void copy(const TableMemory& from, const TableMemory& to) {
   const TableLayout& layout = from.layout();
   const TableHeader& header = from.header();

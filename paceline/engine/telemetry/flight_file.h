@@ -172,7 +172,7 @@ struct Flight {
   std::vector<FlightGroup> groups;  // by number
   std::vector<FlightOperation> operations;  // by id
 
-  // Not in the file: the reader adds these.
+  // These fields are not in the file; the reader adds them.
   FlightProcess process = FlightProcess::kUnknown;
   std::optional<int> exit_code;  // nullopt: unknown, or the process was killed
   std::uint64_t now = 0;         // the monotonic clock of the rank's machine; 0: unknown

@@ -49,10 +49,10 @@ class Cipher {
   // bytes were sent, or -1 with errno. After EAGAIN the caller must pass the same bytes again, and
   // may append more; EINVAL if it passes fewer.
   ssize_t send(int socket, std::span<const std::byte> head, std::span<const std::byte> payload);
-  // As recv(), without waiting. Returns -1 with EBADMSG if a record is not the one that the other
+  // Like recv(), without waiting. Returns -1 with EBADMSG if a record is not the one that the other
   // end sent.
   ssize_t receive(int socket, std::span<std::byte> into);
-  // As receive(), but leaves the bytes in place.
+  // Like receive(), but leaves the bytes in place.
   ssize_t peek(int socket, std::span<std::byte> into);
 
  private:

@@ -280,7 +280,7 @@ bool Exchange::read_payload(int peer, Lane& lane, bool& moved) {
   return true;
 }
 
-// As read_payload(), for the part that is sent over one stream. After a short read, the remaining
+// Like read_payload(), for the part that is sent over one stream. After a short read, the remaining
 // bytes are read only once more of them have arrived.
 bool Exchange::read_share(int peer, Lane& lane, std::size_t stream, bool& moved) {
   const auto into = lane.receives.front();

@@ -137,7 +137,7 @@ class Exchange {
   void reset_lanes();
   bool pump_sends(int peer);
   bool pump_stream(int peer, Lane& lane, std::size_t stream);
-  // Advances the stream to the next message of which the stream has a share to send, and returns
+  // Advances the stream to the next message that has a share for this stream to send, and returns
   // that message.
   const Outgoing* message_of(Lane& lane, std::size_t stream) const;
   void drop_sent(Lane& lane);

@@ -81,7 +81,7 @@ class Room {
   Room& operator=(const Room&) = delete;
 
   void enter(int rank);
-  // Marks `rank` as gone: its peers can still receive what it has sent.
+  // Marks `rank` as having left; its peers can still receive the bytes that it has sent.
   void leave(int rank);
   bool has_entered(int rank) const { return member(rank).has_entered.load(); }
   bool has_left(int rank) const { return member(rank).has_left.load(); }

@@ -88,7 +88,8 @@ constexpr std::size_t kRoomForAnswers = 1024;
 // How long sending a control message may take; it fits into any channel's buffer.
 constexpr std::chrono::seconds kLongestWords{1};
 constexpr std::chrono::milliseconds kControlSlice{10};
-// The most bytes that wait to be sent to one peer: many times what a rank sends before it gives up.
+// The most bytes that may wait to be sent to one peer: many times the bytes that a rank sends
+// before it gives up.
 constexpr std::size_t kMostUnsent = 64 << 10;
 
 }  // namespace
@@ -263,7 +264,7 @@ void Mesh::throw_if_own(int error, int peer, const char* what) const {
 // Sends a control message. If a peer does not read it in time, the unsent bytes are kept and sent
 // before the next message: a message that was begun must be finished, or the peer cannot parse the
 // bytes that follow, and an encrypted channel insists on the same bytes. Errors are ignored,
-// because they mean that the peer is gone.
+// because they mean that the peer has ended.
 void Mesh::say_to(int peer, std::string_view words, Deadline deadline) {
   std::string& unsent = unsent_[static_cast<std::size_t>(peer)];
   if (unsent.size() + words.size() > kMostUnsent) return;

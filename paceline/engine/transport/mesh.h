@@ -89,8 +89,8 @@ class Mesh {
   // How many TCP connections carry the data of two ranks that have no better transport; the same
   // for all pairs.
   int tcp_streams() const { return peer(rank_).tcp_streams; }
-  // As Wire::receive(), but throws Error(kCorrupt) if the bytes are not those that `peer` sent, and
-  // the errors of throw_if_own().
+  // Like Wire::receive(), but throws Error(kCorrupt) if the bytes are not those that `peer` sent,
+  // and the errors of throw_if_own().
   ssize_t receive(int peer, Channel channel, std::span<std::byte> into) const;
   // Throws Error(kSystem) if `error`, an errno, means that this rank's own call was at fault, for
   // example a bad address. In that case `peer` is not lost.
@@ -182,7 +182,7 @@ class Mesh {
   bool foretold_ = false;
   std::vector<int> left_;  // peers that said goodbye
   Inquiry inquiry_;
-  // By peer: control messages to be sent; their first bytes may already have been sent.
+  // The control messages to be sent to each peer; their first bytes may already have been sent.
   std::vector<std::string> unsent_;
 };
 

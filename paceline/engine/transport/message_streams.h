@@ -72,7 +72,7 @@ namespace paceline {
 // The object lies in zeroed memory that both processes map, one for each direction of a pair. The
 // sender offers one payload at a time. If the payload cannot be read (device memory, memfd_secret,
 // a process that has withdrawn its permission or has ended), the reader refuses it, and the sender
-// has to send it through the ring, where the reader notices if the sender is gone.
+// has to send it through the ring, where the reader notices if the sender has ended.
 class DirectRead {
  public:
   // ---- called by the sender
@@ -138,7 +138,7 @@ class MessageStreams {
   bool has_ring(int peer) const { return lane(peer).in != nullptr; }
   bool has_room(int peer, std::size_t bytes);
   bool has_come(int peer, std::size_t bytes);
-  // As the functions of Wire.
+  // Like the functions of Wire.
   ssize_t send(int peer, std::span<const std::byte> head, std::span<const std::byte> rest);
   // Error(kCorrupt) if the bytes are not those that `peer` sent.
   ssize_t receive(int peer, std::span<std::byte> into);
@@ -166,7 +166,7 @@ class MessageStreams {
   // returns true, the caller must call sleep() and then awake(); if false, something is ready
   // already.
   bool prepare_to_sleep(std::span<Interest> interests);
-  // As Wire::wait_or_wake().
+  // Like Wire::wait_or_wake().
   void sleep(std::span<Interest> interests, std::optional<std::chrono::milliseconds> limit);
   void awake(std::span<const Interest> interests);
   void wake() { mesh_.wire().wake(); }

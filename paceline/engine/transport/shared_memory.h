@@ -28,7 +28,7 @@ class Pages {
     kPresent,     // now, so that a lack of memory is an error here
     kOwnPresent,  // shared blocks: each rank's own block now, mappings of the others' on first
                   // touch
-    kOnTouch,     // on first touch, for large areas of which only a part may be used
+    kOnTouch,     // on first touch, for large areas that may be used only in part
   };
 
   // NOLINTNEXTLINE(google-explicit-constructor): most callers pass just this value.

@@ -55,15 +55,15 @@ class Wire {
   // pass the same bytes, at the same addresses, again.
   virtual ssize_t send(int peer, Channel channel, std::span<const std::byte> head,
                        std::span<const std::byte> rest) = 0;
-  // As recv(), without waiting; returns 0 if the peer has ended. -1 with EBADMSG if the bytes are
+  // Like recv(), without waiting; returns 0 if the peer has ended. -1 with EBADMSG if the bytes are
   // not those that the peer sent.
   virtual ssize_t receive(int peer, Channel channel, std::span<std::byte> into) = 0;
-  // As receive(), but leaves the bytes in place.
+  // Like receive(), but leaves the bytes in place.
   virtual ssize_t peek(int peer, Channel channel, std::span<std::byte> into) = 0;
 
   // Waits until one of `interests` is ready, for at most `limit`; may return earlier.
   virtual void wait(std::span<Interest> interests, std::chrono::milliseconds limit) = 0;
-  // As wait(), but wake() ends the wait of the one thread that calls this function: its current
+  // Like wait(), but wake() ends the wait of the one thread that calls this function: its current
   // wait or, if it is not waiting, its next one. Without `limit` it waits for as long as it takes.
   virtual void wait_or_wake(std::span<Interest> interests,
                             std::optional<std::chrono::milliseconds> limit) = 0;
@@ -81,7 +81,7 @@ class Wire {
 // ETIMEDOUT at the deadline.
 std::size_t send_until(Wire& wire, int peer, Channel channel, std::span<const std::byte> bytes,
                        Deadline deadline);
-// As send_until(), but returns whether all bytes were sent. After false, nothing else may be sent
+// Like send_until(), but returns whether all bytes were sent. After false, nothing else may be sent
 // on this channel.
 bool send_whole(Wire& wire, int peer, Channel channel, std::span<const std::byte> bytes,
                 Deadline deadline);

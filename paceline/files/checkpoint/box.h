@@ -41,7 +41,7 @@ std::vector<Box> without(const Box& box, const Box& taken);
 // dimension.
 std::vector<Box> boxes_of_run(const std::vector<std::int64_t>& shape, std::int64_t first,
                               std::int64_t count);
-// The same for a tensor whose memory has the order that `strides` describe. Requires: the memory
+// As above, for a tensor whose memory has the order that `strides` describe. Requires: the memory
 // has no gaps and no overlaps.
 std::vector<Box> boxes_of_run(const std::vector<std::int64_t>& shape,
                               std::span<const std::int64_t> strides, std::int64_t first,

@@ -113,7 +113,7 @@ BoxFile::BoxFile(FileSystem& files, const std::string& path, const ManifestFile&
     const std::uint64_t chunks = (size - kTrailerBytes + kOfChunk - 1) / kOfChunk;
     std::vector<std::byte> tail(chunks * sizeof(std::uint32_t) + kTrailerBytes);
     if (tail.size() > size)
-      fail(ErrorCode::kCorrupt, "{}: {} bytes are no size of a file of boxes", path_, size);
+      fail(ErrorCode::kCorrupt, "{}: a file of boxes cannot have {} bytes", path_, size);
     data_bytes_ = size - tail.size();
     read_at(data_bytes_, tail);
     const auto trailer = std::span(tail).last(kTrailerBytes);
@@ -160,7 +160,7 @@ void BoxFile::read_chunks(std::uint64_t first, std::span<std::byte> bytes) {
   const std::uint64_t begin = first * kChunkBytes;
   check(begin + bytes.size() <= data_bytes_ &&
             (bytes.size() % kChunkBytes == 0 || begin + bytes.size() == data_bytes_),
-        "{}: bytes {} to {} are no chunks of it", path_, begin, begin + bytes.size());
+        "{}: bytes {} to {} are not whole chunks of the file", path_, begin, begin + bytes.size());
   read_at(begin, bytes);
   const std::size_t whole = bytes.size() / kChunkBytes;
   std::vector<std::uint32_t> found(whole);

@@ -235,8 +235,8 @@ Manifest from_json(const json& value, const std::string& where) {
   return manifest;
 }
 
-// The digest is checked before any field is used. So a text that is refused after that was sealed
-// by another program.
+// The digest is checked before any field is used. So if a manifest is refused after this check,
+// another program wrote its seal.
 void check_seal(json value, std::string_view text, const std::string& where) {
   const auto found = value.find(kDigestKey);
   if (found == value.end() || !found->is_string()) {

@@ -155,8 +155,8 @@ bool WriterClaim::take_next(Deadline deadline) {
   return true;
 }
 
-// Also returns false when the folder is gone. Only the owner of a workspace has the rights to take
-// it over, so a workspace of another user is an error.
+// Also returns false when the folder no longer exists. Only the owner of a workspace has the rights
+// to take it over, so a workspace of another user is an error.
 bool WriterClaim::is_workspace(const std::string& folder) const {
   struct stat status {};
   if (::lstat(folder.c_str(), &status) != 0) return false;

@@ -25,8 +25,8 @@ struct AxisPlan {
   int size() const { return static_cast<int>(begins.size()); }
 };
 
-// Plans to resize the part [from, to) of an input of `input_size` pixels to `output_size` pixels,
-// of which only those in [first, first + count) are computed. Requires: 0 <= from < to <=
+// Plans to resize the part [from, to) of an input of `input_size` pixels to `output_size` pixels.
+// Only the pixels in [first, first + count) of the output are computed. Requires: 0 <= from < to <=
 // input_size.
 AxisPlan plan_axis(int input_size, double from, double to, int output_size, int first, int count);
 

@@ -9,8 +9,8 @@
 //   ...
 //   rows->restore(checkpoints.load(checkpoints.steps().back(), "item"));
 //
-// Each table is stored as tensors, so `paceline checkpoint show` lists them, and files are checked as those
-// of every checkpoint (docs/checkpoints.md).
+// Each table is stored as tensors, so `paceline checkpoint show` lists them, and its files are
+// verified like those of every checkpoint (docs/checkpoints.md).
 //
 // Thread safety: none; load(), steps(), tables() and texts() do not change the object.
 

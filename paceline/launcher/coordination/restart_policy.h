@@ -49,7 +49,7 @@ class RestartPolicy {
   static constexpr int kCrashLoop = 3;
   static constexpr std::chrono::seconds kLongLife{10};
 
-  // Continues with a budget, of which a part may have been used up before `now`.
+  // Continues with a budget that may have been partly used up before `now`.
   explicit RestartPolicy(RestartBudget budget, Moment now = Moment())
       : budget_(std::move(budget)), as_of_(now) {}
 

@@ -75,7 +75,7 @@ std::string words_for(const CallWait& wait) {
       return fmt::format("the process of {} is stopped{}", wait.callee,
                          wait.state_seconds > 0 ? ", and had the call" : "");
     case CalleeState::kGone:
-      return fmt::format("the process of {} is gone", wait.callee);
+      return fmt::format("the process of {} has ended", wait.callee);
     case CalleeState::kUnknown:
       break;
   }

@@ -133,7 +133,7 @@ class HostsAgent {
   int num_left() const;
   static std::string named(const HostState& host) { return "host " + host.link->route().name; }
 
-  // At the start.
+  // Called at the start of the job.
   void connect(std::size_t index);
   void on_hello(std::size_t index, const std::string& version);
   void begin_if_ready();
@@ -177,13 +177,14 @@ class HostsAgent {
   std::optional<std::uint16_t> port_;  // where the agents meet on host 0, once it has reported that
   Deadline start_by_;
   Deadline alive_at_ = Deadline::after(kAliveInterval);
-  bool abandoned_ = false;             // the supervisor has ended
-  int stop_signal_ = 0;                // the first signal that asked the job to end; 0: none
-  std::optional<int> over_;            // the exit code of the job, once the agents have reported it
-  std::optional<Deadline> finish_by_;  // by when all hosts must have ended; set with over_
-  std::optional<std::size_t> leader_;  // the host whose agent leads the job
-  Endpoint meeting_;                   // where that agent leads the job
-  std::optional<std::size_t> culprit_;  // the host because of which the job cannot continue
+  bool abandoned_ = false;   // the supervisor has ended
+  int stop_signal_ = 0;      // the first signal that asked the job to end; 0: none
+  std::optional<int> over_;  // the exit code of the job, once the agents have reported it
+  std::optional<Deadline>
+      finish_by_;  // the time by which all hosts must have ended; set with over_
+  std::optional<std::size_t> leader_;   // the host whose agent leads the job
+  Endpoint meeting_;                    // where that agent leads the job
+  std::optional<std::size_t> culprit_;  // the host whose loss or failure ends the job
   int culprit_code_ = 0;
   Ending ending_ = Ending::kNot;
   bool at_rest_ = false;             // the user has stopped the ranks, including those to come

@@ -224,7 +224,8 @@ std::unique_ptr<JobControl> CoordinatorSearch::lead_next_generation() {
     if (!is_own(candidate) && is_numeric(candidate.host)) mine.stand_ins.push_back(candidate);
   }
   mine.terms.restarts = last_->restarts();
-  // Then no lost node is replaced, and the remaining nodes join as soon as no rank runs on them.
+  // Without restarts left, no lost node is replaced, and the remaining nodes join as soon as no
+  // rank runs on them.
   if (mine.terms.restarts.is_used_up()) {
     mine.join_timeout = std::min(mine.join_timeout, mine.stop_timeout);
   }

@@ -27,9 +27,8 @@ struct TimelineOrigin {
   ClockShift own;
 };
 
-// By how much each timeline must be shifted, in addition to its `own` shift, to the clock of the
-// host where the job's first rank 0 ran. `hosts`: the shift from each host's clock to the
-// launcher's clock.
+// The shift of each timeline, in addition to its `own` shift, to the clock of the host where the
+// job's first rank 0 ran. `hosts`: the shift from each host's clock to the launcher's clock.
 //
 // The ranks of one generation have usually measured their clocks against the clock of rank 0's host
 // already, over a shorter path than the launcher's. That measurement is used unless the launcher's

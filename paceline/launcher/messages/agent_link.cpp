@@ -104,8 +104,8 @@ std::vector<std::string> AgentLink::read() {
 
 void AgentLink::compare_clocks() { send(fmt::format("?{}", clock_reading().count())); }
 
-// Returns false for any other message. Requires: last_heard_ is the moment at which `message` was
-// read.
+// Handles a message about clocks: "?" asks for this clock's reading, "!" answers. Returns false for
+// any other message. Requires: last_heard_ is the moment at which `message` was read.
 bool AgentLink::take_clock(const std::string& message) {
   if (message.front() != '?' && message.front() != '!') return false;
   std::istringstream text(message.substr(1));

@@ -44,7 +44,7 @@ class ClockComparison {
   std::chrono::nanoseconds offset() const { return best().offset; }
   // ... the largest possible error of that difference when it was measured, ...
   std::chrono::nanoseconds error() const { return best().error; }
-  // ... and the least that the clocks have drifted apart since the first exchange.
+  // ... and the least amount by which the clocks have drifted apart since the first exchange.
   std::chrono::nanoseconds drift() const;
   // The longest round trip among the newest exchanges.
   std::chrono::nanoseconds longest_round_trip() const;

@@ -2,7 +2,7 @@
 
 // How the agents of a job watch each other: each gives a sign of life in every interval, and counts
 // as lost after a silence of longest_silence(). Silence measures the time without a sign of life.
-// All durations are of one host's clock; clocks are never compared.
+// Each host measures durations with its own clock; clocks are never compared.
 
 #include <algorithm>
 #include <chrono>

@@ -24,12 +24,12 @@ enum class FrameKind : char {
   kHello = 'H',  // both directions: the version of Paceline; always the first frame
   kAlive = 'A',  // both directions, every few seconds: a sign of life
   kClock = 'K',  // a ClockExchange; to the host: the question; from it: the answer
-  // To the host.
+  // Messages to the host.
   kJob = 'J',     // a RemoteJob
   kSignal = 'S',  // one byte: a signal for the ranks
   kInput = 'I',   // bytes for rank 0's stdin
   kInputEnd = 'E',
-  // From the host.
+  // Messages from the host.
   kPort = 'P',        // u16: the port on host 0 at which the agents meet
   kOut = '1',         // bytes for stdout: whole lines, or whatever rank 0 wrote
   kErr = '2',         // bytes for stderr

@@ -70,8 +70,8 @@ class Consoles {
   void tell_over(int exit_code);
   // Sends it the timeline of one rank, packed.
   void tell_timeline(const std::string& packed);
-  // Which console could not be written, and why, for example because of a full disk. Empty while no
-  // output is lost; a reader that has closed its end does not count.
+  // Names the console that could not be written, and why, for example because of a full disk. Empty
+  // while no output is lost; a reader that has closed its end does not count.
   std::string lost() const;
   bool empty() const { return out_.console.empty() && err_.console.empty(); }
   // Call this once per turn of the loop: watches exactly the consoles that have output waiting.

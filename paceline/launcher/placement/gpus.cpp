@@ -18,7 +18,7 @@ std::string first_line(const fs::path& path) {
   return line;
 }
 
-// Class 0x03: display controllers, among them those without a display (0x0302).
+// PCI class 0x03 is display controllers; GPUs without a display output have 0x0302.
 bool is_gpu(const fs::path& device) {
   return first_line(device / "vendor") == "0x10de" &&
          first_line(device / "class").starts_with("0x03");
@@ -45,7 +45,7 @@ std::vector<Gpu> find_gpus(const fs::path& root) {
   return gpus;
 }
 
-// As CUDA does, the list ends at the first entry that names no GPU.
+// Ignores all entries from the first one that names no GPU, as CUDA does.
 std::vector<Gpu> visible_gpus(const std::vector<Gpu>& all, const std::optional<std::string>& list) {
   if (!list) return all;
   std::vector<Gpu> visible;

@@ -49,7 +49,7 @@ std::string describe_machine(const Topology& topology);
 // cpus and the reasons for the placement.
 std::string draw_machine_text(const Topology& topology, const Placement* placement);
 
-// The same as one SVG file, which refers to no other file.
+// As above, as one SVG file, which refers to no other file.
 std::string draw_machine_svg(const Topology& topology, const Placement* placement);
 
 }  // namespace paceline::launcher

@@ -18,7 +18,7 @@ namespace paceline::launcher {
 
 namespace {
 
-// By default GNU's OpenMP spins for milliseconds. If another program also uses the core, the thread
+// GNU's OpenMP spins for milliseconds by default. If another program also uses the core, the thread
 // for which the others wait cannot run during that time. This many rounds take as long as a sleep
 // and a wake-up (docs/performance.md). LLVM's and Intel's OpenMP yield the core while they spin.
 constexpr const char* kShortSpin = "1000";

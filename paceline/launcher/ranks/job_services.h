@@ -72,7 +72,7 @@ class JobServices {
   Offer offer() const { return offer_; }
   // Uses another node's services, and releases the ports that this node has claimed.
   void use(const Offer& others);
-  // Which ranks wait, and for which ranks, in the first rendezvous of a generation. Empty if
+  // The ranks that wait, and those that are missing, in a generation's first rendezvous. Empty if
   // another node's store is used, or if this node's store does not answer within a second.
   Absence meeting(int generation, int world_size);
   // Starts the store's thread, unless another node's is used. Requires: all ranks have been forked.

@@ -18,7 +18,7 @@
 
 namespace paceline::launcher {
 
-// Which streams of one local rank appear on the console.
+// The streams of one local rank that appear on the console.
 struct ConsoleStreams {
   bool out = false;
   bool err = false;

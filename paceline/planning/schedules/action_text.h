@@ -16,7 +16,7 @@ namespace paceline::pipeline {
 // The letter of a kind in texts: 'F', 'B', 'I' or 'W'.
 char letter_of(Action::Kind kind);
 
-// Throws Error(kInvalid) for any other text.
+// Parses the text of an action, such as "2F0". Throws Error(kInvalid) for any other text.
 Action parse_action(std::string_view text);
 
 }  // namespace paceline::pipeline

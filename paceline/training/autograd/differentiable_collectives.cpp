@@ -88,7 +88,7 @@ struct Moved : torch::autograd::Function<Moved> {
 };
 
 void require_arguments(const char* name, const GroupPtr& group, const at::Tensor& input) {
-  check(group != nullptr && group->is_member(), "{}: this rank is in no such group", name);
+  check(group != nullptr && group->is_member(), "{}: this rank is not a member of the group", name);
   check(input.defined(), "{}: {}: the tensor is undefined", group->self(), name);
 }
 

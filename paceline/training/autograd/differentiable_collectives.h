@@ -1,6 +1,6 @@
 #pragma once
 
-// Collectives with a backward pass, for models of which each rank has a part (tensor and sequence
+// Collectives with a backward pass, for models that are divided among ranks (tensor and sequence
 // parallelism). A tensor is *replicated* (the same on every rank, as outside of a parallel region)
 // or *own* (different on each rank). The table shows which kind each function takes ("from") and
 // returns ("to"); the functions that change the kind are in regions.h. The backward pass of each

@@ -188,7 +188,8 @@ std::string names_of(const std::vector<Branch>& branches, const std::vector<int>
 
 Tensors parallel_branches(const GroupPtr& group, const Tensors& inputs,
                           const std::vector<Branch>& branches, const std::vector<int>& owner) {
-  check(group != nullptr && group->is_member(), "parallel_branches: this rank is in no such group");
+  check(group != nullptr && group->is_member(),
+        "parallel_branches: this rank is not a member of the group");
   const auto seed = static_cast<std::uint64_t>(
       at::empty({}, at::kLong).random_(rank_generator()).item<std::int64_t>());
   std::vector<PassagePtr> passages;

@@ -66,9 +66,10 @@ DataLoader::Position DataLoader::position() const {
 
 void DataLoader::set_position(const Position& position) {
   check(position.epoch >= 0 && position.consumed >= 0,
-        "data loader: {} samples of epoch {} are no position", position.consumed, position.epoch);
+        "data loader: {} samples of epoch {} are not a valid position", position.consumed,
+        position.epoch);
   stop_threads();
-  ++num_begun_;  // no loop may go on with the epoch before
+  ++num_begun_;  // ends loops over earlier epochs
   epoch_ = position.epoch;
   consumed_ = position.consumed;
   has_ended_ = exhausted_ = false;

@@ -1,6 +1,6 @@
 #pragma once
 
-// A folder of JPEG and PNG files, with a subfolder for each class, as torchvision's ImageFolder:
+// A folder of JPEG and PNG files, with a subfolder for each class, like torchvision's ImageFolder:
 //
 //   const auto train = std::make_shared<data::ImageFolder>("imagenet/train",
 //       data::ImageFolderOptions{.pipeline = {.framing = images::Framing::kRandomResizedCrop,

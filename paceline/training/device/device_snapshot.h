@@ -1,8 +1,8 @@
 #pragma once
 
-// DeviceSnapshot: copies of many tensors of a CUDA device in pinned host memory, as they are when
-// the copies are ordered, for instance for a checkpoint that a thread writes while the training
-// goes on.
+// DeviceSnapshot: copies of many tensors of a CUDA device in pinned host memory. The copies have
+// the values that the tensors had when copy_of() was called, for instance for a checkpoint that a
+// thread writes while the training goes on.
 //
 // Thread safety: none.
 
@@ -18,14 +18,14 @@ namespace paceline {
 
 class DeviceSnapshot {
  public:
-  // Queues the copy of a dense tensor on a stream of its own, after the work that the current
-  // stream has, and returns it. The current stream waits for the copy, so later work does not
-  // change what is copied.
+  // Queues a copy of a dense tensor on a side stream, after the work that is queued on the current
+  // stream, and returns the copy. The current stream waits for it, so later work cannot change the
+  // values that are copied.
   at::Tensor copy_of(const at::Tensor& tensor);
   // Waits until the copies have their values. Error(kTimeout), which begins with `what`, at the
   // deadline.
   void wait(Deadline deadline, const std::string& what) const;
-  // Copies the values in the copies to the tensors.
+  // Copies the values back from the copies to the tensors.
   void copy_back() const;
 
  private:

@@ -1,16 +1,16 @@
 #pragma once
 
-// Collectives of CUDA tensors in a group without a CUDA backend: they are carried out on copies in
-// pinned host memory.
+// In a group without a CUDA backend, collectives of CUDA tensors work on copies in pinned host
+// memory.
 //
-// The copies are made on streams of their own. A copy to the host begins when the work that the
-// calling thread's stream had at the call has ended; the thread that carries out the collective
-// waits for it. A copy to the device begins when the collective has ended, and the streams of the
-// threads that wait for the call wait for it. So neither the calling thread nor its stream waits
-// before it needs the result.
+// The copies are made on side streams. A copy to the host begins when the work that was queued on
+// the calling thread's stream at the call has ended; the thread that carries out the collective
+// waits for it. A copy to the device begins when the collective has ended. When a thread waits for
+// the call, the thread's stream waits for this copy. So neither the calling thread nor its stream
+// waits before it needs the result.
 //
-// Thread safety: one thread adds tensors; then the functions of HostCopies may be called by another
-// one.
+// Thread safety: one thread adds the tensors; afterwards another thread may call the functions of
+// HostCopies.
 
 #include <memory>
 #include <string>
@@ -26,11 +26,11 @@ namespace paceline {
 
 class TensorCopies : public HostCopies {
  public:
-  // `device`: of all tensors. `what` names the call in errors.
+  // `device`: the device of all tensors. `what` names the call in errors.
   TensorCopies(c10::Device device, std::string what);
 
-  // Returns the copy of a dense tensor; the same one for the same tensor. The collective reads it
-  // if `is_read`, and writes it if `is_written`.
+  // Returns the copy of a dense tensor, and the same copy when called again with the same tensor.
+  // The collective reads the copy if `is_read`, and writes it if `is_written`.
   at::Tensor copy_of(const at::Tensor& tensor, bool is_read, bool is_written);
   // Queues the copies to the host. Call it once, after copy_of().
   void begin();
@@ -52,7 +52,7 @@ class TensorCopies : public HostCopies {
   const c10::Device device_;
   const std::string what_;
   const std::shared_ptr<const DeviceOrder> order_;
-  const StreamEvent begin_;  // after the work that the caller's stream had at the call
+  const StreamEvent begin_;  // marks the work that the caller's stream had at the call
   std::vector<Copy> copies_;
   StreamEvent fetched_;
   mutable StreamEvent delivered_;

@@ -14,7 +14,7 @@
 
 namespace paceline {
 
-// On a CPU its functions do nothing.
+// If `device` is a CPU, the functions do nothing.
 class StreamJoin {
  public:
   explicit StreamJoin(c10::Device device) : device_(device) {}
@@ -23,7 +23,7 @@ class StreamJoin {
   void note() {
     if (!device_.is_cpu()) add(current_stream_of(device_));
   }
-  // Makes the current stream wait for the work that the noted streams have now.
+  // Makes the current stream wait for all work that is queued on the noted streams.
   void join() const {
     if (!streams_.empty()) wait_for_all();
   }

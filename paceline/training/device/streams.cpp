@@ -24,10 +24,11 @@ constexpr const char* kCudaPart = "libtorch_cuda.so";
 
 c10::impl::VirtualGuardImpl interface_of(c10::Device device) {
   if (!knows_device_type(device.type())) {
-    fail(ErrorCode::kUnsupported,
-         "a tensor on {}: the LibTorch of this program knows no such device; link the LibTorch "
-         "that has it (torch_cuda)",
-         device.str());
+    fail(
+        ErrorCode::kUnsupported,
+        "a tensor on {}: the LibTorch of this program does not support such devices; link one that "
+        "does (torch_cuda)",
+        device.str());
   }
   return c10::impl::VirtualGuardImpl(device.type());
 }
@@ -61,10 +62,11 @@ c10::Device choose_device(const std::string& name, int local_rank) {
   if (const std::string problem = load_libtorch_cuda(); !problem.empty())
     fail(ErrorCode::kUnsupported, "device {}: {}; choose cpu", name, problem);
   if (!knows_device_type(c10::kCUDA)) {
-    fail(ErrorCode::kUnsupported,
-         "device {}: the LibTorch of this program was built without CUDA; build with one that has "
-         "it (-DPACELINE_LIBTORCH_WHEEL=...), or choose cpu",
-         name);
+    fail(
+        ErrorCode::kUnsupported,
+        "device {}: the LibTorch of this program was built without CUDA; build with a LibTorch for "
+        "CUDA (-DPACELINE_LIBTORCH_WHEEL=...), or choose cpu",
+        name);
   }
   const int count = num_cuda_devices();
   check(count > 0,
@@ -131,7 +133,7 @@ void StreamEvent::wait_on_host(Deadline deadline, const std::string& what) const
     if (deadline.expired()) {
       fail(ErrorCode::kTimeout, {.deadline = deadline.timeout()},
            "{}: {} has not finished its work within {} ms; a kernel hangs, or its stream waits for "
-           "another one that does",
+           "a stream that hangs",
            what, owned_->device.str(),
            deadline.timeout().value_or(std::chrono::milliseconds()).count());
     }

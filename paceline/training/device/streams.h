@@ -7,8 +7,7 @@
 // The current device and the current stream are those of the calling thread (c10::DeviceGuard,
 // c10::StreamGuard).
 //
-// Thread safety: every function may be called from any thread; a StreamEvent is recorded by one
-// thread at a time.
+// Thread safety: every function may be called from any thread.
 
 #include <cstdint>
 #include <memory>
@@ -30,44 +29,43 @@ bool knows_device_type(c10::DeviceType type);
 std::string load_libtorch_cuda();
 // The number of CUDA devices that this process can use; 0 if LibTorch was built without CUDA.
 int num_cuda_devices();
-// `device` with an index: that of the current device if it has none. Error(kUnsupported) if this
-// LibTorch does not support such devices.
+// Returns `device`, with the index of the current device if it has no index. Error(kUnsupported) if
+// this LibTorch does not support such devices.
 c10::Device with_index(c10::Device device);
 
-// Returns the device that a user names: "cpu", "cuda:1", or "cuda", which is the device with the
-// number `local_rank` of those that this process can see, counted again from 0 if there are fewer
-// devices than ranks. So a process that sees one device gets it. Calls load_libtorch_cuda() for a
-// CUDA device. Error(kInvalid) for any other text and for a device that does not exist;
-// kUnsupported if LibTorch was built without CUDA, or its part for CUDA cannot be loaded.
+// Returns the device that a user names: "cpu", "cuda:1", or "cuda". The latter is device number
+// `local_rank` modulo the number of devices that this process sees; so a process that sees one
+// device gets it. Calls load_libtorch_cuda() for a CUDA device. Error(kInvalid) for any other text
+// and for a device that does not exist; kUnsupported if LibTorch was built without CUDA, or its
+// part for CUDA cannot be loaded.
 c10::Device choose_device(const std::string& name, int local_rank);
-// Makes it the calling thread's current device. Does nothing for the CPU.
+// Makes `device` the calling thread's current device. Does nothing for the CPU.
 void set_current_device(c10::Device device);
 
 c10::Stream current_stream_of(c10::Device device);
 
-// The streams on which this library queues its own work, beside the program's streams: one of each
-// kind for each device, from LibTorch's pool.
+// The streams on which this library queues its own work, apart from the program's streams: one
+// stream of each kind for each device, from LibTorch's pool.
 enum class SideStream : std::uint8_t {
   kToHost,    // copies from the device to the host
   kToDevice,  // copies from the host to the device
 };
 c10::Stream side_stream(c10::Device device, SideStream kind);
 
-// A copyable event; the last copy destroys it. record() makes a new event, and copies keep the one
-// that they have.
+// A handle of an event. Copies share the event, and the last one destroys it.
 class StreamEvent {
  public:
   StreamEvent() = default;  // an event that counts as reached
-  // An event after the work that `stream` has now.
+  // Returns an event that marks the end of the work that is queued on `stream` now.
   static StreamEvent after(const c10::Stream& stream);
   static StreamEvent after_current(c10::Device device) { return after(current_stream_of(device)); }
 
-  // Makes the work that `stream` gets from now on wait for the event.
+  // Makes work that is queued on `stream` from now on wait for the event.
   void block(const c10::Stream& stream) const;
   bool is_reached() const;
   // Makes the calling thread wait. Error(kTimeout), which begins with `what`, at the deadline.
   void wait_on_host(Deadline deadline, const std::string& what) const;
-  // For the engine.
+  // Returns the event in the engine's form, which also shares it.
   DeviceEvent shared() const;
 
  private:
@@ -75,8 +73,8 @@ class StreamEvent {
   std::shared_ptr<const Owned> owned_;
 };
 
-// Keeps `object` alive until the event has been reached. It is destroyed in a later call of this
-// function, so the objects of the last calls stay for longer.
+// Keeps `object` alive until the event has been reached. A later call of this function destroys the
+// object, so the objects of the last calls live longer than necessary.
 void keep_until(const StreamEvent& event, std::shared_ptr<void> object);
 
 // Orders a call on CUDA tensors with LibTorch's streams, as c10d does with NCCL: the call starts

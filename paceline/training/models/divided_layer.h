@@ -1,6 +1,6 @@
 #pragma once
 
-// Layers of which each rank holds a part: how their weights are divided.
+// Describes how the weights of layers are divided when each rank holds a part of a layer.
 //
 // Thread safety: all functions are pure.
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// The layers of which a model is built. A model's constructor takes a `Layers`, as torchvision's
+// The layers from which a model is built. A model's constructor takes a `Layers`, as torchvision's
 // models take a norm_layer, so that a program can replace a kind of layer everywhere: BatchNorm by
 // SyncBatchNorm (training/parallel/sync_batch_norm.h) or by GroupNorm, linear layers by layers that
 // are divided among ranks (training/tensor_parallel/tensor_parallel_layers.h). The models

@@ -1,6 +1,6 @@
 #pragma once
 
-// Parameters of which a rank has only a part. If gradients are divided among ranks, reading one is
+// Parameters that a rank holds only in part. If gradients are divided among ranks, reading one is
 // an error. If hosts divide the parameters, each unit of parameters is made whole while operations
 // read it.
 

@@ -122,7 +122,7 @@ class Optimizer {
   // With Norms::kPerParameter it is called before update(). Returns the sums of squares over these
   // elements; there are at most kBlock of them.
   virtual NormPair measure(const UpdateSlice& slice) const;
-  // The same on a CUDA device; measure() returns the sums of each parameter, as two float64 values.
+  // As above, on a CUDA device; measure() returns two float64 sums for each parameter.
   // Error(kUnsupported) for an optimizer that does not override them.
   virtual void update(const UpdateLists& lists) const;
   virtual std::vector<at::Tensor> measure(const UpdateLists& lists) const;

@@ -147,14 +147,15 @@ void OptimizerCore::shard(std::shared_ptr<ProcessGroup> group, const ShardOption
   const auto plan = divides_gradients ? plan_units(parameters(), options.unit_bytes, options.units)
                                       : rows_by_type(parameters());
   if (group->world_size() == 1) return;
-  check(!options.shard_across_hosts || (options.node_shared && divides_gradients),
-        "{}: shard_across_hosts needs one copy a host and units of gradients: set node_shared and "
-        "unit_bytes too",
-        group->self());
+  check(
+      !options.shard_across_hosts || (options.node_shared && divides_gradients),
+      "{}: shard_across_hosts needs one copy per host and units of gradients: set node_shared and "
+      "unit_bytes too",
+      group->self());
   if (options.node_shared && is_on_device()) {
     fail(ErrorCode::kUnsupported,
-         "{}: the parameters are on {}; one copy a host (stage 3 of fully_shard) is for parameters "
-         "in host memory: take stage 2",
+         "{}: the parameters are on {}; one copy per host (stage 3 of fully_shard) is for "
+         "parameters in host memory: take stage 2",
          group->self(), parameters().front().device().str());
   }
   const at::NoGradGuard no_grad;

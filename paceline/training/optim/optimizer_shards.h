@@ -24,7 +24,7 @@ struct ModelParts {
   std::shared_ptr<ProcessGroup> model;
   // The ranks among which single parameters are divided; null: no parameter is divided.
   std::shared_ptr<ProcessGroup> layers;
-  // Parameters of which this rank has one part, and the other ranks of `layers` the other parts.
+  // Parameters that are divided among the ranks of `layers`: this rank has one part of each.
   // The list must be the same, in the optimizer's order, on all of these ranks.
   std::vector<at::Tensor> divided = {};
   // Parameters that other ranks of `model` have with the same values, and that are counted in norms

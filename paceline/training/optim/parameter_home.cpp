@@ -103,8 +103,8 @@ HostSplit split_by_host(const std::shared_ptr<ProcessGroup>& group) {
   for (const auto& members : hosts.members) {
     if (members.size() == mine.size()) continue;
     fail(ErrorCode::kUnsupported,
-         "rank {}: one copy of the parameters a host needs the same number of ranks on each: there "
-         "are {} and {}",
+         "rank {}: one copy of the parameters per host needs the same number of ranks on each: "
+         "there are {} and {}",
          self, mine.size(), members.size());
   }
   const auto number = std::ranges::find(mine, self) - mine.begin();

@@ -1,8 +1,8 @@
 #pragma once
 
 // Where the parameters of an optimizer are stored: in memory of their own (ParameterHome itself),
-// in symmetric memory of the ranks that divide a step, or in one copy per host, of which each host
-// may keep only a part. The storage decides what a step has to communicate.
+// in symmetric memory of the ranks that divide a step, or in one copy per host, or in a part
+// of one copy on each host. The storage decides what a step has to communicate.
 //
 // Thread safety: none.
 

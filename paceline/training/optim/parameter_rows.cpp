@@ -130,7 +130,7 @@ std::int64_t ParameterRows::offset(std::size_t parameter) const {
   return row_of(parameter).layout.offset(places_[parameter].index);
 }
 
-// As offset(), but within this rank's part of the row.
+// Like offset(), but within this rank's part of the row.
 std::int64_t ParameterRows::own_offset(std::size_t parameter) const {
   return offset(parameter) - row_of(parameter).layout.part_count() * division_.own_part;
 }

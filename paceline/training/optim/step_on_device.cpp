@@ -19,7 +19,8 @@ struct Mastered {
   at::Tensor elements, master;
 };
 
-// A master follows a parameter that was loaded or averaged.
+// Updates the master wherever the parameter was changed outside of a step, because it was loaded or
+// averaged.
 void follow(const Mastered& mastered) {
   const at::Tensor is_kept =
       mastered.master.to(mastered.elements.scalar_type()).eq(mastered.elements);
@@ -62,11 +63,11 @@ void OptimizerCore::step_on_device(const std::vector<OrderedGradient>& gradients
   for (const Mastered& one : mastered) one.elements.copy_(one.master);
 }
 
-// Computes the norms of whole parameters: the sums of all ranks that divide the step.
+// Computes the norms of whole parameters, on ranks that have all of them.
 void OptimizerCore::measure_on_device(
     std::map<std::pair<std::size_t, std::int64_t>, UpdateLists>& all) {
   check(!parts_.layers && !home_->group(),
-        "{}: on a CUDA device the norms of divided parameters are not available; take adamw, or "
+        "{}: on a CUDA device the norms of divided parameters are not available; use adamw, or "
         "leave the optimizer undivided",
         owner_.name());
   for (auto& [key, lists] : all) {

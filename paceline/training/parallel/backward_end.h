@@ -1,6 +1,7 @@
 #pragma once
 
-// What the reducer needs to know about backward passes.
+// Whether a thread is inside a checkpointed part, and functions to call at the end of its backward
+// pass. The reducer needs both.
 //
 // Thread safety: the functions concern the pass of the calling thread.
 

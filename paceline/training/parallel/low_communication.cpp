@@ -278,7 +278,7 @@ void LowCommunication::send_to_server(Travelling& round, Fragment& fragment, dou
                                                        {.deadline = options_.server_timeout});
 }
 
-// Turns what has arrived into the mean difference.
+// Converts the values that have arrived to the mean difference.
 void LowCommunication::decode(Travelling& round) const {
   if (options_.wire == at::kBFloat16) round.values = round.payload.to(at::kFloat);
   if (options_.wire != at::kChar) return;
@@ -319,8 +319,8 @@ void LowCommunication::arrive() {
   const std::int64_t end = fragment.begin + fragment.size;
   const auto open = open_parameters(options_);
   if (options_.delay == 0) return write(fragment.begin, anchor_.slice(0, fragment.begin, end));
-  // What this learner has trained since the fragment was sent. Each rank adds it to its own part
-  // only, because the ranks of a host may share the parameters.
+  // The change that this learner has made since the fragment was sent. Each rank adds it to its
+  // part only, because the ranks of a host may share the parameters.
   const std::int64_t size = std::min(fragment.part_size, end - fragment.part_begin);
   at::Tensor part = read(fragment.part_begin, size, fragment.part_size);
   part.sub_(round.sent);

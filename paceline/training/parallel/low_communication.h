@@ -63,8 +63,8 @@ struct LowCommunicationOptions {
   std::int64_t delay = 0;      // steps; below period / fragments
   // Steps at the beginning, after each of which the learners take the mean of their parameters.
   std::int64_t warmup_steps = 0;
-  double outer_lr = 0.7;             // with a server, that of OuterServerOptions counts
-  double outer_momentum = 0.9;       // likewise
+  double outer_lr = 0.7;             // a server uses that of OuterServerOptions instead
+  double outer_momentum = 0.9;       // as outer_lr
   at::ScalarType wire = at::kFloat;  // of the values that are sent; or at::kBFloat16, at::kChar
   // The optimizer of a learner that divides it (fully_shard()), which opens the parameters for the
   // rounds; null: every rank has its own parameters.

@@ -35,7 +35,7 @@ at::Tensor decode_update(const at::Tensor& payload) {
   const bool is_int8 = type == at::kByte && payload.dim() == 2 &&
                        payload.size(1) == kOuterBlock + static_cast<std::int64_t>(sizeof(float));
   check(is_int8 || type == at::kFloat || type == at::kBFloat16,
-        "an update of {} of {} is none that a learner sends", fmt::join(payload.sizes(), " x "),
+        "an update of {} of {} is not one that a learner sends", fmt::join(payload.sizes(), " x "),
         c10::toString(type));
   return is_int8 ? from_int8(payload) : payload.to(at::kFloat);
 }

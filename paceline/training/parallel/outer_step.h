@@ -3,7 +3,7 @@
 // Parts of low communication that learners and their server share: updates as they are sent, and
 // the outer step.
 //
-// Thread safety: pure functions of tensors that nobody else uses meanwhile.
+// Thread safety: pure functions; no other thread may use the tensors meanwhile.
 
 #include <cstdint>
 

@@ -57,7 +57,7 @@ class KeptTensors {
   // operation wrote to it. `what`: the kind of tensor, such as "buffer"; `step`: the number of
   // steps taken.
   void verify(const char* what, const ProcessGroup& group, std::int64_t step) const;
-  // As verify(), but for use before a pass in which the other ranks wait for this one: an error
+  // Like verify(), but for use before a pass in which the other ranks wait for this one: an error
   // also aborts the group.
   void verify_before_pass(const char* what, ProcessGroup& group, std::int64_t step) const;
 

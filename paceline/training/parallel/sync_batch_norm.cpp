@@ -71,7 +71,7 @@ at::Tensor own_statistics(const at::Tensor& input) {
   return row;
 }
 
-// As merged(), without waiting for the device.
+// Like merged(), without waiting for the device.
 Statistics merged_on_device(const at::Tensor& rows, std::int64_t features) {
   const at::Tensor of_rank = rows.view({-1, 2 * features + 1});
   const at::Tensor counts = of_rank.narrow(1, 2 * features, 1);
@@ -232,7 +232,7 @@ void SyncBatchNormImpl::update_running_statistics(const at::Tensor& mean,
                                    share);
 }
 
-// As update_running_statistics(), without waiting for the device.
+// Like update_running_statistics(), without waiting for the device.
 void SyncBatchNormImpl::update_running_on_device(const at::Tensor& mean, const at::Tensor& variance,
                                                  const at::Tensor& count) {
   if (!options.track_running_stats()) return;

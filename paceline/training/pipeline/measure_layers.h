@@ -53,7 +53,7 @@ std::vector<LayerMemory> measure_layer_memory(GroupRef group,
                                               const PipelineStage::Tensors& inputs,
                                               const Pipeline::Loss& loss);
 
-// Returns results for `count` layers, of which all but the first and the last are equal.
+// Returns results for `count` layers; all of them except the first and the last are equal.
 // `different`: the results for the first layer, for one of the layers in between if there are any,
 // and for the last layer. Requires: 2 or 3 results.
 template <class Measured>

@@ -1,6 +1,6 @@
 #pragma once
 
-// Weights of a pipeline's ranks: tied weights, of which several ranks have a copy, and a function
+// Weights of a pipeline's ranks: tied weights, which several ranks have as copies, and a function
 // that gathers the weights of the whole model.
 //
 // Thread safety: one thread at a time.

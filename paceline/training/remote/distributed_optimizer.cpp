@@ -86,7 +86,7 @@ void detail::ModulesOptimizer::step(const StepRequest& request, rpc::Context& co
   for (const rpc::ObjectNumber number : request.passes) {
     passes.push_back(rpc::find_object<Pass>(context, number));
     check(passes.back() != nullptr,
-          "a pass of the step is gone: keep the losses until step() has returned");
+          "a pass of the step was destroyed: keep the losses until step() has returned");
   }
   std::vector<std::unique_ptr<WeightsInStep>> in_step;
   for (const auto& module : modules_) {

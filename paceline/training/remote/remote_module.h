@@ -97,7 +97,8 @@ class RemoteModuleImpl : public torch::nn::Module {
   // For any module: takes the tensors of its forward() and returns the resulting tensors; tuples
   // are returned as lists.
   Tensors forward_all(Tensors inputs) const;
-  // As forward_all(), without waiting. Passes on the same worker begin in the order of these calls.
+  // Like forward_all(), without waiting. Passes on the same worker begin in the order of these
+  // calls.
   RunningForward start(Tensors inputs) const;
 
   // state() returns copies of parameters and buffers; load_state() sets those with the given names.

@@ -106,7 +106,7 @@ Pass::Pass(std::shared_ptr<ServedModule> module, Tensors inputs, Tensors outputs
 Pass::~Pass() { --num_passes; }
 
 BackwardReply Pass::backward(const BackwardRequest& request, rpc::Context& context) {
-  check(!outputs_.empty(), "the graph of the pass is gone: it was not retained");
+  check(!outputs_.empty(), "the graph of the pass was freed, because it was not retained");
   check(request.gradients.size() == outputs_.size(), "{} gradients came for {} outputs",
         request.gradients.size(), outputs_.size());
   const auto nested = remote_passes(outputs_);

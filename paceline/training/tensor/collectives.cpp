@@ -45,7 +45,8 @@ std::int64_t rows_of(ProcessGroup& group, const std::vector<std::int64_t>& rows,
   return std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
 }
 
-// As torch.distributed: starts the call if the options ask for it, and otherwise carries it out.
+// Starts the call if the options ask for it, and otherwise carries it out, as torch.distributed
+// does.
 WorkPtr carry_out(GroupRef group, TensorCall call, const CollectiveOptions& options) {
   call.timeout = options.timeout;
   call.keep_alive = options.keep_alive;

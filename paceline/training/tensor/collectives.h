@@ -58,7 +58,7 @@ at::Tensor all_gather_into_tensor(GroupRef group, const at::Tensor& input,
                                   const CollectiveOptions& options = {});
 WorkPtr all_gather_into_tensor(GroupRef group, const at::Tensor& output, const at::Tensor& input,
                                const CollectiveOptions& options = {});
-// As all_gather_into_tensor(), but rank r has rows[r] rows; all ranks must pass the same `rows`.
+// Like all_gather_into_tensor(), but rank r has rows[r] rows; all ranks must pass the same `rows`.
 at::Tensor all_gather_v(GroupRef group, const at::Tensor& input,
                         const std::vector<std::int64_t>& rows,
                         const CollectiveOptions& options = {});
@@ -80,7 +80,7 @@ at::Tensor reduce_scatter(GroupRef group, const at::Tensor& input, ReduceOp op =
                           const CollectiveOptions& options = {});
 WorkPtr reduce_scatter(GroupRef group, const at::Tensor& output, const at::Tensor& input,
                        ReduceOp op = ReduceOp::kSum, const CollectiveOptions& options = {});
-// As reduce_scatter(), but the part of rank r has rows[r] rows.
+// Like reduce_scatter(), but the part of rank r has rows[r] rows.
 at::Tensor reduce_scatter_v(GroupRef group, const at::Tensor& input,
                             const std::vector<std::int64_t>& rows, ReduceOp op = ReduceOp::kSum,
                             const CollectiveOptions& options = {});
@@ -93,7 +93,7 @@ at::Tensor all_to_all_single(GroupRef group, const at::Tensor& input,
                              const CollectiveOptions& options = {});
 WorkPtr all_to_all_single(GroupRef group, const at::Tensor& output, const at::Tensor& input,
                           const CollectiveOptions& options = {});
-// As all_to_all_single(), with receive_rows[r] rows received from rank r (PyTorch's
+// Like all_to_all_single(), with receive_rows[r] rows received from rank r (PyTorch's
 // output_split_sizes) and send_rows[r] rows sent to it (input_split_sizes).
 at::Tensor all_to_all_single(GroupRef group, const at::Tensor& input,
                              const std::vector<std::int64_t>& receive_rows,

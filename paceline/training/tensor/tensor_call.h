@@ -32,7 +32,7 @@ struct TensorCall {
   int root = 0;
   int peer = 0;
   std::uint32_t tag = 0;
-  // As the fields of Call, but counted in rows: elements along dim 0.
+  // Like the fields of Call, but counted in rows: elements along dim 0.
   std::vector<std::int64_t> counts = {};
   std::vector<std::int64_t> receive_counts = {};
   bool with_shape = false;                // for a send: the message contains the input's sizes

@@ -133,7 +133,7 @@ std::string layouts_of(const std::vector<at::Tensor>& tensors) {
 void require_device(c10::Device device, const std::string& what) {
   if (to_device(device) == Device::kCpu || knows_device_type(device.type())) return;
   fail(ErrorCode::kUnsupported,
-       "{} is on {}, and the LibTorch of this program knows no such device; link the LibTorch that "
+       "{} is on {}, but the LibTorch of this program does not support such devices; link one that "
        "has it (torch_cuda), or move it to the CPU",
        what, device.str());
 }

@@ -31,7 +31,7 @@ bool is_dense(const at::Tensor& tensor);
 // tensor is dense, kUnsupported for other devices. The view is valid as long as the tensor's
 // storage.
 Buffer dense_view(const at::Tensor& tensor);
-// As dense_view(), but with Error(kUnsupported) for tensors that are not on the CPU.
+// Like dense_view(), but with Error(kUnsupported) for tensors that are not on the CPU.
 Buffer dense_cpu_view(const at::Tensor& tensor);
 
 // The hash of a tensor's sizes and strides, which ranks compare when they communicate the tensor in
@@ -41,7 +41,7 @@ std::uint32_t shape_of(const at::Tensor& tensor);
 
 // Returns a text for messages, such as "Float [2, 3], undefined".
 std::string shapes_of(const std::vector<at::Tensor>& tensors);
-// As shapes_of(), with strides, for the first eight tensors: "Float [2, 3], strides [1, 2]; ...".
+// Like shapes_of(), with strides, for the first eight tensors: "Float [2, 3], strides [1, 2]; ...".
 std::string layouts_of(const std::vector<at::Tensor>& tensors);
 
 // The tensors of a call; this object keeps them alive and describes them in errors.

@@ -11,7 +11,8 @@
 namespace paceline::tensor_parallel {
 
 void require_group(std::string_view layer, const GroupPtr& group) {
-  check(group != nullptr && group->is_member(), "{}: this rank is in no such group", layer);
+  check(group != nullptr && group->is_member(), "{}: this rank is not a member of the group",
+        layer);
 }
 
 models::Division division_among(std::string_view layer, const ProcessGroup& group, std::int64_t dim,

@@ -29,8 +29,8 @@ class EpochReport {
 
   // Collective. If rank 0's `value` is lower than after every earlier epoch of the whole run, also
   // before it was resumed, writes the weights to `file` as the run's own weights file, and returns
-  // true on every rank. For a metric of which more is better, pass its negative. Error(kSystem) on
-  // every rank when the file cannot be written.
+  // true on every rank. For a metric that should be as high as possible, pass its negative.
+  // Error(kSystem) on every rank when the file cannot be written.
   bool save_if_best(const std::string& file, double value) const;
   // Epochs since save_if_best() last returned true: 0 just after it has; all epochs if it never
   // has.

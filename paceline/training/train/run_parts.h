@@ -1,6 +1,6 @@
 #pragma once
 
-// What a Checkpointer restores, and the parts of a run that it takes from TrainingRun.
+// The state that a Checkpointer has restored, and the parts of a run that TrainingRun passes to it.
 //
 // Thread safety: values.
 

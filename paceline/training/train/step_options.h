@@ -1,6 +1,6 @@
 #pragma once
 
-// What a step of a TrainingRun does besides the optimizer's step.
+// The settings of a TrainingRun's step besides those of the optimizer.
 //
 // Thread safety: a value.
 

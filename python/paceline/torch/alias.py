@@ -49,7 +49,7 @@ _being_made = threading.local()  # the ranks and the name of the group that this
 
 
 def _remembering_ranks(helper):
-    """torch makes a group of Gloo without telling it its ranks in the world."""
+    """Wraps the function with which torch makes a group of Gloo: torch does not tell the group its ranks in the world, so they are kept here."""
 
     @functools.wraps(helper)
     def new_group(group_size, group_rank, global_ranks_in_group, backend, store, group_name, *arguments, **options):

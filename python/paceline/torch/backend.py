@@ -37,10 +37,10 @@ class PacelineBackend(Operations, Backend):
         return PacelineBackend(group, store, timeout, opts)
 
     def perform_nocolor_split(self, _device):
-        """Nothing is to be done: only members form a group."""
+        """Does nothing: only members form a group."""
 
     def eager_connect_single_device(self, _device):
-        """Nothing is to be done: the ranks are connected when the group is made."""
+        """Does nothing: the ranks are connected when the group is made."""
 
 
 # The methods of a ProcessGroup that return a Work.

@@ -1,6 +1,6 @@
 """Binds a rank to its share of the cores.
 
-Ranks that share cores lose a factor of ten at 64 KB, because a rank that waits takes the core from the one that works. `paceline run` binds
+Ranks that share cores are ten times slower at 64 KB, because a waiting rank takes the core from a working one. `paceline run` binds
 its ranks; torchrun does not, so a rank binds itself when the first group forms. PACELINE_BIND=0 turns that off.
 """
 

@@ -1,4 +1,4 @@
-"""Makes a group for torch.distributed, from what it gives to the creator of a backend."""
+"""Makes a group for torch.distributed from the arguments that it passes to the creator of a backend."""
 
 import torch.distributed as dist
 from torch.distributed import DistBackendError

@@ -8,7 +8,7 @@ MOST_BYTES = 4096
 
 
 def exchange_texts(group, text, timeout_ms=0):
-    """Collective: the texts of all ranks, in their order. Of a text longer than MOST_BYTES in UTF-8 the rest is dropped. `timeout_ms`: 0
+    """Collective: the texts of all ranks, in their order. A text longer than MOST_BYTES in UTF-8 is cut. `timeout_ms`: 0
     selects the group's deadline. Raises paceline.Error."""
     mine = bytearray(MOST_BYTES)
     data = text.encode()[:MOST_BYTES]

@@ -54,7 +54,7 @@ def ensure_thread():
 
 def leave_at_exit(group):
     """Closes `group` before the interpreter ends: threads that use Python's objects must not run after that. The object itself, which is
-    small once it is closed, stays: the half of it in C++ may live longer than torch's references to it."""
+    small once it is closed, is kept: its C++ half may live longer than torch's references to it."""
     _groups.append(group)
 
 

@@ -7,8 +7,8 @@ from paceline.torch.errors import refuse
 
 
 def monitored_barrier(group, timeout_ms, wait_all_ranks):
-    """Collective. On rank 0: raises an error that names the first rank that has not come within the time, or all of them; on the others:
-    an error if rank 0 has found one missing, or does not answer."""
+    """Collective. On rank 0, raises an error that names the first rank that has not arrived in time, or all of them. On the other ranks,
+    raises an error if rank 0 misses a rank, or does not answer."""
     group._sequence += 1
     prefix = f"monitored_barrier/{group._sequence}/"
     end = time.monotonic() + timeout_ms / 1000

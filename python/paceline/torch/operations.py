@@ -1,4 +1,4 @@
-"""Every operation of c10d on CPU tensors, by calls of the engine. backend.py and process_group.py make torch's classes of it.
+"""Every operation of c10d on CPU tensors, as calls of the engine. backend.py and process_group.py build torch's classes from it.
 
 An operation that the program waits for at once (`asyncOp` is false in its options, torch 2.8 and later) runs in the calling thread;
 any other one starts, and returns a Work. Tensors that are not contiguous are copied.
@@ -38,7 +38,7 @@ from paceline.torch.tensors import (
 from paceline.torch.work import PacelineWork, ended, milliseconds
 
 _OPS = _core.OPS
-_TAGS = 1 << 32  # tags of the engine
+_TAGS = 1 << 32  # the number of tags that the engine has
 
 
 def _list(tensors):
@@ -111,7 +111,7 @@ class Operations:
 
     @staticmethod
     def _written(tensor):
-        """(the memory that the engine fills, what copies it into `tensor` afterwards or None)."""
+        """Returns the memory that the engine fills, and a function that then copies it into `tensor`, or None."""
         return (tensor, None) if tensor.is_contiguous() else Operations._copied(tensor)
 
     @staticmethod
@@ -516,7 +516,7 @@ class Operations:
     name = getBackendName
 
     def _set_sequence_number_for_group(self):
-        """Nothing is to be agreed on: every rank counts its collectives from 0."""
+        """Does nothing: every rank counts its collectives from 0."""
 
     def _get_sequence_number_for_group(self):
         return self._sequence
@@ -556,7 +556,7 @@ class Operations:
         """Gloo's choice of a network interface, which programs written for Gloo may call. Does nothing: the engine chooses itself."""
 
     def _wait_for_pending_works(self):
-        """Nothing is to be done: a Work that nobody waits for ends by itself."""
+        """Does nothing: a Work for which no thread waits completes by itself."""
 
 
 def is_scaled(reduce_op):

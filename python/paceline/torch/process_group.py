@@ -36,11 +36,11 @@ class PacelineProcessGroup(Operations, ProcessGroup):
         return self
 
     def getBackendName(self):
-        """Never "gloo", unlike name(): DDP's logger takes every group of that name for one with a backend of torch's own class in C++."""
+        """Never "gloo", unlike name(): DDP's logger assumes that a group of that name has torch's own backend in C++."""
         return "paceline"
 
     def name(self):
-        """As of every group whose backend is not one of torch's own; dist.get_backend() tells "paceline"."""
+        """The name that torch gives every group whose backend is not its own; dist.get_backend() returns "paceline"."""
         return "gloo" if self.backend_name == "gloo" else "custom"
 
     def getGroupName(self):
@@ -67,7 +67,7 @@ class PacelineProcessGroup(Operations, ProcessGroup):
 
 @functools.cache
 def _shut_down_with_torch():
-    """In the oldest of these versions destroy_process_group() shuts down only the groups of NCCL."""
+    """In the oldest supported versions of torch, destroy_process_group() shuts down only the groups of NCCL."""
     shut_down = getattr(c10d, "_shutdown_backend", None)
     if shut_down is None:
         return

@@ -40,8 +40,8 @@ class Event:
         self._recorded = None
 
     def end_with(self, future):
-        """Ends the event when `future` completes. A profiler belongs to a thread, and this is torch's only way from Python by which another
-        thread ends the event for it."""
+        """Ends the event when `future` completes. A profiler belongs to a thread; only this call of torch lets another thread end the event
+        from Python."""
         self._recorded = torch.ops.profiler._call_end_callbacks_on_jit_fut._RecordFunction(self._record, future)
 
     def wait(self):

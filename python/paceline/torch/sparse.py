@@ -54,7 +54,7 @@ def _gather(group, mine, whole, counts=()):
 
 
 def _gather_all(group, mine, counts):
-    """The rows of all ranks, of which rank r has counts[r]."""
+    """Returns the rows of all ranks; rank r has counts[r] rows."""
     whole = torch.empty((sum(counts), *mine.shape[1:]), dtype=mine.dtype)
     row = elements(whole)[1] // sum(counts) if sum(counts) else 0
     if row:

@@ -1,4 +1,4 @@
-"""What the engine needs to know of tensors: their element types, and which tensors it can take as they are."""
+"""Facts about tensors that the engine needs: their element types, and which tensors it can use without a copy."""
 
 import torch
 from torch.distributed import ReduceOp

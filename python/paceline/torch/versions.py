@@ -1,4 +1,4 @@
-"""Which of torch's versions this is, and what it can do."""
+"""The version of torch, and the features that it has."""
 
 import re
 import warnings
@@ -15,7 +15,7 @@ def torch_version():
 
 
 def require_known():
-    """Refuses a torch that is too old; warns of one that is newer than this version of Paceline knows, and tries."""
+    """Raises ImportError for a torch that is too old. Warns of one that is newer than this version of Paceline supports, and continues."""
     version = torch_version()
     if version < OLDEST:
         raise ImportError(f"paceline.torch needs torch 2.6 or later, and this is torch {torch.__version__}: pip install --upgrade torch")

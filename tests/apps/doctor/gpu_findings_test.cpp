@@ -91,9 +91,9 @@ TEST_F(GpuFindings, a_gpu_that_the_driver_does_not_serve_is_told) {
 
 TEST_F(GpuFindings, cuda_and_nccl_that_cannot_be_used_fail) {
   add_gpus(1);
-  machine_.runtime_error = "the driver serves CUDA 11.4 at most";
+  machine_.runtime_error = "the driver supports CUDA up to 11.4";
   machine_.nccl_error = "NCCL cannot be loaded";
-  expect("CUDA", CheckResult::kFail, "serves CUDA 11.4");
+  expect("CUDA", CheckResult::kFail, "supports CUDA up to 11.4");
   expect("NCCL", CheckResult::kFail, "cannot be loaded", "PACELINE_LIBNCCL");
 }
 
@@ -102,7 +102,7 @@ TEST_F(GpuFindings, a_local_rank_beyond_the_gpus_fails) {
   variables_["LOCAL_RANK"] = "1";
   expect("GPU of the rank", CheckResult::kOk, "local rank 1 has device 1");
   variables_["LOCAL_RANK"] = "2";
-  expect("GPU of the rank", CheckResult::kFail, "local rank 2 and 2 visible GPUs", "LOCAL_RANK");
+  expect("GPU of the rank", CheckResult::kFail, "local rank 2, but 2 visible GPUs", "LOCAL_RANK");
   machine_.num_visible = 1;
   expect("GPU of the rank", CheckResult::kOk, "local rank 2 has device 0");
 }
@@ -134,9 +134,10 @@ TEST_F(GpuFindings, instances_of_a_gpu_are_told) {
 TEST_F(GpuFindings, an_interface_that_does_not_exist_or_leads_nowhere_is_told) {
   add_gpus(1);
   variables_["NCCL_SOCKET_IFNAME"] = "ib0";
-  expect("NCCL's network", CheckResult::kWarn, "there is no such interface; here: lo, eth0");
+  expect("NCCL's network", CheckResult::kWarn,
+         "this interface does not exist; this host has lo, eth0");
   variables_["NCCL_SOCKET_IFNAME"] = "docker0";
-  expect("NCCL's network", CheckResult::kWarn, "no other host is reached");
+  expect("NCCL's network", CheckResult::kWarn, "docker0 does not lead to other hosts");
   variables_["NCCL_SOCKET_IFNAME"] = "eth";
   EXPECT_NE(finding("NCCL's network").name, "NCCL's network");
 }
@@ -146,7 +147,7 @@ TEST_F(GpuFindings, rdma_cards_need_locked_memory_and_an_active_port) {
   write("sys/class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE");
   expect("RDMA", CheckResult::kOk, "mlx5_0");
   machine_.locked_memory = 64 << 10;
-  expect("RDMA", CheckResult::kWarn, "only 64 KiB may be locked", "ulimit -l unlimited");
+  expect("RDMA", CheckResult::kWarn, "may lock only 64 KiB of memory", "ulimit -l unlimited");
   machine_.locked_memory = {};
   write("sys/class/infiniband/mlx5_0/ports/1/state", "1: DOWN");
   expect("RDMA", CheckResult::kWarn, "no port of mlx5_0 is active", "NCCL_IB_DISABLE=1");

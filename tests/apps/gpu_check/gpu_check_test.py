@@ -94,7 +94,7 @@ class Failures(Checked):
         self.assertEqual(self.starts(), ["host messages,order", "host killed"])
         self.assertEqual(self.checks["host/order"]["figures"], {"ms": 0})
         self.assertRegex(done.stdout, r"pass +host/order")
-        self.assertIn("4 passed, 0 failed, 0 not here", done.stdout)
+        self.assertIn("4 passed, 0 failed, 0 skipped", done.stdout)
         self.assertTrue(self.report["ok"])
         self.assertEqual(self.report["machine"]["libtorch"], "2.11.0")
         self.assertIn("libnccl", self.report["machine"]["nccl"])
@@ -116,7 +116,7 @@ class Failures(Checked):
         done = self.check("--program", str(self.pretend(wrong)), "--only", "host/order,host/loader", "--limit", "3")
         self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
         self.assertEqual(self.verdicts, {"host/order": "fail", "host/loader": "pass", "host/end": "pass"})
-        self.assertIn("it hangs: rank 1 has not ended it within 3 s; done on 0", self.checks["host/order"]["text"])
+        self.assertIn("hang: rank 1 has not finished within 3 s; finished on 0", self.checks["host/order"]["text"])
         self.assertIn("--only host/order", self.checks["host/order"]["advice"])
 
     def test_a_rank_that_crashes_fails_the_check_that_it_was_in(self):
@@ -147,14 +147,14 @@ class Failures(Checked):
         wrong = '  [ -z "$NCCL_NVLS_ENABLE" ] && { end fail "damaged data"; exit 1; }'
         done = self.check("--program", str(self.pretend(wrong, devices=two)), "--only", "nccl/collectives")
         self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
-        self.assertEqual(self.verdicts["nccl/with_NCCL_P2P_DISABLE"], "not here")
+        self.assertEqual(self.verdicts["nccl/with_NCCL_P2P_DISABLE"], "skipped")
         self.assertEqual(self.verdicts["nccl/with_NCCL_NVLS_ENABLE"], "pass")
         self.assertIn("set NCCL_NVLS_ENABLE=0", done.stdout)
 
     def test_what_one_gpu_cannot_run_is_not_here(self):
         done = self.check("--program", str(self.pretend()), "--only", "nccl/killed,nccl/order")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertEqual(self.verdicts, {"nccl/killed": "not here", "nccl/order": "pass", "nccl/end": "pass"})
+        self.assertEqual(self.verdicts, {"nccl/killed": "skipped", "nccl/order": "pass", "nccl/end": "pass"})
         self.assertIn("one GPU", self.checks["nccl/killed"]["text"])
 
     def test_the_whole_command_compares_memory_and_runs_nccl_tests(self):
@@ -189,7 +189,7 @@ class Nothing(Checked):
             self.assertIn(word, done.stderr)
 
     def test_no_gpu(self):
-        self.nothing(self.check(without=STANDINS), "this machine shows no NVIDIA GPU", "docker run --gpus all")
+        self.nothing(self.check(without=STANDINS), "no NVIDIA GPU was found", "docker run --gpus all")
 
     def test_a_driver_that_is_too_old(self):
         self.nothing(self.check(variables={"STANDIN_CUDA_DRIVER": "11040"}), "no GPU can be used: ", "driver")
@@ -211,17 +211,17 @@ class Nothing(Checked):
 
 
 class Simulated(Checked):
-    NOT_HERE = {"nccl/against_c10d", "nccl/graph", "nccl/nccl_tests"}
+    SKIPPED = {"nccl/against_c10d", "nccl/graph", "nccl/nccl_tests"}
 
     def test_the_whole_command(self):
-        """All checks with two ranks; those that need CUDA's headers or nccl-tests are not here."""
+        """All checks with two ranks; those that need CUDA's headers or nccl-tests are skipped."""
         variables = {"LD_PRELOAD": SIMULATED_CUDA, "PACELINE_SIMULATED_CUDA_MEMORY": str(1 << 30)}
         done = self.check("--quick", "--nproc", "2", variables=variables, limit=840)
         print(done.stdout, done.stderr)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         for name, verdict in self.verdicts.items():
-            self.assertEqual(verdict, "not here" if name in self.NOT_HERE else "pass", name)
-            if verdict == "not here":
+            self.assertEqual(verdict, "skipped" if name in self.SKIPPED else "pass", name)
+            if verdict == "skipped":
                 self.assertTrue(self.checks[name]["text"])
         self.assertLessEqual({f"{setup}/{check}" for setup in ("nccl", "host") for check in ("collectives", "order", "data_parallel", "killed")},
                              self.verdicts.keys())

@@ -95,7 +95,7 @@ TEST(Planner, explains_every_candidate) {
   EXPECT_EQ(text.find("ring"), std::string::npos);
 }
 
-// Also for numbers of ranks that are not a power of two, for which the last level of a tree is not
+// Includes numbers of ranks that are not a power of two, for which the last level of a tree is not
 // full.
 TEST(Planner, charges_no_network_on_one_host) {
   for (const int ranks : {2, 3, 4, 5, 7, 8, 17}) {

@@ -246,7 +246,7 @@ TEST(Reduce, the_chosen_instruction_set_gives_the_portable_bits) {
   }
 }
 
-// Also in place: the first output is the first source, as in an all-reduce.
+// Tests calls in place too: the first output is the first source, as in an all-reduce.
 TEST(Reduce, several_outputs_get_the_bits_of_one) {
   std::mt19937 random(5);
   for (const Dtype dtype : kAllDtypes) {

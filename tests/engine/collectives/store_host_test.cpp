@@ -39,7 +39,7 @@ struct Shared {
 struct Row {
   const char* name;
   int world;
-  // What each rank does with its group, which is released at the end.
+  // The part of each rank; its group is released at the end.
   std::function<void(Group world, Shared&)> body;
   int killed = -1;  // the rank that kills itself; -1: none
 };

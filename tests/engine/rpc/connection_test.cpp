@@ -280,7 +280,7 @@ TEST_F(OverRings, whoever_sleeps_is_woken) {
     while (arrived.frames.size() < number && !deadline.expired()) {
       EXPECT_TRUE(end.receive(arrived, &deadline));
     }
-    // Then the wait ended by its time limit, not by the doorbell.
+    // A wait this long ended by its time limit, not by the doorbell.
     if (std::chrono::steady_clock::now() - before >= Connection::kLongestWait) ++num_late_;
   };
   Arrived back;

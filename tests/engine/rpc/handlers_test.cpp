@@ -1,4 +1,4 @@
-// What handlers may do: answer later, block, fill their queue, end the worker that runs them.
+// Handlers that answer later, block, fill their queue, or end the worker that runs them.
 
 #include <atomic>
 #include <condition_variable>

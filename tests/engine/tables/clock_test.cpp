@@ -1,4 +1,5 @@
-// The clocks of workers: what a pull may miss, and that workers who leave or die hold nobody up.
+// The clocks of workers: which pushes a pull may miss; workers that leave or die delay no other
+// worker.
 
 #include <algorithm>
 #include <random>

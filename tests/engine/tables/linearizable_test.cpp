@@ -38,7 +38,7 @@ class Search {
       if (!(done >> i & 1)) first_end = std::min(first_end, history_[i].end);
     for (std::size_t i = 0; i < history_.size(); ++i) {
       const Operation& operation = history_[i];
-      // It can be next if no other one ended before it began.
+      // An operation can be next if no other remaining one ended before it began.
       if (done >> i & 1 || operation.begin > first_end) continue;
       if (operation.added == 0 && operation.read != value) continue;
       if (order(done | std::uint64_t{1} << i, value | operation.added)) return true;

@@ -85,7 +85,7 @@ class Schedule {
     worker.rows = open(memories_.mapped(), "w" + std::to_string(w), {.session = session});
     worker.clock = worker.rows->stats().clock;
     if (!session) worker.last_push.clear();
-    // It starts within the bound of all others.
+    // The worker starts within the bound of all others.
     for (const Worker& other : workers_)
       if (other.rows && bound_) {
         EXPECT_LE(other.clock, worker.clock + *bound_);
@@ -121,7 +121,7 @@ class Schedule {
     return gradients;
   }
 
-  // Only if it would not wait: there is one thread.
+  // Does nothing if the tick would wait, because there is only one thread.
   void tick(int w) {
     Worker& worker = workers_[w];
     for (const Worker& other : workers_)

@@ -1,4 +1,4 @@
-// Which processes may join a mesh, and which may not.
+// Tests which processes may join a mesh.
 
 #include "paceline/engine/transport/formation/connect.h"
 

@@ -102,8 +102,7 @@ inline constexpr Message kRankMessages[] = {
     {"rendezvous.alone",
      "init_process_group: no launcher started this process, so it runs alone, as a group of one: "
      "for several ranks use paceline run --nproc-per-node N {}; to run alone on purpose, set "
-     "RANK=0 "
-     "WORLD_SIZE=1"},
+     "RANK=0 WORLD_SIZE=1"},
     {"rendezvous.meets_elsewhere", "{}; the ranks of this host meet through {} instead"},
     {"endpoint.not_host_and_port", "{}: '{}' is not HOST:PORT with a port from 0 to 65535"},
     {"socket.foreign_address",
@@ -127,10 +126,8 @@ inline constexpr Message kRankMessages[] = {
      "file"},
     {"ownership.newest_of_another_run",
      "checkpoint directory {}: its newest checkpoint, step-{}, belongs to {}, but the directory "
-     "belongs "
-     "to {}; remove that checkpoint to continue the directory's run, or continue the checkpoint's "
-     "with "
-     "--resume-other-run"},
+     "belongs to {}; remove that checkpoint to continue the directory's run, or continue the "
+     "checkpoint's with --resume-other-run"},
     {"ownership.not_of_this_job",
      "checkpoint directory {}: the launcher has started this job again, but the checkpoints there "
      "(the newest of step {}) are not the job's own; {}"},
@@ -219,7 +216,8 @@ inline constexpr Message kRankMessages[] = {
      "{}: group {} is destroyed with {} under way: {}; their results are discarded: wait() for "
      "each before destroying the group"},
     {"group.timeout_refused",
-     "{}: PACELINE_TIMEOUT={}: it is a number of seconds, from {} to {}, that each operation of a "
+     "{}: PACELINE_TIMEOUT={}: it must be a number of seconds, from {} to {}, that each operation "
+     "of a "
      "group may take"},
     {"mesh.axis_crosses_hosts",
      "hint: {} crosses hosts; a size that divides the {} ranks of a host, and ranks numbered host "

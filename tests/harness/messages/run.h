@@ -33,7 +33,7 @@ inline constexpr Message kRunMessages[] = {
      "the working directory {} cannot be used: {}. It was removed and perhaps created again; "
      "change to an existing one (cd) and start again"},
     // Arguments that paceline run refuses.
-    {"usage.no_gpu", "{}: '{}': this machine shows no GPU"},
+    {"usage.no_gpu", "{}: '{}': no GPU was found"},
     {"usage.nvidia_only",
      "{}: '{}': this version knows NVIDIA's GPUs only; use gpu, auto or a number"},
     {"usage.nothing_watched", "{} and {} exclude each other: 0 disables the detection of hangs"},
@@ -336,7 +336,7 @@ inline constexpr Message kRunMessages[] = {
      "--master-port {} cannot be used (to see which process uses it: ss -ltnp 'sport = :{}'; "
      "without the flag a free port is chosen)"},
     {"secret.not_private",
-     "PACELINE_SECRET_FILE={} must be a file of user {} that nobody else can read: chmod 600 {}"},
+     "PACELINE_SECRET_FILE={} must be a file of user {} that no other user can read: chmod 600 {}"},
     {"secret.descriptor_closed",
      "the descriptor of PACELINE_SECRET_FD={} is closed: something between the launcher and this "
      "program closed it, as Python's subprocess does. Let it pass (subprocess: close_fds=False, or "

@@ -7,7 +7,7 @@
 
 namespace paceline::simulated {
 
-c10::Allocator* device_allocator();  // on the calling thread's current device and stream
+c10::Allocator* device_allocator();  // allocates on the calling thread's current device and stream
 c10::Allocator* pinned_allocator();
 
 }  // namespace paceline::simulated

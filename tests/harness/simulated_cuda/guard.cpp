@@ -12,7 +12,7 @@ namespace paceline::simulated {
 
 namespace {
 
-// A device's streams of the pool are 1 to kPoolStreams, as in CUDA given out in turn.
+// The pool of a device has the streams 1 to kPoolStreams, which are handed out in turn, as in CUDA.
 constexpr std::int64_t kPoolStreams = 16;
 
 thread_local int own_device = 0;

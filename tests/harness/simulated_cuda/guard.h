@@ -7,7 +7,7 @@
 
 namespace paceline::simulated {
 
-// The calling thread's.
+// The calling thread's current device, and its current stream on a device.
 int current_device();
 Stream& current_stream(int device);
 

@@ -1,4 +1,5 @@
-// Makes LibTorch believe that it was built with CUDA, as far as this program needs it.
+// The hooks through which LibTorch behaves as if it had been built with CUDA, as far as tests need
+// it.
 
 #include <vector>
 
@@ -12,7 +13,7 @@
 
 namespace at {
 
-// LibTorch looks for a class of this name.
+// LibTorch looks up a class of this name in its registry.
 struct CUDAHooks final : paceline::simulated::PortableHooks {
   explicit CUDAHooks(CUDAHooksArgs /*args*/) {}
   bool hasCUDA() const override { return true; }

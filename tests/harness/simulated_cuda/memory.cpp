@@ -23,10 +23,10 @@ struct Block {
   Stream* stream = nullptr;
   std::size_t bytes = 0;  // a number of whole pages
   int num_opened = 0;
-  std::vector<Stream*> used_on;  // other streams
+  std::vector<Stream*> used_on;  // other streams that use it (use_on())
 };
 
-// The bytes that each device has, unless a test sets another limit; 0: no limit.
+// The initial memory limit of each device in bytes; 0: no limit.
 std::size_t given_limit() {
   const char* const text = std::getenv("PACELINE_SIMULATED_CUDA_MEMORY");
   return text == nullptr ? 0 : std::strtoull(text, nullptr, 10);
@@ -170,7 +170,8 @@ int device_of(const void* pointer) {
 
 namespace {
 
-// Opens or closes the block that contains the pointer, and returns its address.
+// Adds `by` to the number of Opened objects of the block that contains the pointer, and opens or
+// closes the block's pages accordingly. Returns the block's address, or null.
 char* change_opened(const void* pointer, int by) {
   const std::lock_guard lock(memory().mutex);
   auto* const found = memory().find(pointer);

@@ -96,8 +96,8 @@ at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides,
 
 // ---- copies
 
-// The place of a tensor's elements. For a tensor on a device it does not keep the memory alive:
-// neither does a kernel that has been queued.
+// The address and layout of a tensor's elements. This does not keep the memory of a device's tensor
+// alive, because a real kernel that has been queued does not do so either.
 struct Elements {
   explicit Elements(const at::Tensor& tensor)
       : data(tensor.numel() > 0 ? tensor.data_ptr() : nullptr),
@@ -124,7 +124,8 @@ void copy_elements(const Elements& from, const Elements& to) {
   to.on_host().copy_(from.on_host());
 }
 
-thread_local int num_fallbacks = 0;  // the CPU kernels in which this thread is
+thread_local int num_fallbacks =
+    0;  // how many CPU kernels this thread is running, one inside another
 
 at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
   if (self.numel() == 0) return self;
@@ -143,7 +144,8 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking)
     return self;
   }
   if (source.is_cuda() && source.device() != self.device()) {
-    // As between GPUs: on the source's stream, and both devices' current streams wait for it.
+    // As CUDA does between GPUs, copies on the source's stream, after the target's stream has
+    // reached this point; then the target's stream waits for the copy.
     Stream& theirs = current_stream(source.device().index());
     Event ours, done;
     ours.record(current_stream(self.device().index()));
@@ -153,7 +155,7 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking)
     done.block(current_stream(self.device().index()));
     return self;
   }
-  // CUDA copies from memory that is not pinned through a buffer of its own.
+  // CUDA copies memory that is not pinned through a buffer of its own.
   const bool is_staged = source.is_cpu() && !is_internal && !is_pinned(source.data_ptr());
   const at::Tensor from = is_staged ? source.clone() : source;
   stream.push([from = Elements(from), to = Elements(self)] { copy_elements(from, to); });
@@ -211,7 +213,7 @@ at::Tensor unfold(const at::Tensor& self, std::int64_t dim, std::int64_t size, s
   return at::native::unfold(self, dim, size, step);
 }
 
-// Does not keep the elements: LibTorch's CPU kernels, which call it, write all of them.
+// Does not preserve the elements, because LibTorch's CPU kernels, which call it, write all of them.
 const at::Tensor& resize(const at::Tensor& self, at::IntArrayRef sizes,
                          c10::optional<at::MemoryFormat> /*format*/) {
   if (self.sizes() == sizes) return self;
@@ -237,8 +239,8 @@ at::Tensor pin_memory(const at::Tensor& self, c10::optional<at::Device> /*device
 
 // ---- everything else
 
-// Whether the operator's result is a number, or has a size that depends on the values, so that the
-// host waits for the device.
+// Whether the host must wait for the device, because the operator's result is a number, or its size
+// depends on the values.
 bool waits_for_device(const c10::OperatorHandle& op) {
   for (const char* name : {"aten::nonzero", "aten::masked_select", "aten::unique_dim",
                            "aten::_unique2", "aten::repeat_interleave"}) {
@@ -257,7 +259,7 @@ std::vector<at::Tensor> on_host(const std::vector<at::Tensor>& tensors) {
   return copies;
 }
 
-// An operator on lists of tensors, which LibTorch's fallback does not copy back.
+// Runs an operator on lists of tensors, which LibTorch's fallback would not copy back.
 void compute_lists_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const std::size_t count = op.schema().arguments().size();
   const std::vector<at::Tensor> self = torch::jit::peek(*stack, 0, count).toTensorVector();
@@ -286,13 +288,13 @@ bool is_running_statistic(const c10::Argument& argument) {
   return argument.name() == "running_mean" || argument.name() == "running_var";
 }
 
-// A batch normalisation, which writes its running statistics although its schema does not say so:
-// LibTorch's fallback would write them to copies only.
+// Runs a batch normalisation. It writes its running statistics, although its schema does not
+// declare that, so LibTorch's fallback would write them only to copies.
 void normalise_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto& arguments = op.schema().arguments();
   const std::size_t count = arguments.size();
   c10::Device device(c10::kCPU);
-  std::vector<std::pair<at::Tensor, at::Tensor>> written;  // on the device, and the copy
+  std::vector<std::pair<at::Tensor, at::Tensor>> written;  // a tensor on the device, and its copy
   for (std::size_t i = 0; i < count; ++i) {
     c10::IValue& argument = torch::jit::peek(*stack, i, count);
     if (!argument.isTensor() || !argument.toTensor().defined()) continue;

@@ -1,8 +1,8 @@
 #pragma once
 
 // The streams and events of simulated CUDA devices, without LibTorch. A stream is a thread that
-// carries out tasks in order. An event marks a place in a stream. Before a task a stream sleeps for
-// a random time, so a wait that is missing in a program is soon noticed.
+// carries out tasks in order. An event marks a place in a stream. Before some tasks a stream sleeps
+// for a random time, so that a missing wait in a program soon shows.
 //
 // Streams are never destroyed, because tensors of static lifetime may still use them at the end of
 // the program.
@@ -27,7 +27,7 @@ inline constexpr int kMostDevices = 16;
 int num_devices();
 
 struct Delays {
-  double share = 0.25;  // the share of the tasks before which a stream sleeps
+  double share = 0.25;  // share of the tasks before which a stream sleeps
   std::chrono::microseconds most{1000};
 };
 // Applies to tasks from now on. The times are random numbers from harness::random_seed(), which
@@ -38,7 +38,7 @@ class Stream {
  public:
   // The stream `id` of a device; 0 is the device's default stream. It is made on first use.
   static Stream& of(int device, std::int64_t id);
-  // Calls `visit` for every stream of a device that has been used.
+  // Calls `visit` for every stream of the device that has been used.
   static void for_each(int device, const std::function<void(Stream&)>& visit);
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
@@ -46,7 +46,7 @@ class Stream {
   int device() const { return device_; }
   std::int64_t id() const { return id_; }
   void push(std::function<void()> task) { push(std::move(task), true); }
-  // For the marks and the waits of events, which take no time.
+  // For tasks that record an event or wait for one; the stream does not sleep before them.
   void push_mark(std::function<void()> task) { push(std::move(task), false); }
   // Waits until the tasks that have been pushed so far have ended.
   void drain();
@@ -72,8 +72,8 @@ class Stream {
   std::uint64_t num_done_ = 0;
 };
 
-// As cudaEvent_t: record() replaces the place, and block() and the host's functions use the place
-// of the last record() before them. An event that was never recorded counts as reached.
+// Like cudaEvent_t: record() moves the event to the stream's current end, and the other functions
+// refer to the last record(). An event that was never recorded counts as reached.
 class Event {
  public:
   void record(Stream& stream);
@@ -95,7 +95,7 @@ struct Counts {
 };
 Counts counts();
 void reset_counts();
-// How often the program has used a device: by allocating memory on it, or by queueing a task.
+// How many times the program has used a device, by allocating memory on it or by queueing a task.
 std::uint64_t num_touches(int device);
 
 void count_synchronisation();

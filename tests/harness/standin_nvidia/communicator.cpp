@@ -14,7 +14,7 @@ namespace paceline::standin {
 
 namespace {
 
-// While it exists, this thread may use the device memory.
+// While this object exists, the calling thread may use the device memory at `pointer`.
 class Open {
  public:
   explicit Open(const void* pointer) : opened_(standin_cuda_open(pointer)) {}
@@ -53,8 +53,8 @@ ReduceOp reduce_op_of(int reduction) {
   return kAll[reduction];
 }
 
-// A collective, a piece of each rank's contribution at a time: all ranks copy their piece to the
-// shared memory, meet, take what they need, and meet again.
+// Carries out a collective piece by piece: all ranks copy a piece of their input to the shared
+// memory, meet, read the pieces that they need, and meet again.
 class Pieces {
  public:
   Pieces(Communicator& communicator, const Operation& operation)
@@ -164,7 +164,8 @@ bool move(Communicator& communicator, Moving& moving) {
 
 void move_all(Communicator& communicator, std::vector<Moving> all) {
   wait_until(communicator.is_aborted, [&] {
-    std::set<std::pair<Kind, int>> tried;  // messages of one pair move one after the other
+    std::set<std::pair<Kind, int>>
+        tried;  // of several messages to or from one peer, only the first moves
     bool is_done = true, has_moved = true;
     while (has_moved) {
       has_moved = false;

@@ -1,8 +1,8 @@
 #pragma once
 
-// A communicator of the stand-in of NCCL, and its operations, which are carried out on the streams
-// of the stand-in of CUDA. As in NCCL, an operation waits on the device for the other ranks,
-// without end, until the communicator is aborted.
+// A communicator of the stand-in for NCCL, and its operations, which run on the streams of the
+// stand-in for CUDA. As in NCCL, an operation waits on the device for the other ranks, without a
+// time limit, until the communicator is aborted.
 
 #include <atomic>
 #include <string>
@@ -31,15 +31,15 @@ struct Communicator {
   int rank = 0, size = 1;
   std::atomic<bool> is_aborted = false;
   std::atomic<int> state = 0;       // ncclResult_t: the asynchronous error
-  std::atomic<int> still_late = 0;  // how often the answer is still ncclInProgress
+  std::atomic<int> still_late = 0;  // how many more times to answer ncclInProgress
   std::atomic<int> under_way = 0;   // tasks on streams
   std::atomic<int> calls = 0;       // operations that were called
   std::atomic<bool> is_connecting = true;
 };
 
 std::size_t size_of_type(int type);
-// Carries out operations that were called together: messages move side by side, collectives one
-// after the other. Called on a stream.
+// Carries out operations that were called together: the collectives one after another, then all
+// messages at the same time. Called by a task of a stream.
 void carry_out(Communicator& communicator, const std::vector<Operation>& operations);
 
 }  // namespace paceline::standin

@@ -3,11 +3,11 @@
 // the simulated devices (tests/harness/simulated_cuda/). In a program that has the simulated
 // devices for LibTorch, it uses the same ones.
 //
-// Environment variables choose what it is:
+// Environment variables choose its behaviour:
 //   PACELINE_SIMULATED_CUDA_DEVICES  the GPUs of the machine; CUDA_VISIBLE_DEVICES hides some
 //   STANDIN_CUDA_DRIVER              the driver's version, such as 11040; 12080 by default
 //   STANDIN_CUDA_ERROR               the error of every call that needs a GPU, such as 802
-//   STANDIN_CUDA_BUSY                the number of a GPU that another process has for itself
+//   STANDIN_CUDA_BUSY                the number of a GPU that another process uses exclusively
 
 #include <array>
 #include <atomic>
@@ -30,7 +30,7 @@
 
 namespace paceline::simulated {
 
-// Defined by the simulated devices for LibTorch; null without them.
+// Defined in the simulated devices for LibTorch; null in programs without them.
 __attribute__((weak)) int current_device();
 __attribute__((weak)) void set_current_device(int device);
 
@@ -88,7 +88,7 @@ int machine_device(int device) { return visible_devices().at(static_cast<std::si
 
 // ---- streams and captures of graphs
 
-// Streams of the program, from this number on; 0 is the default stream.
+// The streams that the program creates are numbered from here; 0 is the default stream.
 std::atomic<std::int64_t> next_stream = 1000;
 
 struct Captures {
@@ -116,7 +116,8 @@ bool is_capturing(Stream& stream) {
   return captures().streams.contains(&stream);
 }
 
-// A call that a capture in global mode forbids to all threads, except those with another mode.
+// Called by functions that a capture in global mode forbids in all threads, except in those with
+// another mode. Returns true, and invalidates the capture, if the call is forbidden.
 bool spoils_capture() {
   Captures& all = captures();
   const std::lock_guard lock(all.mutex);
@@ -262,7 +263,7 @@ EXPORTED int cudaStreamWaitEvent(void* stream, void* event, unsigned /*flags*/) 
   static_cast<const Event*>(event)->block(stream_of(stream));
   return 0;
 }
-// The real function is cudaLaunchHostFunc as well.
+// Part of the real runtime too. The stand-in for NCCL queues its operations with it.
 EXPORTED int cudaLaunchHostFunc(void* stream, void (*function)(void*), void* data) {
   run_or_capture(stream_of(stream), [=] { function(data); });
   return 0;
@@ -323,7 +324,7 @@ EXPORTED int cudaStreamBeginCapture(void* stream, int mode) {
   all.by = pthread_self();
   return 0;
 }
-// A graph is the list of its tasks, in the order of the capture.
+// A graph is the list of the captured tasks, in order.
 EXPORTED int cudaStreamEndCapture(void* /*stream*/, void** graph) {
   Captures& all = captures();
   const std::lock_guard lock(all.mutex);
@@ -348,7 +349,7 @@ EXPORTED int cudaGraphDestroy(void* graph) {
 }
 EXPORTED int cudaGraphExecDestroy(void* /*executable*/) { return 0; }
 
-// ---- for the stand-in of NCCL: opens device memory to the calling thread
+// ---- for the stand-in for NCCL and for tests: access to device memory, limits and delays
 
 EXPORTED void* standin_cuda_open(const void* pointer) { return new simulated::Opened(pointer); }
 EXPORTED void standin_cuda_close(void* opened) { delete static_cast<simulated::Opened*>(opened); }
@@ -360,7 +361,8 @@ EXPORTED void standin_cuda_delay(double share, int microseconds) {
   simulated::set_delays({.share = share, .most = std::chrono::microseconds(microseconds)});
 }
 
-// Functions of the runtime that no test has needed yet end the program, rather than do nothing.
+// Functions of the runtime that no test needs. They end the program, because doing nothing would
+// hide a mistake.
 #define ABSENT(name)                                                      \
   EXPORTED void name() {                                                  \
     std::fprintf(stderr, "the stand-in of libcudart has no " #name "\n"); \

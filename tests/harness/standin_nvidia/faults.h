@@ -1,7 +1,7 @@
 #pragma once
 
-// The faults of a stand-in, from environment variables, which are read again at every use, so
-// that a test may change them.
+// Reads the faults of a stand-in from environment variables, at every use, so that a test can
+// change them.
 
 #include <cstdlib>
 #include <string>
@@ -18,7 +18,7 @@ inline int number(const char* name, int otherwise) {
   return text.empty() ? otherwise : std::atoi(text.c_str());
 }
 
-// Whether the variable names this rank: "1", or "any".
+// Whether the variable contains the number of this rank, or "any".
 inline bool applies_to(const char* name, int rank) {
   const std::string text = variable(name);
   return text == "any" || text == std::to_string(rank);

@@ -1,13 +1,13 @@
 // A stand-in for NCCL (libnccl.so.2), for tests on machines without a GPU: the functions that
 // Paceline calls, with NCCL's names and numbers, among threads and processes of one host, on the
-// stand-in of the CUDA runtime.
+// stand-in for the CUDA runtime.
 //
-// Environment variables choose what it is and what goes wrong; each RANK is a number or "any":
+// Environment variables choose the version and the faults; RANK is a number or "any":
 //   STANDIN_NCCL_VERSION      22103 by default
-//   STANDIN_NCCL_IN_PROGRESS  how often a communicator answers that it is still busy; 2 by default
+//   STANDIN_NCCL_IN_PROGRESS  how many times a communicator answers that it is busy; 2 by default
 //   STANDIN_NCCL_ASYNC        RANK whose communicator reports an error after its next operation
 //   STANDIN_NCCL_SKIP         RANK that never joins its operations
-//   STANDIN_NCCL_ABORT_HANGS  RANK on which ncclCommAbort never comes back
+//   STANDIN_NCCL_ABORT_HANGS  RANK on which ncclCommAbort never returns
 
 #include <cstdio>
 #include <cstdlib>
@@ -104,7 +104,7 @@ int add(Communicator* communicator, void* stream, const Operation& operation) {
   return depth > 0 ? 0 : close_group();
 }
 
-// Finds the other ranks, in a thread of its own.
+// Connects the communicator with the other ranks; runs in a thread of its own.
 void connect(Communicator* communicator, const std::string& path, const std::string& bus_id) {
   std::string why;
   Segment* const segment = map_segment(path, false, &why);
@@ -135,7 +135,7 @@ void connect(Communicator* communicator, const std::string& path, const std::str
   communicator->is_connecting = false;
 }
 
-// A task of a graph is called once, and carried out any number of times.
+// The count may be negative: a task of a graph is queued once, but may be carried out many times.
 void wait_for_tasks(Communicator& communicator) {
   const std::atomic<bool> never = false;
   wait_until(never, [&] { return communicator.under_way <= 0 && !communicator.is_connecting; });
@@ -252,7 +252,7 @@ EXPORTED int ncclGroupStart() {
 }
 EXPORTED int ncclGroupEnd() { return --depth > 0 ? 0 : close_group(); }
 
-// Functions that no test has needed yet end the program, rather than do nothing.
+// Functions that no test needs. They end the program, because doing nothing would hide a mistake.
 #define ABSENT(name)                                                 \
   EXPORTED void name() {                                             \
     std::fprintf(stderr, "the stand-in of NCCL has no " #name "\n"); \

@@ -1,8 +1,8 @@
 #pragma once
 
-// The memory through which the ranks of a stand-in communicator move their data: a file in /dev/shm
-// that all of them map, whether they are threads or processes. Only the communicator's tasks, one
-// at a time on each rank, use its parts.
+// The memory through which the ranks of a communicator exchange data: a file in /dev/shm that all
+// of them map, whether they are threads or processes. On each rank, one task of the communicator
+// uses it at a time.
 
 #include <array>
 #include <atomic>
@@ -17,7 +17,7 @@ inline constexpr int kMostRanks = 16;
 inline constexpr std::size_t kStagingBytes = 256 << 10;
 inline constexpr std::size_t kMailBytes = 32 << 10;
 
-// One message's next bytes, from one rank to another.
+// The next bytes of a message from one rank to another.
 struct Mailbox {
   std::atomic<std::uint32_t> is_full;
   std::uint32_t bytes;
@@ -26,7 +26,8 @@ struct Mailbox {
 
 struct Segment {
   std::atomic<int> attached;
-  std::array<std::atomic<std::uint64_t>, kMostRanks> arrived;  // barriers that a rank has reached
+  std::array<std::atomic<std::uint64_t>, kMostRanks>
+      arrived;  // [rank]: the number of barriers that it has reached
   std::array<int, kMostRanks> versions;
   std::array<std::array<char, 32>, kMostRanks> bus_ids;
   std::array<std::array<std::byte, kStagingBytes>, kMostRanks> staging;

@@ -1,4 +1,4 @@
-// Which nodes the coordinator admits, and which nodes wait as spares.
+// Tests which nodes the coordinator admits, and which ones wait as spares.
 
 #include <csignal>
 

@@ -98,7 +98,7 @@ INSTANTIATE_TEST_SUITE_P(
             FlightProcess::kStopped, true, CalleeState::kStopped,
             "the process of server0 is stopped, and had the call"},
         Row{"the_callee_is_gone", OpenState::kSent, OpenState::kRunning, FlightProcess::kGone, true,
-            CalleeState::kGone, "the process of server0 is gone"},
+            CalleeState::kGone, "the process of server0 has ended"},
         Row{"the_callee_has_no_record",
             OpenState::kSent,
             {},

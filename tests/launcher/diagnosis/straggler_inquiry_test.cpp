@@ -1,4 +1,4 @@
-// Which rank keeps the others waiting in a job on several hosts.
+// Finding the rank that keeps the others waiting, in a job on several hosts.
 
 #include <optional>
 

@@ -1,4 +1,4 @@
-// What the ranks of `paceline run` get: their place, arguments, streams, ports and secret.
+// The ranks of `paceline run`: their place, arguments, streams, ports and secret.
 
 #include <filesystem>
 #include <fstream>

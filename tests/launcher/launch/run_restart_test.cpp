@@ -1,4 +1,4 @@
-// What `paceline run --max-restarts` does on one machine, and what it leaves behind.
+// `paceline run --max-restarts` on one machine, and the files that it leaves behind.
 
 #include <csignal>
 #include <filesystem>

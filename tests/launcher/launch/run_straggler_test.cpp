@@ -36,7 +36,7 @@ std::string said_about(const std::string& how, const std::optional<harness::Says
 }
 
 TEST(RunStraggler, a_rank_that_sleeps_before_each_operation_is_reported_as_waiting_for_data) {
-  // It must not be reported again.
+  // The rank must not be reported again.
   const std::string text = said_about("sleeps", Says("straggler.cause"), 4s);
   EXPECT_THAT(text, Says("straggler.comes_last", 1));
   EXPECT_THAT(text, Says("straggler.waits_for_data"));

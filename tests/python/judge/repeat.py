@@ -36,7 +36,7 @@ TICK = 0.05
 
 
 def on_and_before_a_core(process):
-    """For how many seconds the main thread of a process has run, and for how many it was ready to run and had no core."""
+    """The seconds for which the main thread of a process has run, and the seconds for which it was ready to run but had no core."""
     try:
         running, waiting, _ = pathlib.Path(f"/proc/{process.pid}/schedstat").read_text().split()
     except OSError:

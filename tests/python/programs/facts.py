@@ -1,4 +1,4 @@
-"""What a rank of a program under a launcher prints last: its losses, and which backend the default group has."""
+"""Prints the last line of a rank under a launcher: its losses, and the backend of the default group."""
 
 import json
 import os

@@ -26,7 +26,7 @@ def tell_outcome(action):
 
 
 def tell_attributes(action):
-    """What a program can read from an error, besides its text."""
+    """The fields that a program can read from an error, besides its text."""
     try:
         action()
     except dist.DistBackendError as error:
@@ -98,7 +98,7 @@ def a_rank_that_never_starts():
 
 
 def tensor_of_cuda():
-    """One that says so, but has no memory: the tests need no GPU."""
+    """A tensor that claims to be on a CUDA device, but has no memory, so the tests need no GPU."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode():
@@ -136,7 +136,7 @@ def two_groups_of_one_name():
 
 @fault
 def two_groups_in_one_place():
-    """Two groups of the engine of one name in one store: the second is formed by ranks that still have the first."""
+    """Two of the engine's groups have the same name in one store: ranks form the second while they still have the first."""
     from paceline.torch.create import form
 
     store = dist.FileStore(STORE, SIZE)

@@ -1,4 +1,4 @@
-"""Cases of training.py that a version of torch cannot run on CPUs, with Gloo either."""
+"""Cases of training.py that some versions of torch cannot run on CPUs, not even with Gloo."""
 
 import torch
 

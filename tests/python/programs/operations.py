@@ -61,7 +61,7 @@ def all_reduce_of_every_reduction():
 
 @case
 def means_of_whole_numbers():
-    """As with NCCL, and as Lightning asks for: rounded towards zero."""
+    """A mean of whole numbers is rounded towards zero, as with NCCL. Lightning asks for such means."""
     for dtype in (torch.int32, torch.int64, torch.uint8):
         mean = torch.div(all_values(dtype).sum(0), SIZE, rounding_mode="trunc").to(dtype)
         tensor = values(RANK, dtype)

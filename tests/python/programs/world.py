@@ -1,4 +1,4 @@
-"""What every program of the tests does first and last: it makes the default group from its arguments."""
+"""The first and the last steps of every test program: it makes the default group from its arguments."""
 
 import datetime
 import json
@@ -22,7 +22,7 @@ def tell(**facts):
 
 
 def outcome(action):
-    """What `action` raises, as (type, text), or None."""
+    """The exception that `action` raises, as (type, text), or None."""
     try:
         action()
     except BaseException as error:  # a KeyboardInterrupt is an outcome as well

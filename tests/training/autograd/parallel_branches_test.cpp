@@ -311,7 +311,7 @@ TEST(ParallelBranches, calls_that_no_rank_can_carry_out_are_refused) {
     parallel_branches(lent(own), {x}, branches, {0, 1, 0});
     branches[1].forward = nullptr;
     refused({"rank 1: branch 'product 1'", "no function"}, {x}, {0, 1, 0});
-    expect_error(ErrorCode::kInvalid, {"no such group"}, [&] {
+    expect_error(ErrorCode::kInvalid, {"is not a member"}, [&] {
       parallel_branches(nullptr, {x}, branches, {0, 1, 0});
     });
   });

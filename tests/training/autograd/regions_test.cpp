@@ -219,7 +219,7 @@ TEST(Regions, what_does_not_divide_is_named_with_rank_and_shape) {
                  [&] { gather_from_region(group, odd, 2); });
     expect_error(ErrorCode::kInvalid, {rank, "copy_to_region", "undefined"},
                  [&] { copy_to_region(group, {}); });
-    expect_error(ErrorCode::kInvalid, {"all_reduce_sum", "no such group"},
+    expect_error(ErrorCode::kInvalid, {"all_reduce_sum", "is not a member"},
                  [&] { all_reduce_sum(nullptr, odd); });
   });
 }

@@ -1,4 +1,5 @@
-// DistributedDataParallel and the fused optimizers on simulated CUDA devices, beside the CPU.
+// DistributedDataParallel and the fused optimizers on simulated CUDA devices, compared with the
+// CPU.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -70,8 +71,8 @@ Trained train(ProcessGroup& group, c10::Device device, const Step& step, bool wi
   Net net = net_of(with_sync ? shared(group) : nullptr);
   net->to(device);
   DistributedDataParallel model(net.ptr(), shared(group), options);
-  // Not Adam, which makes large steps of the noise in the gradient of a bias before a
-  // normalisation.
+  // Not Adam: it would turn the noise in the gradient of a bias before a normalisation into large
+  // steps.
   optim::SGD optimizer(model.parameters(), {.lr = 0.05, .momentum = 0.9});
   for (int i = 0; i < num_steps; ++i) {
     const at::Tensor input = input_of(group, i).to(device);

@@ -1,7 +1,7 @@
 #pragma once
 
 // Ranks as threads, each with a simulated device of its own: rank r has device r + 1, so that
-// device 0 shows code that forgets to choose one.
+// any use of device 0 reveals code that forgot to choose a device.
 
 #include <cstdint>
 #include <functional>
@@ -20,8 +20,8 @@ namespace paceline {
 
 using DeviceBody = std::function<void(ProcessGroup& group, c10::Device device)>;
 
-// LibTorch's default generator is one for all threads, so random numbers come from another one, and
-// modules, whose initial weights use it, are made by one thread at a time.
+// All threads share LibTorch's default generator. So this function uses a generator of its own, and
+// modules, whose initial weights come from the default one, are made by one thread at a time.
 inline at::Tensor random_tensor(at::IntArrayRef sizes, std::uint64_t seed) {
   return at::randn(sizes, at::detail::createCPUGenerator(seed));
 }

@@ -39,8 +39,8 @@ TEST(DeviceReplica, is_on_one_device_that_libtorch_knows) {
                });
   expect_error(
       ErrorCode::kUnsupported,
-      {"rank 3: parameter second is on cuda:1, and the LibTorch of this program knows no such "
-       "device"},
+      {"rank 3: parameter second is on cuda:1, but the LibTorch of this program does not support "
+       "such devices"},
       [&] { one_device_of({second}, 3); });
 }
 

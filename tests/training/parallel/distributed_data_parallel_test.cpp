@@ -441,7 +441,7 @@ TEST(DistributedDataParallel, frozen_parameters_are_shared_but_not_reduced) {
   });
 }
 
-// Its backward pass throws if `fails`.
+// A function whose backward pass throws if `fails`.
 struct Breaking : torch::autograd::Function<Breaking> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input,
                             bool fails) {

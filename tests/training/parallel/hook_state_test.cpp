@@ -95,7 +95,7 @@ const std::vector<MakeHook> kHooks = {
     [] { return std::make_shared<TopKHook>(0.05); },
     [] { return std::make_shared<CompressHook>(at::kBFloat16); }};
 
-// Also if the first pass after the restore has its gradients in another order.
+// The first pass after the restore may have its gradients in another order.
 TEST(HookState, makes_another_replica_go_on_with_the_same_bits) {
   for (const int world : {2, 3, 5}) {
     for (const auto& make_hook : kHooks) {

@@ -134,7 +134,7 @@ TEST(Join, may_divide_by_the_number_of_ranks_with_inputs) {
   }
 }
 
-// Afterwards the state of the optimizer is the same on every rank, too.
+// Afterwards the state of the optimizer is also the same on every rank.
 TEST(Join, an_optimizer_with_state_is_the_same_on_all_ranks_afterwards) {
   harness::run_ranks_ok(3, [&](ProcessGroup& group) {
     DistributedDataParallel model(std::make_shared<Line>(), borrowed(group));

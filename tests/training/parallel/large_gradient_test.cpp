@@ -98,8 +98,8 @@ TEST(LargeGradient, takes_a_bucket_where_its_memory_is_not_shared) {
     EXPECT_EQ(result.report, "right, 1 buckets");
 }
 
-// Its backward pass returns a copy of the gradient, after a pause in which the all-reduce of an
-// earlier gradient can end.
+// A function whose backward pass returns a copy of the gradient, after a pause in which the
+// all-reduce of an earlier gradient can end.
 struct Late : torch::autograd::Function<Late> {
   static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& input) {
     return input.clone();

@@ -191,8 +191,8 @@ TEST(LowCommunication, AveragesParametersAfterAWarmUp) {
   });
 }
 
-// What rounding loses arrives later, so the error of 50 rounds is that of a few. (The mean that a
-// bfloat16 sum arrives as is rounded once more.)
+// Values lost to rounding are sent later, so the error of 50 rounds is that of a few. (The mean
+// that a bfloat16 sum arrives as is rounded once more.)
 TEST(LowCommunication, FeedsErrorsBack) {
   for (const auto& [wire, tolerance] :
        {std::pair(at::kBFloat16, 6e-3), std::pair(at::kChar, 2e-3)}) {

@@ -43,7 +43,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int kSteps = 12;
 constexpr int kElements = 700;
 
-// What a learner "trains" in a step: the same for all its ranks.
+// The change that a learner makes in a step, the same on all its ranks.
 at::Tensor update_of(int learner, int step) {
   return at::randn({kElements}, at::detail::createCPUGenerator(learner * 1000 + step)) * 0.1;
 }

@@ -135,7 +135,7 @@ PipelineStage stage_with_mask(int index) {
             .parameters = {table}};
   }
   auto stage = block_stage(index);
-  // Its first parameter is frozen, and its last one is unused.
+  // The stage's first parameter is frozen, and its last one is unused.
   stage.parameters[0].requires_grad_(false);
   stage.parameters.push_back(made_up({3}, 1).requires_grad_());
   stage.forward = [inner = stage.forward](const Tensors& inputs) {

@@ -273,7 +273,7 @@ TEST(ParallelLayers, what_does_not_divide_is_an_error_that_names_it) {
       vocab_parallel_cross_entropy(group, torch::ones({3, 2}), torch::zeros({4}, torch::kLong));
     });
   });
-  expect_error(ErrorCode::kInvalid, {"no such group"},
+  expect_error(ErrorCode::kInvalid, {"is not a member"},
                [] { ColumnParallelLinear(LinearOptions(8, 8), nullptr); });
 }
 

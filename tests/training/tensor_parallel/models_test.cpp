@@ -180,7 +180,7 @@ TEST(ParallelModels, generation_and_clones_are_the_dense_models) {
   });
 }
 
-// Either gives the tokens of the dense model, or is an error on every rank.
+// Each call either gives the tokens of the dense model, or is an error on every rank.
 TEST(ParallelModels, generation_takes_the_same_call_on_every_rank_and_whole_logits) {
   using Options = models::GenerateOptions;
   const GptOptions options = small_gpt(false);
@@ -289,7 +289,7 @@ TEST(ParallelModels, sizes_that_do_not_divide_are_named) {
     expect_error(ErrorCode::kInvalid, {"dimension 1 of a tensor of [2, 6, 32] does not divide"},
                  [&] { spread->forward(tokens(2, 6, 1)); });
   });
-  expect_error(ErrorCode::kInvalid, {"no such group"}, [] { tensor_parallel_layers(nullptr); });
+  expect_error(ErrorCode::kInvalid, {"is not a member"}, [] { tensor_parallel_layers(nullptr); });
 }
 
 }  // namespace

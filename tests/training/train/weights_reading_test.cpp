@@ -170,7 +170,7 @@ TEST_F(WeightsReading, a_file_that_is_broken_is_refused_with_the_tensors_name) {
   expect_refused(file_with("{" + a + "," + entry("b", "U8", "[-2]", 2, 4) + "}", 4), {"\"b\""});
   expect_refused(file_with("{" + entry("a", "U8", "[4611686018427387904,8]", 0, 4) + "}", 4),
                  {"\"a\""});
-  // Also for an element type that the engine does not have.
+  // The place of a tensor is checked even if the engine does not have its element type.
   expect_refused(file_with("{" + a + "," + entry("b", "F8_E4M3", "[3]", 1, 4) + "}", 4),
                  {"\"b\"", "overlap"});
   expect_refused(file_with("{" + a + "," + entry("b", "F4", "[9]", 2, 9) + "}", 4),

@@ -53,8 +53,8 @@ struct Step {
     // Reduces `operands` into `to`. The result is partial if `to` is in kPartial, otherwise final.
     kReduce,
     kCopy,
-    // Meets all ranks of this host, once the sends and receives of elements that each of them began
-    // have ended. Afterwards each of them sees everything that the others wrote before.
+    // Waits for the sends and receives of elements that this rank has begun, then for all ranks of
+    // this host. Afterwards each rank sees everything that the others wrote before.
     kMeet,
   };
   Kind kind = Kind::kCopy;

@@ -37,7 +37,7 @@ struct GroupPositions {
   std::string name;
   int world_size = 0;
   std::vector<Position> ranks;  // the positions of ranks with records, by rank in the world
-  // The lowest number that some rank did not finish; 0 if none.
+  // The lowest number of an operation that some rank did not finish; 0 if there is none.
   std::uint32_t stands_at() const;
 };
 
@@ -59,7 +59,7 @@ const GroupPositions* find_group(std::span<const GroupPositions> groups, const F
                                  std::uint32_t number);
 
 // How long the rank waited in `operation`, in seconds, or has been waiting if the operation has not
-// ended; empty if the rank's process is gone and the end is not known.
+// ended; empty if the rank's process no longer exists and its end is not known.
 std::optional<double> waited(const Flight& flight, const FlightOperation& operation);
 
 // Whether the rank's process is known to exist, running or stopped.

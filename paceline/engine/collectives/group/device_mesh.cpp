@@ -35,8 +35,8 @@ void require_axes(const std::vector<MeshAxis>& axes) {
   for (const MeshAxis& axis : axes) {
     check(is_name(axis.name), "mesh: '{}' is not a name for an axis; use letters and digits",
           axis.name);
-    check(axis.size > 0, "mesh: axis {} has size {}; at least 1 is possible", axis.name, axis.size);
-    check(seen.insert(axis.name).second, "mesh: axis {} comes twice", axis.name);
+    check(axis.size > 0, "mesh: axis {} has size {}; it must be at least 1", axis.name, axis.size);
+    check(seen.insert(axis.name).second, "mesh: axis {} occurs twice", axis.name);
   }
 }
 
@@ -167,7 +167,7 @@ std::string describe_mesh(const std::vector<MeshAxis>& axes, const Hosts& hosts)
 
 DeviceMesh::DeviceMesh(std::shared_ptr<ProcessGroup> world, std::vector<MeshAxis> axes)
     : world_(std::move(world)), axes_(std::move(axes)) {
-  check(world_ != nullptr && world_->is_member(), "mesh: this rank is in no such group");
+  check(world_ != nullptr && world_->is_member(), "mesh: this rank is not a member of the group");
   require_same_axes(*world_, axes_);
   require_axes(axes_);
   check(ranks_of(axes_) == world_->world_size(),
@@ -197,7 +197,7 @@ bool DeviceMesh::has(std::string_view axis) const {
 DeviceMesh DeviceMesh::sub_mesh(const std::vector<std::string>& axes) const {
   std::set<std::size_t> kept;
   for (const std::string& axis : axes)
-    check(kept.insert(index_of(axis)).second, "mesh: axis {} comes twice", axis);
+    check(kept.insert(index_of(axis)).second, "mesh: axis {} occurs twice", axis);
   check(!kept.empty(), "mesh: a sub-mesh needs at least one axis");
   DeviceMesh mesh;
   for (const std::size_t i : kept) {

@@ -83,7 +83,7 @@ class EngineGroup final : public ProcessGroup {
   // the operation allows; otherwise Error(kInvalid).
   void run(const Call& call, const CallOptions& options = {}) override;
   WorkPtr start(const Call& call, const CallOptions& options = {}) override;
-  // As run() of a kReceive; returns the sender's rank, as Work::source_rank() does.
+  // Like run() of a kReceive; returns the sender's rank, as Work::source_rank() does.
   int recv(const Call& call, const CallOptions& options = {}) override;
   using ProcessGroup::recv;
 

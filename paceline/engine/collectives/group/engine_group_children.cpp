@@ -232,8 +232,8 @@ std::shared_ptr<ProcessGroup> EngineGroup::form(const Rendezvous& meeting, const
     return std::make_shared<EngineGroup>(meeting, name, world_numbers_of(*this, ranks), options,
                                          Parent{look_after_parent, symmetric_, failures_});
   } catch (const Error& error) {
-    // A member's process is gone. This rank aborts this group with that cause, because it may leave
-    // next, and the others would otherwise only see that it has left.
+    // A member's process has ended. This rank aborts this group with that cause, because it may
+    // leave next, and the other ranks would otherwise only see that it has left.
     if (error.code() == ErrorCode::kPeerLost) backend_->abort(error);
     throw;
   }

@@ -103,11 +103,11 @@ class ProcessGroup {
 
   // Collective over the *whole* group, including ranks that do not become members, in the same
   // order on all ranks, as in PyTorch. `ranks` are ranks of this group, without duplicates; their
-  // order becomes the new order. The other ranks get a group of which they are not members
-  // (is_member()). The call begins like any other collective of this group, so the ranks notice a
-  // rank that makes a different call, names different members or has died; this takes at most the
-  // new group's timeout. Error(kInvalid) for different members is thrown on every rank, and this
-  // group can continue.
+  // order becomes the new order. The other ranks get a group without being its members
+  // (is_member() is false). The call begins like any other collective of this group, so the ranks
+  // notice a rank that makes a different call, names different members or has died; this takes at
+  // most the new group's timeout. Error(kInvalid) for different members is thrown on every rank,
+  // and this group can continue.
   virtual std::shared_ptr<ProcessGroup> new_group(
       const std::vector<int>& ranks, const std::optional<GroupOptions>& options = {}) = 0;
   // Collective: ranks with the same `color` form a group, ordered by `key`, then by rank. Ranks
@@ -134,16 +134,17 @@ class ProcessGroup {
   // As above, from `input` to `output`, which have the same count.
   WorkPtr all_reduce(Buffer output, ConstBuffer input, ReduceOp op,
                      const CollectiveOptions& options = {});
-  // Root's elements replace every rank's. `root`, here and below: a rank of this group.
+  // Replaces the elements of every rank by the root's. `root`, here and below: a rank of this
+  // group.
   WorkPtr broadcast(Buffer buffer, int root, const CollectiveOptions& options = {});
-  // Root's `buffer` gets the result; the other ranks' buffers stay unchanged.
+  // The root's `buffer` gets the result; the other ranks' buffers stay unchanged.
   WorkPtr reduce(Buffer buffer, int root, ReduceOp op = ReduceOp::kSum,
                  const CollectiveOptions& options = {});
 
   // output.count == input.count * world_size; rank r's elements begin at r * input.count. `input`
   // may be this rank's block of `output`.
   WorkPtr all_gather(Buffer output, ConstBuffer input, const CollectiveOptions& options = {});
-  // As all_gather, at root only; the others pass an empty output.
+  // Like all_gather, but only the root gets the blocks; the other ranks pass an empty output.
   WorkPtr gather(Buffer output, ConstBuffer input, int root, const CollectiveOptions& options = {});
   // Root's block r goes to rank r: input.count == output.count * world_size at root; the others
   // pass an empty input. `output` may be root's own block of `input`.
@@ -157,15 +158,15 @@ class ProcessGroup {
   // not overlap.
   WorkPtr all_to_all(Buffer output, ConstBuffer input, const CollectiveOptions& options = {});
 
-  // As all_gather, with a count for each rank: rank r gives counts[r] elements, which follow those
-  // of the ranks before it.
+  // Like all_gather, with a count for each rank: rank r gives counts[r] elements, which follow
+  // those of the ranks before it.
   WorkPtr all_gather_v(Buffer output, ConstBuffer input, std::span<const std::size_t> counts,
                        const CollectiveOptions& options = {});
-  // As reduce_scatter, with a count for each rank: rank r gets the reduction of every rank's block
-  // r, which has counts[r] elements.
+  // Like reduce_scatter, with a count for each rank: rank r gets the reduction of every rank's
+  // block r, which has counts[r] elements.
   WorkPtr reduce_scatter_v(Buffer output, ConstBuffer input, std::span<const std::size_t> counts,
                            ReduceOp op = ReduceOp::kSum, const CollectiveOptions& options = {});
-  // As all_to_all, with a count for each pair: receive_counts[r] elements come from rank r, and
+  // Like all_to_all, with a count for each pair: receive_counts[r] elements come from rank r, and
   // rank r gets the send_counts[r] elements of block r of `input`. If rank r expects another
   // number, every rank throws Error(kInvalid) before any element moves. The ranks exchange their
   // counts first, which costs the time of a small all_gather.
@@ -201,7 +202,7 @@ class ProcessGroup {
             const CollectiveOptions& options = {});
   // `peer` may be kAnySource. Returns the sender's rank.
   int recv(Buffer buffer, int peer, std::uint32_t tag = 0, const CollectiveOptions& options = {});
-  // As send() and recv(), but returns at once; Work::source_rank() is the sender's rank.
+  // Like send() and recv(), but returns at once; Work::source_rank() is the sender's rank.
   WorkPtr isend(ConstBuffer buffer, int peer, std::uint32_t tag = 0,
                 const CollectiveOptions& options = {});
   WorkPtr irecv(Buffer buffer, int peer, std::uint32_t tag = 0,

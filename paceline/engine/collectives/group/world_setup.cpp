@@ -174,7 +174,7 @@ bool is_set(const char* name) {
 int tcp_streams_from_environment() {
   const std::string value = process_environment()("PACELINE_TCP_STREAMS").value_or("1");
   const auto streams = parse_number<int>(value, 1, kMaxStreams);
-  check(streams.has_value(), "PACELINE_TCP_STREAMS={}: it is a number from 1 to {}", value,
+  check(streams.has_value(), "PACELINE_TCP_STREAMS={}: it must be a number from 1 to {}", value,
         kMaxStreams);
   return *streams;
 }
@@ -187,8 +187,8 @@ std::optional<std::chrono::milliseconds> timeout_from_environment() {
   if (!value) return {};
   const auto seconds = parse_number<double>(*value, kLeast, kMost);
   check(seconds.has_value(),
-        "PACELINE_TIMEOUT={}: it is a number of seconds, from {:g} to {:g}, that each operation of "
-        "a group may take",
+        "PACELINE_TIMEOUT={}: it must be a number of seconds, from {:g} to {:g}, that each "
+        "operation of a group may take",
         *value, kLeast, kMost);
   return std::chrono::milliseconds(std::llround(*seconds * 1e3));
 }

@@ -16,12 +16,13 @@
 //
 // The kernel is compiled once per instruction set (kernels/*.cpp), and chosen at run time. The
 // compiler vectorises it, except for the conversions of 16-bit types, which are written by hand.
-// Those of float16 use the processor's instructions (F16C, AVX-512). AVX-512's own conversion to
-// bfloat16 (VCVTNEPS2BF16) is not used, because it treats subnormal numbers as zero, so a sum's
-// bits would depend on the processor; a shift and an addition round instead. Two contributions are
-// read, combined and delivered in one pass; more are combined in blocks that stay in the L1 cache.
-// Every variant gives the same bits, except that a sum or product of two NaNs may return either of
-// them. tests/engine/collectives/reduce_bits_test.cpp compares the variants for all 16-bit numbers.
+// The float16 conversions use the processor's instructions (F16C, AVX-512). AVX-512's own
+// conversion to bfloat16 (VCVTNEPS2BF16) is not used, because it treats subnormal numbers as zero,
+// so a sum's bits would depend on the processor; a shift and an addition round instead. Two
+// contributions are read, combined and delivered in one pass; more are combined in blocks that stay
+// in the L1 cache. Every variant gives the same bits, except that a sum or product of two NaNs may
+// return either of them. tests/engine/collectives/reduce_bits_test.cpp compares the variants for
+// all 16-bit numbers.
 
 #include <cstddef>
 #include <span>

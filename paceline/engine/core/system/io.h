@@ -28,10 +28,10 @@ namespace paceline {
 // One system call. Returns the number of bytes, 0 at the end, or -1 and errno.
 ssize_t read_some(int fd, std::span<std::byte> into);
 ssize_t write_some(int fd, std::span<const std::byte> bytes);
-// As read_some(), for a non-blocking descriptor: fails with EAGAIN only if poll() reports no input
-// either, so that a caller can drain the descriptor.
+// Like read_some(), for a non-blocking descriptor: fails with EAGAIN only if poll() reports no
+// input either, so that a caller can drain the descriptor.
 ssize_t read_ready(int fd, std::span<std::byte> into);
-// As read_some() and write_some(), on sockets. They never wait, even on a blocking socket.
+// Like read_some() and write_some(), on sockets. They never wait, even on a blocking socket.
 ssize_t receive_some(int socket, std::span<std::byte> into, int flags = 0);
 ssize_t send_some(int socket, std::span<const std::byte> bytes);
 ssize_t receive_message(int socket, msghdr& message);

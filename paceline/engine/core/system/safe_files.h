@@ -26,7 +26,7 @@ Fd open_without_links(const std::string& path, int flags, mode_t mode = 0);
 // A path without symbolic links to the same file: the path itself if it has no links, otherwise the
 // result of realpath() for the part of it that exists.
 std::string without_links(const std::string& path);
-// As without_links(), but leaves the last component as it is: for a file that is about to be
+// Like without_links(), but leaves the last component as it is: for a file that is about to be
 // replaced.
 std::string in_folder_without_links(const std::string& path);
 

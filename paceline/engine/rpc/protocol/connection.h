@@ -77,8 +77,8 @@ class Connection {
   // bytes that no worker sends.
   bool receive(Receiver& receiver, const Deadline* deadline = nullptr);
   static constexpr std::chrono::milliseconds kLongestWait{100};
-  // As receive(), but reads until nothing is left. For a connection that the other end has closed:
-  // the end may arrive together with the last bytes, without an event of its own.
+  // Like receive(), but reads until nothing is left. For a connection that the other end has
+  // closed: the end may arrive together with the last bytes, without an event of its own.
   bool receive_to_the_end(Receiver& receiver);
   // The receiving thread will look for bytes by itself before it waits again, with a deadline, so
   // the other end need not ring until then. Without this call it rings for every new message.

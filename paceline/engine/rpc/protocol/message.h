@@ -157,7 +157,7 @@ class MessageReader {
     return value;
   }
   std::span<const std::byte> take(std::size_t count);
-  // As take(), for bytes that put_aligned() wrote.
+  // Like take(), for bytes that put_aligned() wrote.
   std::span<const std::byte> take_aligned(std::size_t count);
   // The number of elements that follow, each of at least `least` bytes. Throws Error(kCorrupt) if
   // too few bytes are left.

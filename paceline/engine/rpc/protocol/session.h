@@ -90,7 +90,7 @@ class CallerSession {
   // The caller no longer waits for the call: its deadline has passed, or it was cancelled. Has no
   // effect if the call has ended.
   void give_up(CallNumber number, Steps& steps);
-  // Ends all calls, because the callee is gone for good.
+  // Ends all calls, because the callee will not return.
   void give_up_all(Steps& steps);
 
   // A connection has been made. Its number is connection().
@@ -270,7 +270,7 @@ class CalleeLease {
 
   // A frame from the caller arrived over the current connection.
   void heard(LeaseTime now) { expires_ = now + lease_; }
-  // Once the lease has expired, the session and everything that depends on it is gone.
+  // Once the lease has expired, the session and everything that depends on it no longer exist.
   bool has_expired(LeaseTime now) const { return now >= expires_; }
 
  private:

@@ -56,7 +56,7 @@ class Rings {
   bool must_ring_reader();
 
   bool has_data() const;
-  // Copies the bytes that are there. Throws Error(kCorrupt) if the writer breaks the rules.
+  // Copies the bytes that have arrived. Throws Error(kCorrupt) if the writer breaks the rules.
   std::size_t read(std::span<std::byte> into);
   // Whether the writer waits for room and now has some, so that the reader must ring. Call it after
   // reading.

@@ -57,7 +57,7 @@ std::vector<NewChannel> Acceptor::serve(std::span<const pollfd> entries) {
   return channels;
 }
 
-// Of hundreds of callers only a few are ready at a time, so only these are read.
+// Only a few of hundreds of callers are ready at a time, so only these are read.
 std::vector<NewChannel> Acceptor::hear_callers(std::span<const pollfd> entries) {
   std::vector<NewChannel> channels;
   auto entry = entries.begin();

@@ -163,8 +163,8 @@ ErrorCode code_after(const std::optional<Notice>& notice) {
                                                         : ErrorCode::kAborted;
 }
 
-// As Wire::peek(). Once the beginning of a notice has arrived, the rest follows at once, unless its
-// sender has died.
+// Like Wire::peek(). Once the beginning of a notice has arrived, the rest follows at once, unless
+// its sender has died.
 ssize_t peek_notice(Wire& wire, int peer, std::span<char> into) {
   const auto deadline = Deadline::after(kLongestNotice);
   for (;;) {

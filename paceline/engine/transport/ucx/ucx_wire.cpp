@@ -196,8 +196,8 @@ void UcxWire::wait_or_wake(std::span<Interest> interests,
   wait_for(interests, limit, true);
 }
 
-// Forgets the news, then checks the channels once more, then sleeps: an event after that check
-// makes news again, which ends the sleep.
+// Clears the worker's news descriptor, then checks the channels, then sleeps. An event after the
+// check makes the descriptor readable again, which ends the sleep.
 void UcxWire::wait_for(std::span<Interest> interests,
                        std::optional<std::chrono::milliseconds> limit, bool wakeable) {
   Worker* used = nullptr;

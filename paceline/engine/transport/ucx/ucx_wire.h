@@ -2,7 +2,7 @@
 
 // A wire of sockets that uses UCX for the data and point-to-point channels to some ranks.
 //
-// A rank that ends waits for up to kLingerLimit until those ranks have ended as well or are gone,
+// A rank that ends waits for up to kLingerLimit until those ranks have left as well or have died,
 // because bytes that a peer has not received yet are lost with the UCX connection.
 
 #include <chrono>

@@ -53,7 +53,7 @@ class Worker {
   std::string address();
   void connect(int peer, const std::string& address);
 
-  // As the functions of Wire.
+  // Like the functions of Wire.
   ssize_t send(int peer, std::span<const std::byte> head, std::span<const std::byte> rest);
   ssize_t receive(int peer, std::span<std::byte> into);
   ssize_t peek(int peer, std::span<std::byte> into);
@@ -95,7 +95,8 @@ class Worker {
   const Api& api_;
   std::mutex mutex_;  // guards the members below, and UCX's worker
   ucp_worker_h worker_ = nullptr;
-  // Only destroying the worker ends some of the abandoned sends.
+  // Set if abandoned sends remain, which end only when the worker is destroyed. The worker then
+  // moves no more messages.
   bool is_dead_ = false;
   std::vector<std::unique_ptr<Link>> links_;  // at stable addresses
 

@@ -122,7 +122,7 @@ void CheckpointerCore::require_sound(const TrainingState& state, const torch::nn
   if (is_divided()) throw_any(problem, true);
 }
 
-// Which boxes this rank saves.
+// The boxes that this rank saves.
 RunShare CheckpointerCore::own_share() const {
   if (replicas_->rank() == 0) return RunShare::kFirst;
   return options_.compare_replicas ? RunShare::kAlike : RunShare::kOwnState;

@@ -37,7 +37,7 @@ struct RunBoxes {
   optim::NamedTensors average;  // ExponentialMovingAverage::state()
 };
 
-// Which boxes a rank loads or saves.
+// Selects the boxes that a rank loads or saves.
 enum class RunShare {
   kLoad,      // everything that the rank needs, in the memory in which it belongs
   kFirst,     // the first replica saves everything, also the buffers, which may differ

@@ -106,12 +106,12 @@ TEST_F(NcclFault, one_visible_gpu_is_device_0) {
 TEST_F(NcclFault, a_gpu_of_another_process_is_named_on_every_rank) {
   expect_refused(form(with("STANDIN_CUDA_BUSY", "1")), ErrorCode::kInvalid,
                  AllOf(HasSubstr("choosing GPU 1 of 4"), HasSubstr("busy"),
-                       HasSubstr("another process has the GPU for itself")));
+                       HasSubstr("another process has exclusive use of the GPU")));
 }
 
 TEST_F(NcclFault, a_driver_that_is_too_old_is_named_with_both_versions) {
   expect_refused(form(with("STANDIN_CUDA_DRIVER", "11040", kVictim)), ErrorCode::kInvalid,
-                 AllOf(HasSubstr("serves CUDA 11.4"), HasSubstr("of CUDA 12.4"),
+                 AllOf(HasSubstr("supports CUDA up to 11.4"), HasSubstr("for CUDA 12.4"),
                        HasSubstr("update the driver")));
 }
 
@@ -124,7 +124,7 @@ TEST_F(NcclFault, no_gpu_and_a_fabric_that_is_not_ready_have_their_cures) {
 
 TEST_F(NcclFault, a_wrong_or_missing_libnccl_is_named_with_its_path) {
   expect_refused(form(with("PACELINE_LIBNCCL", STANDIN_CUDART, kVictim)), ErrorCode::kUnsupported,
-                 AllOf(HasSubstr(STANDIN_CUDART), HasSubstr("is no NCCL of version 2.14")));
+                 AllOf(HasSubstr(STANDIN_CUDART), HasSubstr("is not a library of NCCL 2.14")));
   expect_refused(form(with("PACELINE_LIBNCCL", "/no/libnccl.so.2", kVictim)),
                  ErrorCode::kUnsupported,
                  AllOf(HasSubstr("NCCL cannot be loaded"), HasSubstr("/no/libnccl.so.2"),
@@ -155,7 +155,7 @@ TEST_F(NcclFault, cuda_that_was_used_before_a_fork_is_refused_in_the_child) {
     return !testing::Test::HasFailure();
   }));
   const auto results = form({}, 2);
-  expect_refused(results, ErrorCode::kInvalid, HasSubstr("made this one by fork()"));
+  expect_refused(results, ErrorCode::kInvalid, HasSubstr("created this one by fork()"));
 }
 
 // ---- while calls are queued
@@ -242,7 +242,7 @@ TEST_F(NcclFault, an_asynchronous_error_of_nccl_fails_every_rank) {
     ASSERT_TRUE(result.threw) << result.report;
     EXPECT_LT(result.ended - begun, 15s);
     EXPECT_THAT(result.report, AllOf(HasSubstr("rank 1"), HasSubstr("NCCL error 6"),
-                                     HasSubstr("its own output says why")));
+                                     HasSubstr("see that rank's output")));
   }
 }
 

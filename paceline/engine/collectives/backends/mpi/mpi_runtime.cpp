@@ -49,7 +49,7 @@ void require_threads(const LibraryContext& context) {
   require(MPI_Query_thread(&provided), "MPI_Query_thread");
   if (provided == MPI_THREAD_MULTIPLE) return;
   fail(ErrorCode::kUnsupported,
-       "{}: backend mpi needs MPI_THREAD_MULTIPLE, which {} does not give{}", context.self(),
+       "{}: backend mpi needs MPI_THREAD_MULTIPLE, which {} does not provide{}", context.self(),
        version(), "; if the program calls MPI_Init, let it call MPI_Init_thread");
 }
 

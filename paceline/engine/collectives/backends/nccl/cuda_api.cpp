@@ -8,7 +8,7 @@
 namespace paceline {
 namespace {
 
-// The advice for an error; kInvalid if the configuration is at fault.
+// The advice for an error, and its code: kInvalid if the configuration is at fault.
 struct Cure {
   ErrorCode code = ErrorCode::kSystem;
   std::string text;
@@ -27,39 +27,41 @@ Cure cure_of(int code, const CudaApi& api) {
               "first use, or start the child as a program (exec, paceline run)"};
     case cuda::kStubDriver:
       return {kInvalid,
-              "the loaded libcuda.so.1 is the toolkit's stub: take its folder out of "
+              "the loaded libcuda.so.1 is the toolkit's stub: remove its folder from "
               "LD_LIBRARY_PATH"};
     case cuda::kDriverTooOld:
       return {kInvalid,
-              fmt::format("the driver serves CUDA {} at most, and the runtime {} is of CUDA {}: "
+              fmt::format("the driver supports CUDA up to {}, but the runtime {} is for CUDA {}: "
                           "update the driver, or install an older runtime",
                           cuda_version_text(api.driver_version), api.library.path,
                           cuda_version_text(api.runtime_version))};
     case cuda::kDeviceBusy:
-      return {kInvalid,
-              "another process has the GPU for itself: end it (nvidia-smi), or set the GPU's "
-              "compute mode back (nvidia-smi -c 0)"};
+      return {
+          kInvalid,
+          "another process has exclusive use of the GPU: end it (nvidia-smi), or reset the GPU's "
+          "compute mode (nvidia-smi -c 0)"};
     case cuda::kNoDevice:
       return {kInvalid,
-              "no GPU is visible: look at CUDA_VISIBLE_DEVICES, and start a container with "
+              "no GPU is visible: check CUDA_VISIBLE_DEVICES, and start a container with "
               "--gpus all"};
     case cuda::kInvalidDevice:
       return {kInvalid,
               "the process does not see that GPU: choose it by LOCAL_RANK, not by RANK, and start "
               "no more ranks than GPUs (--nproc-per-node gpu)"};
     case cuda::kMemoryError:
-      return {kSystem, "the GPU's memory is damaged: take it out of use, and restart the host"};
+      return {kSystem, "the GPU's memory is damaged: stop using this GPU, and restart the host"};
     case cuda::kFabricNotReady:
       return {kSystem, "start the fabric manager: systemctl start nvidia-fabricmanager"};
     case cuda::kDriverMismatch:
-      return {kSystem,
-              "the driver was updated while its kernel module is the old one: restart the host"};
+      return {
+          kSystem,
+          "the driver was updated, but the old kernel module is still loaded: restart the host"};
     case cuda::kNotForThisDevice:
       return {kInvalid,
-              "the package for forward compatibility is only for datacenter GPUs: take it out of "
+              "the forward compatibility package supports only datacenter GPUs: remove it from "
               "LD_LIBRARY_PATH"};
     default:
-      return {kSystem, "dmesg and nvidia-smi may tell more"};
+      return {kSystem, "dmesg and nvidia-smi may show more"};
   }
 }
 
@@ -102,7 +104,7 @@ const CudaApi& CudaApi::load() {
   static const Loaded* const loaded = load_now();
   if (loaded->error) throw Error(*loaded->error);
   check(loaded->owner.is_this(),
-        "CUDA was used by process {} before it made this one by fork(), which CUDA does not "
+        "process {} used CUDA before it created this one by fork(), which CUDA does not "
         "survive: fork before the first use, or start the child as a program (exec, paceline run)",
         loaded->owner.pid());
   return loaded->api;

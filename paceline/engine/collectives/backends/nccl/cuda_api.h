@@ -1,9 +1,9 @@
 #pragma once
 
-// The functions of the CUDA runtime that the backend nccl calls. They are found at run time, in the
-// library that the process uses already or that the loader finds, so building needs nothing of
-// CUDA. Types and numbers are those of the runtime's binary interface, which NVIDIA keeps from
-// version 11 on; the handles of one runtime are valid in another one of the same process.
+// The functions of the CUDA runtime that the backend nccl calls. They are looked up at run time, in
+// the library that the process has already loaded or that the loader finds, so the build does not
+// need CUDA. Types and numbers are those of the runtime's binary interface, which NVIDIA has kept
+// since version 11. Handles of one runtime are valid in any other runtime of the same process.
 //
 // Thread safety: every function may be called from any thread. The current device is a setting of
 // the thread.
@@ -21,7 +21,7 @@ using CudaEvent = struct CudaEventHandle*;    // cudaEvent_t
 
 namespace cuda {
 
-// cudaError_t, as far as messages or decisions depend on it.
+// The values of cudaError_t on which messages or decisions depend.
 inline constexpr int kSuccess = 0;
 inline constexpr int kOutOfMemory = 2;
 inline constexpr int kNotInitialized = 3;
@@ -44,7 +44,7 @@ inline constexpr int kToDevice = 1, kToHost = 2;  // cudaMemcpyHostToDevice, ...
 inline constexpr int kCaptureOfOwnThread = 1;     // cudaStreamCaptureModeThreadLocal
 inline constexpr int kBeingCaptured = 1;          // cudaStreamCaptureStatusActive
 
-// cudaPointerAttributes of every version; the runtime writes as much of it as its own version has.
+// cudaPointerAttributes, large enough for every version of the runtime.
 struct PointerAttributes {
   int type = 0;
   int device = 0;
@@ -62,7 +62,7 @@ struct CudaApi {
 
   DeviceLibrary library;
   int runtime_version = 0;  // 12040 for 12.4
-  int driver_version = 0;   // the newest runtime that the driver serves; 0 without a driver
+  int driver_version = 0;   // the newest runtime that the driver supports; 0: no driver
 
   // clang-format off
 #define PACELINE_CUDA_FUNCTIONS(FUNCTION) \
@@ -88,15 +88,15 @@ struct CudaApi {
 #undef PACELINE_CUDA_FUNCTION
   const char* (*cudaGetErrorString)(int) = nullptr;
 
-  // Throws an Error that says what failed, and what to do, unless `code` is 0. The code is kInvalid
-  // where the configuration is at fault, otherwise kSystem. `self`: "rank 1"; may be empty.
+  // Throws an Error that reports what failed and what to do, unless `code` is 0. The Error is
+  // kInvalid if the configuration is at fault, otherwise kSystem. `self`: "rank 1"; may be empty.
   void require(int code, std::string_view self, std::string_view what) const;
 };
 
 // "12.4" for 12040.
 std::string cuda_version_text(int version);
 
-// Makes `device` the thread's current one, and the earlier one again when it goes out of scope.
+// Makes `device` the thread's current device, and restores the previous one on destruction.
 class CudaDeviceGuard {
  public:
   CudaDeviceGuard(const CudaApi& api, int device, std::string_view self);

@@ -24,8 +24,9 @@ std::string path_of(void* library, const char* name) {
 void* DeviceLibrary::find(const char* name) const { return dlsym(handle, name); }
 
 void DeviceLibrary::refuse(const char* name, const char* wanted) const {
-  fail(ErrorCode::kUnsupported, "{} is no {}: it has no {}; install another one, or name it in {}",
-       path, wanted, name, variable);
+  fail(ErrorCode::kUnsupported,
+       "{} is not a {}: it lacks {}; install another one, or name one in {}", path, wanted, name,
+       variable);
 }
 
 DeviceLibrary load_device_library(const char* what, const char* variable,

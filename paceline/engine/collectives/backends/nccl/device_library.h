@@ -1,7 +1,7 @@
 #pragma once
 
-// A library of a GPU's maker that is loaded at run time, because one program runs on machines with
-// and without GPUs. Thread safety: every function may be called from any thread.
+// A GPU vendor's library, loaded at run time, because one program runs on machines with and without
+// GPUs. Thread safety: every function may be called from any thread.
 
 #include <string>
 #include <vector>
@@ -15,8 +15,8 @@ struct DeviceLibrary {
 
   // The address of a function; null if the library has none of that name.
   void* find(const char* name) const;
-  // Stores the address. Error(kUnsupported), which names the library that is `wanted`, if there is
-  // no such function.
+  // Stores the function's address in `function`. Error(kUnsupported), which names the library that
+  // is `wanted`, if the library lacks the function.
   template <class Function>
   void require(const char* name, const char* wanted, Function& function) const {
     function = reinterpret_cast<Function>(find(name));
@@ -27,9 +27,10 @@ struct DeviceLibrary {
   [[noreturn]] void refuse(const char* name, const char* wanted) const;
 };
 
-// Loads the library that `variable`, an environment variable, names; without it, the one of `names`
-// that the process has loaded already (LibTorch with CUDA brings its own), or else the first that
-// the loader finds. Error(kUnsupported), with `advice`, if none can be loaded.
+// Loads the library that the environment variable `variable` names. If it is not set, uses a
+// library of `names` that the process has already loaded (LibTorch with CUDA brings its own), or
+// else loads the first one that the loader finds. Error(kUnsupported), with `advice`, if none can
+// be loaded.
 DeviceLibrary load_device_library(const char* what, const char* variable,
                                   const std::vector<const char*>& names, const char* advice);
 

@@ -18,7 +18,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How often the events are polled: often while operations end, seldom during a long one.
+// The intervals between polls of the events: kShortNap while operations end one after another,
+// kLongNap once none has ended for kShortWait.
 constexpr std::chrono::microseconds kShortNap{50};
 constexpr std::chrono::microseconds kLongNap{500};
 constexpr std::chrono::milliseconds kShortWait{5};
@@ -43,8 +44,8 @@ struct DeviceWatch::State {
 
   bool is_idle() const { return watched.empty() && ending == 0; }  // requires mutex
 
-  // Completes operations outside the lock, because that runs any code. The hooks may be invalid
-  // afterwards.
+  // Completes operations without holding the mutex, because completing them runs the program's
+  // callbacks, which may also invalidate the hooks.
   void finish(std::list<WatchedOperation> ended, const std::optional<Error>& cause) {
     for (WatchedOperation& operation : ended) {
       std::exception_ptr error;
@@ -68,7 +69,8 @@ struct DeviceWatch::State {
         .with({.operation = operation.name, .group = hooks.group, .ranks = {}, .deadline = {}});
   }
 
-  // Takes the operations that the device has finished, and checks the deadlines of the others.
+  // Removes and returns the operations that the device has finished. Throws if an unfinished one
+  // has failed or has passed its deadline.
   std::list<WatchedOperation> take_finished() {
     std::list<WatchedOperation> ended;
     const std::lock_guard lock(mutex);
@@ -79,7 +81,7 @@ struct DeviceWatch::State {
         is_done = hooks.is_done(at->done.get());
       } catch (const Error&) {
         if (ended.empty()) throw;
-        break;  // the ended ones first; the error comes again
+        break;  // finished operations complete first; the next look throws the error again
       }
       if (is_done) {
         ended.splice(ended.end(), watched, at);

@@ -7,7 +7,7 @@
 //
 // An object that a call kept alive may own the group, which is then destroyed on this thread.
 //
-// Thread safety: every method may be called from any thread, but the destructor from one.
+// Thread safety: every method may be called from any thread; the destructor by one thread only.
 
 #include <functional>
 #include <memory>
@@ -34,7 +34,7 @@ struct WatchedOperation {
 struct WatchHooks {
   std::string self, group;                   // for errors
   std::function<void()> begin;               // called once, in the thread
-  std::function<bool(void* event)> is_done;  // whether the device has passed it; or its error
+  std::function<bool(void* event)> is_done;  // whether the device has passed it; may throw
   std::function<void()> look;                // throws the error of a peer or of the library
   std::function<Error(const Error&)> fail;   // fails the group, and returns the first cause
 };
@@ -42,14 +42,14 @@ struct WatchHooks {
 class DeviceWatch {
  public:
   explicit DeviceWatch(WatchHooks hooks);
-  // Waits until no operation is watched any more, at the latest until their deadlines.
+  // Waits until every watched operation has ended, at the latest at its deadline.
   ~DeviceWatch();
   DeviceWatch(const DeviceWatch&) = delete;
   DeviceWatch& operator=(const DeviceWatch&) = delete;
 
   // After a failure the operation completes at once, with that error.
   void add(WatchedOperation operation);
-  // How many operations are under way on the device.
+  // The number of operations under way on the device.
   std::size_t count() const;
   // Whether an operation has failed.
   bool has_failed() const;

@@ -13,7 +13,8 @@ namespace paceline {
 namespace {
 
 constexpr std::size_t kNumFields = 6;
-constexpr std::size_t kLongestPath = 300;  // the texts of the ranks have at most 500 bytes
+constexpr std::size_t kLongestPath =
+    300;  // so that the whole text stays below tell_all()'s limit, 500 bytes
 
 }  // namespace
 
@@ -34,8 +35,8 @@ GpuFacts GpuFacts::decode(const std::string& text) {
   };
   const auto version = number(0), device = number(1), visible = number(2);
   if (fields.size() != kNumFields || !version || !device || !visible) {
-    fail(ErrorCode::kCorrupt, "'{}' are not a rank's facts about its GPU; build all ranks alike",
-         text);
+    fail(ErrorCode::kCorrupt,
+         "'{}' does not describe a rank's GPU; all ranks must run the same build", text);
   }
   return {.nccl_version = *version,
           .nccl_path = fields[5],
@@ -97,10 +98,11 @@ void require_own_gpus(const std::vector<GpuFacts>& all,
           "start as many ranks as there are GPUs (--nproc-per-node gpu)",
           name_of(other->second), name_of(rank), facts.device, facts.bus_id,
           counted(ranks_there, "rank"), counted(facts.visible, "GPU"));
-    check(false,
-          "{} and {} both have GPU {} ({}): NCCL needs a GPU for each rank; let each choose its "
-          "own by LOCAL_RANK (cudaSetDevice), which a rank that chooses none does by itself",
-          name_of(other->second), name_of(rank), facts.device, facts.bus_id);
+    check(
+        false,
+        "{} and {} both have GPU {} ({}): NCCL needs a GPU for each rank; choose it by LOCAL_RANK "
+        "(cudaSetDevice), or call cudaSetDevice in no rank, and each rank gets its own",
+        name_of(other->second), name_of(rank), facts.device, facts.bus_id);
   }
 }
 

@@ -2,7 +2,7 @@
 
 // The facts about NCCL and its GPU that the ranks of a group compare before NCCL connects them: a
 // difference would otherwise show as a hang, or as an error that names no rank. Thread safety: pure
-// functions, but for gpu_facts_here().
+// functions, except gpu_facts_here().
 
 #include <functional>
 #include <string>
@@ -31,9 +31,9 @@ struct GpuFacts {
 // Requires: `visible` is at least 1.
 int device_of_local_rank(int local_rank, int visible);
 
-// The facts of this rank. A thread whose current device is still 0 gets that of its local rank,
-// because a program that chooses none would put all ranks of a host on GPU 0. Errors: those of
-// CudaApi::require(), for example if there is no GPU.
+// Returns the facts of this rank. If the thread's current device is still 0, first makes that of
+// the local rank current: a program that chooses no device would put all ranks of a host on GPU 0.
+// Errors: those of CudaApi::require(), for example if there is no GPU.
 GpuFacts gpu_facts_here(const NcclApi& api, const LaunchEnvironment& who);
 
 // Error(kInvalid) if two ranks have different versions of NCCL, or the same GPU. `all` is in the

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kOldest = 21400;
 
-constexpr const char* kWanted = "NCCL of version 2.14 or later";
+constexpr const char* kWanted = "library of NCCL 2.14 or later";
 
 void load_into(NcclApi& api) {
   api.cuda = &CudaApi::load();
@@ -23,8 +23,8 @@ void load_into(NcclApi& api) {
   api.require(api.ncclGetVersion(&api.version), "", "ncclGetVersion");
   if (api.version >= kOldest) return;
   fail(ErrorCode::kUnsupported,
-       "{} is NCCL {}, and {} is the oldest whose calls do not block; install a newer one, or name "
-       "it in PACELINE_LIBNCCL",
+       "{} is NCCL {}, but at least {} is needed, whose calls do not block; install a newer one, "
+       "or name its file in PACELINE_LIBNCCL",
        api.library.path, nccl_version_text(api.version), nccl_version_text(kOldest));
 }
 
@@ -46,14 +46,14 @@ Loaded* load_now() {
 const char* cure_of(int code) {
   switch (code) {
     case nccl::kCudaError:
-      return "an operation of CUDA failed before or inside it: dmesg and nvidia-smi may tell more";
+      return "a CUDA operation failed before it or inside it: dmesg and nvidia-smi may show more";
     case nccl::kSystemError:
-      return "a socket, file or shared memory failed: look at /dev/shm (docker run "
+      return "a socket, file or shared memory failed: check /dev/shm (docker run "
              "--shm-size=2g), NCCL_SOCKET_IFNAME and ulimit -l, and set NCCL_DEBUG=WARN";
     case nccl::kInvalidUsage:
       return "two ranks may have the same GPU; set NCCL_DEBUG=WARN for the reason";
     case nccl::kRemoteError:
-      return "another rank ended or lost its network: its own output says why";
+      return "another rank ended or lost its network: see that rank's output";
     default:
       return "set NCCL_DEBUG=WARN for the reason";
   }
@@ -81,7 +81,7 @@ void NcclApi::require(int code, std::string_view self, std::string_view what) co
 }
 
 std::string nccl_version_text(int version) {
-  if (version < 10000) {  // until 2.8 the minor version had two digits in all
+  if (version < 10000) {  // up to 2.8 a version had four digits, such as 2804
     return fmt::format("{}.{}.{}", version / 1000, version % 1000 / 100, version % 100);
   }
   return fmt::format("{}.{}.{}", version / 10000, version % 10000 / 100, version % 100);

@@ -1,10 +1,11 @@
 #pragma once
 
-// The functions of NCCL that the backend calls, found at run time (cuda_api.h). Types and numbers
-// are those of NCCL's binary interface since version 2.14, the first one whose calls do not block.
+// The functions of NCCL that the backend calls, looked up at run time (cuda_api.h). Types and
+// numbers are those of NCCL's binary interface since version 2.14, the first one whose calls need
+// not block.
 //
-// Thread safety: every function may be called from any thread, but for one communicator only one
-// call at a time.
+// Thread safety: every function may be called from any thread, but only one call at a time may use
+// a communicator.
 
 #include <climits>
 #include <cstddef>
@@ -45,8 +46,7 @@ struct Id {
   char bytes[128] = {};
 };
 
-// ncclConfig_t as of version 2.14; newer libraries take what an older configuration lacks from
-// their defaults.
+// ncclConfig_t as of version 2.14; newer libraries use defaults for the fields that it lacks.
 struct Config {
   std::size_t size = sizeof(Config);
   unsigned magic = 0xcafebeef;
@@ -86,8 +86,8 @@ struct NcclApi {
   const char* (*ncclGetErrorString)(int) = nullptr;
   const char* (*ncclGetLastError)(NcclHandle) = nullptr;
 
-  // Throws an Error that says what failed, with NCCL's text and what to do, unless `code` is
-  // kSuccess or kInProgress. kPeerLost for an error of another rank, otherwise kSystem.
+  // Throws an Error that reports what failed, NCCL's text and what to do, unless `code` is kSuccess
+  // or kInProgress. The Error is kPeerLost if another rank failed, otherwise kSystem.
   void require(int code, std::string_view self, std::string_view what) const;
 };
 

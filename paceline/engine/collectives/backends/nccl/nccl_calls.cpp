@@ -51,7 +51,7 @@ std::optional<nccl::Reduction> reduction_of(ReduceOp op, Dtype dtype) {
   }
 }
 
-// One call with the types and functions of NCCL.
+// Queues one call with NCCL's types and functions.
 class Queued {
  public:
   Queued(const Collective& call, const NcclPlace& place)
@@ -61,7 +61,7 @@ class Queued {
         moves_(!reduces(call.op)),
         type_(moves_ ? nccl::kUint8 : *type_of(call.dtype)),
         reduction_(reduction_of(call.reduce_op, call.dtype).value_or(nccl::kSum)),
-        // Elements that are only moved are bytes.
+        // Elements that are only moved are sent as bytes.
         unit_(moves_ ? size_of(call.dtype) : 1) {}
 
   void plain() const {
@@ -122,7 +122,7 @@ class Queued {
             "ncclRecv");
   }
 
-  // Gather, scatter and all-to-all: sends and receives of one block each.
+  // Gather, scatter and all-to-all: sends and receives one block for each peer.
   void exchange_blocks() const {
     const bool gives_all = call_.op != Op::kGather;
     const bool gets_all = call_.op != Op::kScatter;
@@ -143,7 +143,7 @@ class Queued {
     batch.end();
   }
 
-  // Unequal counts of each rank: a broadcast from, or a reduction to, every rank.
+  // Operations with a count for each rank: a broadcast from, or a reduction to, every rank.
   void for_each_owner() const {
     const std::size_t element = size_of(call_.dtype);
     NcclBatch batch(api_, place_.self);
@@ -160,7 +160,7 @@ class Queued {
     batch.end();
   }
 
-  // A matrix of counts: the row of a rank is what it gives.
+  // All-to-all with a matrix of counts: row r has the counts that rank r sends to each rank.
   void exchange_counts() const {
     const auto world = static_cast<std::size_t>(place_.world_size);
     const auto self = static_cast<std::size_t>(place_.rank);

@@ -1,7 +1,7 @@
 #pragma once
 
-// Translates the group's calls to calls of NCCL, which queue them on a stream. Thread safety: pure
-// functions of their arguments; NCCL allows one call at a time for a communicator.
+// Translates the group's calls into calls of NCCL, which queue operations on a stream. Thread
+// safety: pure functions of their arguments, but only one call at a time may use a communicator.
 
 #include "paceline/engine/collectives/backends/nccl/nccl_api.h"
 #include "paceline/engine/collectives/collective.h"
@@ -18,14 +18,16 @@ struct NcclPlace {
   std::string_view self;  // "rank 1", for errors
 };
 
-// Operations that only move elements are for all types. NCCL reduces no int16 and has no bitwise
-// reductions; a bool is 0 or 1, so its sum is the maximum and its product the minimum.
+// Whether NCCL can carry out the operation. It can move elements of any type, but cannot reduce
+// int16 and has no bitwise reductions. A bool is 0 or 1, so its sum is the maximum and its product
+// the minimum.
 bool nccl_supports(Op op, Dtype dtype, ReduceOp reduce_op);
 
 // Queues the call. Requires: nccl_supports(). Errors: those of NcclApi::require().
 void queue_call(const Collective& call, const NcclPlace& place);
 
-// Several calls of NCCL as one: none waits for another one, and the device starts them together.
+// Groups several calls of NCCL: none of them waits for another, and the device starts them
+// together.
 class NcclBatch {
  public:
   NcclBatch(const NcclApi& api, std::string_view self);

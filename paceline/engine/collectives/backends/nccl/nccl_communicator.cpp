@@ -46,7 +46,7 @@ void NcclCommunicator::close(Deadline deadline) {
       if (deadline.expired()) fail(ErrorCode::kTimeout, "{}: ncclCommFinalize is late", self_);
       std::this_thread::sleep_for(kNap);
     }
-  } catch (const Error&) {  // the other ranks have failed or left, so this is no news
+  } catch (const Error&) {  // another rank has failed or left, which is reported elsewhere
     abort();
     return;
   }
@@ -64,7 +64,7 @@ bool NcclCommunicator::abort() {
                      [&api = api_, handle] { return api.ncclCommAbort(handle); });
 }
 
-// NCCL's call may outlive this object: it captures nothing of it.
+// `call` may outlive this object, so it must not refer to it.
 bool NcclCommunicator::run_bounded(const char* what, Deadline deadline, std::function<int()> call) {
   BlockingCalls calls("paceline-nccl");
   if (calls.run_until(deadline, [call = std::move(call)] { call(); })) return true;

@@ -1,8 +1,8 @@
 #pragma once
 
-// One communicator of NCCL, whose calls do not block. Everything that could wait for other ranks
-// has a deadline: connecting, ending, and even aborting, which hangs in some versions of NCCL when
-// a peer's host has vanished.
+// One NCCL communicator, whose calls do not block. Everything that may wait for other ranks has a
+// deadline: connecting, closing, and even aborting, because ncclCommAbort() hangs in some versions
+// of NCCL when a peer's host has vanished.
 //
 // Thread safety: every method may be called from any thread.
 
@@ -19,7 +19,7 @@ namespace paceline {
 
 class NcclCommunicator {
  public:
-  // Begins to connect `size` ranks, which do the same with the same `id`; is_ready() tells when
+  // Begins to connect `size` ranks, all of which pass the same `id`; is_ready() returns true once
   // they are connected. Requires: the thread's current device is this rank's. Error(kSystem) with
   // NCCL's text.
   NcclCommunicator(const NcclApi& api, int size, const nccl::Id& id, int rank, std::string self);
@@ -28,18 +28,18 @@ class NcclCommunicator {
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 
-  // Runs `call` with the handle, alone; it may start operations. Its result is NCCL's, and
-  // is_ready() must be true before the next one. Error(kAborted) after abort(), otherwise as
-  // NcclApi::require().
+  // Calls `call` with the handle, while no other call uses the communicator; it may start
+  // operations and returns NCCL's code. Before the next call, is_ready() must have returned true.
+  // Error(kAborted) after abort(), otherwise as NcclApi::require().
   void call(const char* what, const std::function<int(NcclHandle)>& call);
-  // Whether NCCL's host part is idle: all ranks are connected, and all calls have been queued on
-  // the device. Throws the asynchronous error, if there is one.
+  // Whether NCCL has no work left on the host: all ranks are connected, and all calls have been
+  // queued on the device. Throws NCCL's asynchronous error, if there is one.
   bool is_ready();
-  // Ends it in order, for a rank whose operations have finished; aborts it if that does not succeed
-  // until `deadline`.
+  // Closes the communicator of a rank whose operations have finished. Aborts it if that fails, or
+  // if the other ranks have not followed by `deadline`.
   void close(Deadline deadline);
-  // Ends all operations under way, on the device too. Returns false, after a warning, if NCCL does
-  // not come back within kMostToAbort: the communicator then stays until the process ends.
+  // Ends all operations under way, also on the device. If NCCL does not return within kMostToAbort,
+  // logs a warning and returns false: the communicator then exists until the process ends.
   bool abort();
 
   static constexpr std::chrono::seconds kMostToAbort{3};

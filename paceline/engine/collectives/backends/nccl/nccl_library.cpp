@@ -18,11 +18,11 @@
 namespace paceline {
 namespace {
 
-// How long a group that ends may take to end NCCL's communicator in order.
+// How long a group that ends may wait for NCCL's communicator to close.
 constexpr std::chrono::seconds kMostToClose{10};
 
-// Lets this thread call CUDA while another thread captures a graph: without it, CUDA takes each of
-// its calls for a part of that capture, and ends it with an error.
+// Lets this thread call CUDA while another thread captures a graph. Without this object, a call in
+// this thread would make that capture fail.
 class OwnCaptures {
  public:
   explicit OwnCaptures(const CudaApi& cuda) : cuda_(cuda) {
@@ -76,15 +76,15 @@ class NcclLibrary : public Library {
     share_id(context, id.bytes, "NCCL");
     communicator_ = std::make_unique<NcclCommunicator>(api_, world_size_, id, rank_, self_);
     wait_for_host(context.deadline, "connecting with NCCL");
-    // This stream does not synchronise with the default stream; an event orders it after the call's
-    // place instead.
+    // This stream does not synchronise with the default stream; wait_for_caller() orders each call
+    // after the caller's work.
     cuda_.require(cuda_.cudaStreamCreateWithFlags(&stream_, cuda::kNonBlocking), self_,
                   "cudaStreamCreate");
     watch_ = std::make_unique<DeviceWatch>(hooks(context));
   }
 
-  // The calls that were queued on the device are finished first: the program may already have
-  // waited for them.
+  // Waits for the calls that were queued on the device, because the program may rely on their
+  // results: their Work has already been waited for.
   ~NcclLibrary() override {
     watch_.reset();
     if (!mesh_.failed()) communicator_->close(Deadline::after(kMostToClose));
@@ -135,7 +135,7 @@ class NcclLibrary : public Library {
     }
   }
 
-  // Also ends the wait of streams that wait for the communicator's work.
+  // Also releases streams that wait for the communicator's operations.
   void abort() override {
     if (communicator_) communicator_->abort();
   }
@@ -168,13 +168,13 @@ class NcclLibrary : public Library {
     check(is_on_device || attributes.type == cuda::kManagedMemory,
           "{}: {}: a buffer is declared to be in CUDA memory, but is not", self_, name_of(op));
     check(!is_on_device || attributes.device == device_,
-          "{}: {}: a buffer is on GPU {}, but the group works on GPU {}, which was the current one "
-          "when it formed; choose the rank's GPU (cudaSetDevice) before",
+          "{}: {}: a buffer is on GPU {}, but the group works on GPU {}, which was current "
+          "when it formed; choose the rank's GPU (cudaSetDevice) before the group forms",
           self_, name_of(op), attributes.device, device_);
   }
 
-  // Makes the stream wait for the call's place: the order's event or, without an order, everything
-  // on the default stream.
+  // Makes the stream wait for the caller's earlier work: for the order's event or, without an
+  // order, for everything on the default stream.
   void wait_for_caller(const Collective& call) const {
     DeviceEvent own;
     void* ready = nullptr;

@@ -32,11 +32,11 @@ constexpr std::size_t kOverlappingBytes = 192 << 10;
 constexpr std::size_t kLeastMessageBytes = 64 << 10;
 constexpr std::size_t kPiecesAhead = 3;
 constexpr std::size_t kMaxPlans = 256;
-// Between blocks of this size, a reduce moves bytes through the sockets.
+// A reduce works in blocks of this size, and moves bytes through the sockets between two blocks.
 constexpr std::size_t kReduceBlockBytes = 128 << 10;
 constexpr auto kSayPresentAfter = 1s;
-// A rank that has made no collective call for longer may be late, and may find messages that others
-// sent before they gave up.
+// A rank that has made no collective call for longer than this may be late: it may find messages
+// that other ranks sent before they gave up.
 constexpr auto kMayBeLateAfter = 20ms;
 // The sequence number of all calls outside the group's numbering.
 constexpr std::uint32_t kNotCounted = 0;

@@ -499,7 +499,7 @@ void MessageQueues::warn_of_unreceived() const {
   }
 }
 
-// The first message of this peer that was not received: kept here, partly read, or still in the
+// The first message from this peer that was not received: kept here, partly read, or still in the
 // channel.
 std::optional<MessageHeader> MessageQueues::next_unreceived(int peer) const {
   const auto index = static_cast<std::size_t>(peer);

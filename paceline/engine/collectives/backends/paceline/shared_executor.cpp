@@ -131,7 +131,7 @@ bool is_shared(const Announcement& said) {
   return said.input.region != -1 && said.output.region != -1;
 }
 
-// As copy_bytes(), for ranges that are too large for the caches.
+// Like copy_bytes(), for ranges that are too large for the caches.
 void copy_large_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
   if (to != from) copy_past_caches(to, from, bytes);
 }
