@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <random>
@@ -12,7 +11,6 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <signal.h>
-#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,12 +19,14 @@
 #include "tests/files/checkpoint/solo_team.h"
 #include "tests/files/checkpoint/test_directory.h"
 #include "tests/harness/random_seed.h"
+#include "tests/harness/small_disk.h"
 
 namespace paceline {
 namespace {
 
 namespace fs = std::filesystem;
 using harness::load_newest;
+using harness::SmallDisk;
 using ::testing::ElementsAre;
 using testing::error_of;
 using testing::expect_sample;
@@ -146,21 +146,6 @@ INSTANTIATE_TEST_SUITE_P(Errors, EveryCallFails,
                          ::testing::Combine(::testing::Values(ENOSPC, EIO, EDQUOT, EROFS),
                                             ::testing::Bool(), ::testing::Bool(),
                                             ::testing::Bool()));
-
-// Mounts a file system of this size on a folder, only for this process and its children.
-class SmallDisk {
- public:
-  SmallDisk(const std::string& folder, const std::string& size) : folder_(folder) {
-    const bool mounted =
-        ::mount("tmpfs", folder.c_str(), "tmpfs", 0, ("size=" + size).c_str()) == 0;
-    EXPECT_TRUE(mounted) << std::strerror(errno);
-  }
-  ~SmallDisk() { ::umount2(folder_.c_str(), MNT_DETACH); }
-  SmallDisk(const SmallDisk&) = delete;
-
- private:
-  const std::string folder_;
-};
 
 class FullDisk : public ::testing::Test {
  protected:

@@ -39,12 +39,14 @@ __attribute__((weak)) void set_current_device(int device);
 namespace paceline::standin {
 namespace {
 
+using simulated::count_touch;
 using simulated::Event;
 using simulated::Stream;
 
 constexpr int kRuntimeVersion = 12040;
 constexpr int kInvalidValue = 1, kNotInitialized = 3, kDriverTooOld = 35, kBusy = 46;
 constexpr int kNoDevice = 100, kInvalidDevice = 101, kNotReady = 600;
+constexpr int kWrongHandle = 400;
 constexpr int kCaptureUnsupported = 900, kCaptureInvalidated = 901, kCapturedEvent = 907;
 
 // ---- devices
@@ -85,6 +87,15 @@ int device_now() {
   return simulated::current_device != nullptr ? simulated::current_device() : own_device;
 }
 int machine_device(int device) { return visible_devices().at(static_cast<std::size_t>(device)); }
+
+// Counts a use of the current device by a call that needs a context. As in CUDA, the first such
+// call of a process would take some hundred MB of that device's memory.
+void need_context() { count_touch(machine_device(device_now())); }
+
+// An event belongs to the device that was current when it was made.
+struct OwnedEvent : Event {
+  const int device = machine_device(device_now());
+};
 
 // ---- streams and captures of graphs
 
@@ -160,6 +171,7 @@ EXPORTED const char* cudaGetErrorString(int code) {
       {kNoDevice, "no CUDA-capable device is detected"},
       {kInvalidDevice, "invalid device ordinal"},
       {214, "uncorrectable ECC error encountered"},
+      {kWrongHandle, "invalid resource handle"},
       {kNotReady, "device not ready"},
       {802, "system not yet initialized"},
       {803, "system has unsupported display driver / cuda driver combination"}};
@@ -185,6 +197,7 @@ EXPORTED int cudaSetDevice(int device) {
   if (device < 0 || device >= static_cast<int>(visible.size())) return kInvalidDevice;
   if (machine_device(device) == number("STANDIN_CUDA_BUSY", -1)) return kBusy;
   own_device = device;
+  count_touch(machine_device(device));  // since CUDA 12 this call makes the device's context
   if (simulated::set_current_device != nullptr) simulated::set_current_device(device);
   return 0;
 }
@@ -231,6 +244,7 @@ EXPORTED int cudaPointerGetAttributes(void* attributes, const void* pointer) {
     int type = 0, device = 0;
     void *device_pointer = nullptr, *host_pointer = nullptr;
   } found;
+  need_context();
   const int device = simulated::device_of(pointer);
   const auto visible = visible_devices();
   for (std::size_t i = 0; i < visible.size(); ++i) {
@@ -270,11 +284,13 @@ EXPORTED int cudaLaunchHostFunc(void* stream, void (*function)(void*), void* dat
 }
 
 EXPORTED int cudaEventCreateWithFlags(void** event, unsigned /*flags*/) {
-  *event = new Event;
+  need_context();
+  *event = static_cast<Event*>(new OwnedEvent);
   return 0;
 }
 EXPORTED int cudaEventRecord(void* event, void* stream) {
-  auto* const recorded = static_cast<Event*>(event);
+  auto* const recorded = static_cast<OwnedEvent*>(static_cast<Event*>(event));
+  if (recorded->device != stream_of(stream).device()) return kWrongHandle;
   if (is_capturing(stream_of(stream))) {
     const std::lock_guard lock(captures().mutex);
     captures().events.insert(recorded);
@@ -293,6 +309,7 @@ EXPORTED int cudaEventQuery(void* event) {
     }
   }
   if (spoils_capture()) return kCaptureUnsupported;
+  need_context();
   return queried->is_reached() ? 0 : kNotReady;
 }
 EXPORTED int cudaEventDestroy(void* event) {
@@ -300,7 +317,7 @@ EXPORTED int cudaEventDestroy(void* event) {
     const std::lock_guard lock(captures().mutex);
     captures().events.erase(static_cast<const Event*>(event));
   }
-  delete static_cast<Event*>(event);
+  delete static_cast<OwnedEvent*>(static_cast<Event*>(event));
   return 0;
 }
 
@@ -353,6 +370,7 @@ EXPORTED int cudaGraphExecDestroy(void* /*executable*/) { return 0; }
 
 EXPORTED void* standin_cuda_open(const void* pointer) { return new simulated::Opened(pointer); }
 EXPORTED void standin_cuda_close(void* opened) { delete static_cast<simulated::Opened*>(opened); }
+EXPORTED std::uint64_t standin_cuda_touches(int device) { return simulated::num_touches(device); }
 EXPORTED std::size_t standin_cuda_live_bytes(int device) { return simulated::live_bytes(device); }
 EXPORTED void standin_cuda_set_memory_limit(int device, std::size_t bytes) {
   simulated::set_memory_limit(device, bytes);

@@ -1,9 +1,17 @@
 // Collectives and messages of CUDA tensors in a group without a CUDA backend.
 
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <utility>
+
 #include <gtest/gtest.h>
 
+#include <c10/core/StreamGuard.h>
 #include <torch/torch.h>
 
+#include "paceline/training/device/streams.h"
 #include "paceline/training/tensor/coalesced_collectives.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/tensor/tensor_call.h"
@@ -11,10 +19,13 @@
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/thread_ranks.h"
+#include "tests/harness/wait_until.h"
 #include "tests/training/device/device_ranks.h"
 
 namespace paceline {
 namespace {
+
+using namespace std::chrono_literals;
 
 // Returns `count` numbers from a value that depends on the rank.
 at::Tensor numbers(const ProcessGroup& group, std::int64_t count = 1000) {
@@ -76,6 +87,38 @@ TEST(DeviceCollectives, are_ordered_with_the_work_of_the_callers_stream) {
   });
 }
 
+// Nothing of a call may be queued on the default stream, which the program does not use here.
+TEST(DeviceCollectives, follow_a_stream_of_the_program_and_no_other) {
+  run_on_devices(2, [](ProcessGroup& group, c10::Device device) {
+    const HeldStream others(current_stream_of(device));
+    const c10::StreamGuard guard(own_stream(device));
+    const at::Tensor values = torch::ones({1000}, device).mul_(group.rank() + 1);
+    all_reduce(group, values, ReduceOp::kSum, {.timeout = 10s});
+    EXPECT_EQ((values * 1).sum().item<float>(), 3000);
+  });
+}
+
+TEST(DeviceCollectives, end_when_the_device_has_their_results) {
+  run_on_devices(2, [](ProcessGroup& group, c10::Device device) {
+    const at::Tensor values = torch::ones({1000}, device);
+    all_reduce(group, values);
+    group.barrier();
+    HeldStream held(side_stream(device, SideStream::kToDevice));
+    auto object = std::make_shared<int>(1);
+    const std::weak_ptr<int> watched = object;
+    const WorkPtr work =
+        all_reduce(group, values, ReduceOp::kSum,
+                   {.timeout = 10s, .async_op = true, .keep_alive = std::move(object)});
+    work->wait();  // the host goes on, and the stream waits
+    std::this_thread::sleep_for(30ms);
+    EXPECT_FALSE(work->is_completed()) << "the device has not begun to copy the result";
+    EXPECT_FALSE(watched.expired());
+    held.release();
+    EXPECT_TRUE(harness::wait_until([&] { return work->is_completed(); }, Deadline::after(10s)));
+    EXPECT_EQ((values * 1).sum().item<float>(), 4000);
+  });
+}
+
 TEST(DeviceCollectives, let_the_host_go_on) {
   run_on_devices(2, [](ProcessGroup& group, c10::Device device) {
     const at::Tensor values = torch::ones({1000}, device);
@@ -121,6 +164,50 @@ TEST(DeviceMessages, arrive_as_on_the_cpu) {
   });
 }
 
+TEST(DeviceMessages, have_the_values_of_the_stream_and_live_until_they_have_been_sent) {
+  constexpr std::int64_t kMany = 1 << 20;  // so many that the receiver reads them in place
+  run_on_devices(2, [](ProcessGroup& group, c10::Device device) {
+    if (group.rank() == 0) {
+      simulated::Stream::of(device.index(), 0).push([] { std::this_thread::sleep_for(30ms); });
+      isend(group, torch::full({kMany}, 3.0F, device), 1);  // drops the Work and the tensor
+      group.barrier();
+    } else {
+      group.barrier();
+      const at::Tensor values = torch::zeros({kMany}, device);
+      recv(group, values, 0);
+      EXPECT_TRUE(torch::equal(values.cpu(), torch::full({kMany}, 3.0F)));
+    }
+    group.barrier();
+  });
+}
+
+// The program drops everything before the device has copied the message: the memory must not be
+// given to another tensor, which the copy would overwrite.
+TEST(DeviceMessages, keep_the_memory_of_a_dropped_receive_until_its_copy_has_ended) {
+  run_on_devices(2, [](ProcessGroup& group, c10::Device device) {
+    if (group.rank() == 0) {
+      send(group, torch::ones({500}, device), 1);
+    } else {
+      const c10::Stream copies = side_stream(device, SideStream::kToDevice);
+      HeldStream held(copies);
+      const void* place = nullptr;
+      {
+        const at::Tensor values = torch::zeros({500}, device);
+        place = values.data_ptr();
+        const WorkPtr work = irecv(group, values, 0);
+        ASSERT_TRUE(
+            harness::wait_until([&] { return work->is_completed(); }, Deadline::after(10s)));
+      }
+      const at::Tensor other = torch::zeros({500}, device);
+      EXPECT_NE(other.data_ptr(), place);
+      held.release();
+      simulated::Stream::of(device.index(), copies.id()).drain();
+      EXPECT_EQ(other.sum().item<float>(), 0);
+    }
+    group.barrier();
+  });
+}
+
 TEST(DeviceCollectives, leave_no_memory_behind) {
   run_on_devices(2, [](ProcessGroup& group, c10::Device device) {
     const std::size_t before = simulated::live_bytes(device.index());
@@ -146,20 +233,15 @@ TEST(DeviceCollectives, on_several_devices_are_refused) {
 TEST(DeviceCollectives, name_a_device_that_hangs) {
   run_on_devices(2, [](ProcessGroup& group, c10::Device device) {
     const at::Tensor values = torch::ones({10}, device);
-    std::promise<void> end;
-    if (group.rank() == 1) {
-      simulated::Stream::of(device.index(), 0).push([ended = end.get_future().share()] {
-        ended.wait();
-      });
-    }
-    const CollectiveOptions soon{.timeout = std::chrono::milliseconds(300)};
+    std::optional<HeldStream> held;
+    if (group.rank() == 1) held.emplace(current_stream_of(device));
+    const CollectiveOptions soon{.timeout = 300ms};
     if (group.rank() == 1) {
       expect_error(ErrorCode::kTimeout, {"rank 1: all_reduce: cuda:2 has not finished its work"},
                    [&] { all_reduce(group, values, ReduceOp::kSum, soon); });
     } else {
       EXPECT_THROW(all_reduce(group, values, ReduceOp::kSum), Error);
     }
-    end.set_value();
   });
 }
 

@@ -1,6 +1,8 @@
 // DistributedDataParallel and the fused optimizers on simulated CUDA devices, compared with the
 // CPU.
 
+#include <thread>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -154,6 +156,58 @@ TEST(DeviceDataParallel, reads_gradients_that_several_streams_have_made) {
     }
     StreamEvent::after(side).block(own);
     loss.backward();
+  });
+}
+
+// The gradients of the first layer are made on another stream than those of the last one, because
+// its parameters are trained only from the first forward pass on. So the reduction, which begins
+// with the first layer's gradients, must wait for both streams.
+TEST(DeviceDataParallel, reduces_a_bucket_after_every_stream_of_its_gradients) {
+  run_on_devices(2, [](ProcessGroup& group, c10::Device device) {
+    const auto train = [&](c10::Device where) {
+      torch::nn::Sequential net = made_with_seed(6, [] {
+        return torch::nn::Sequential(torch::nn::Linear(8, 8), torch::nn::Tanh(),
+                                     torch::nn::Linear(8, 4));
+      });
+      net->to(where);
+      const auto set_trained = [&](bool is_trained) {
+        for (const at::Tensor& one : net[0]->parameters()) one.set_requires_grad(is_trained);
+      };
+      set_trained(false);
+      DistributedDataParallel model(net.ptr(), shared(group));
+      set_trained(true);
+      optim::SGD optimizer(model.parameters(), {.lr = 0.05});
+      for (int step = 0; step < 4; ++step) {
+        const at::Tensor input = input_of(group, step).to(where);
+        model.zero_grad();
+        if (where.is_cpu()) {
+          model.forward(input).square().mean().backward();
+        } else {
+          const c10::Stream first = own_stream(where), last = current_stream_of(where);
+          StreamEvent::after(last).block(first);
+          at::Tensor loss;
+          {
+            const c10::StreamGuard guard(first);
+            const at::Tensor output = model.forward(input);
+            output.register_hook([last](const at::Tensor& /*gradient*/) {
+              simulated::Stream::of(last.device_index(), last.id()).push([] {
+                std::this_thread::sleep_for(std::chrono::milliseconds(20));
+              });
+            });
+            loss = output.square().mean();
+          }
+          StreamEvent::after(first).block(last);
+          loss.backward();
+        }
+        optimizer.step();
+      }
+      std::vector<at::Tensor> values;
+      for (const at::Tensor& one : model.parameters()) values.push_back(one.detach().cpu());
+      return values;
+    };
+    const auto host = train(c10::kCPU), on_device = train(device);
+    for (std::size_t i = 0; i < host.size(); ++i)
+      EXPECT_TRUE(torch::allclose(host[i], on_device[i], 1e-4, 1e-5)) << "tensor " << i;
   });
 }
 

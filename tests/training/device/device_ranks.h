@@ -5,13 +5,16 @@
 
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <mutex>
+#include <utility>
 
 #include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/core/Stream.h>
 
 #include "tests/harness/simulated_cuda/simulated_cuda.h"
 #include "tests/harness/thread_ranks.h"
@@ -32,6 +35,30 @@ auto made_with_seed(std::uint64_t seed, const Make& make) {
   at::manual_seed(seed);
   return make();
 }
+
+// A stream of the program, which is neither the default stream nor one of LibTorch's pool.
+inline c10::Stream own_stream(c10::Device device) {
+  return c10::Stream(c10::Stream::UNSAFE, device, 100);
+}
+
+// Holds a stream until release() or its end: the work that is queued behind it waits.
+class HeldStream {
+ public:
+  explicit HeldStream(const c10::Stream& stream) {
+    simulated::Stream::of(stream.device_index(), stream.id())
+        .push([end = end_.get_future().share()] { end.wait(); });
+  }
+  ~HeldStream() { release(); }
+  HeldStream(const HeldStream&) = delete;
+  HeldStream& operator=(const HeldStream&) = delete;
+  void release() {
+    if (!std::exchange(is_released_, true)) end_.set_value();
+  }
+
+ private:
+  std::promise<void> end_;
+  bool is_released_ = false;
+};
 
 // Calls `body` on `world_size` threads, at most 3, whose current device is their own, and expects
 // that nothing used device 0.

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <torch/torch.h>
 
@@ -18,6 +19,7 @@
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/fresh_directory.h"
+#include "tests/harness/small_disk.h"
 #include "tests/training/device/device_ranks.h"
 
 namespace paceline {
@@ -110,6 +112,23 @@ void expect_close(const std::vector<at::Tensor>& found, const std::vector<at::Te
     EXPECT_TRUE(torch::allclose(found[i], expected[i], 1e-4, 1e-5)) << "tensor " << i;
 }
 
+// A model and its optimizer after a step; a checkpoint of both has some 800 KB.
+struct LargeRun {
+  explicit LargeRun(c10::Device device) : net(made_on(device)), optimizer(net->parameters()) {
+    train_once(net, optimizer, 0);
+  }
+  static Mlp made_on(c10::Device device) {
+    Mlp made = made_with_seed(7, [] {
+      return Mlp(torch::nn::Linear(8, 4000), torch::nn::ReLU(), torch::nn::Linear(4000, 8));
+    });
+    made->to(device);
+    return made;
+  }
+
+  Mlp net;
+  optim::AdamW optimizer;
+};
+
 TEST(DeviceCheckpoint, continues_on_the_device_and_on_the_cpu) {
   const FreshDirectory folder;
   run_on_devices(2, [&](ProcessGroup& group, c10::Device device) {
@@ -138,6 +157,43 @@ TEST(DeviceCheckpoint, continues_on_the_device_and_on_the_cpu) {
       train_once(restored, again, 2);
       expect_close(values_of(restored), expected);
     }
+  });
+}
+
+// The first save fails, and the second one, on a larger disk, works.
+TEST(DeviceCheckpoint, on_a_full_disk_is_told_on_every_rank_and_training_goes_on) {
+  if (::getuid() != 0) GTEST_SKIP() << "a small file system needs root";
+  const FreshDirectory folder;
+  harness::SmallDisk disk(folder.path(), "64k");
+  testing::internal::CaptureStderr();
+  std::vector<at::Tensor> expected;
+  run_on_devices(2, [&](ProcessGroup& group, c10::Device device) {
+    LargeRun run(device);
+    train::Checkpointer saver(borrowed(group), {.folder = folder.file("run")});
+    saver.attach("model", run.net);
+    saver.attach("optimizer", run.optimizer);
+    EXPECT_EQ(saver.begin(), 0);
+    const std::size_t before = simulated::live_bytes(device.index());
+    saver.save(1);
+    EXPECT_FALSE(saver.finish()) << "rank " << group.rank();
+    EXPECT_EQ(simulated::live_bytes(device.index()), before);
+    group.barrier();
+    if (group.rank() == 0) disk.resize("64m");
+    group.barrier();
+    train_once(run.net, run.optimizer, 1);
+    saver.save(2);
+    EXPECT_TRUE(saver.finish());
+    if (group.rank() == 0) expected = values_of(run.net);
+  });
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              testing::HasSubstr("No space left on device"));
+  run_on_devices(2, [&](ProcessGroup& group, c10::Device device) {
+    LargeRun run(device);
+    train::Checkpointer loader(borrowed(group), {.folder = folder.file("run"), .resume = true});
+    loader.attach("model", run.net);
+    loader.attach("optimizer", run.optimizer);
+    EXPECT_EQ(loader.begin(), 2);
+    expect_close(values_of(run.net), expected);
   });
 }
 

@@ -5,6 +5,8 @@
 
 #include <ATen/ATen.h>
 
+#include "paceline/training/device/streams.h"
+
 namespace paceline {
 
 namespace {
@@ -28,6 +30,12 @@ bool has_memory_alone(const at::Tensor& gradient, const at::Tensor& incoming) {
     if (incoming.is_view() && is_sole_alias(incoming._base(), gradient)) ++known;
   }
   return gradient.storage().use_count() == known;
+}
+
+// Another stream may have made the tensor. Its memory is then not given to others before the work
+// that the current stream has now has ended.
+void note_use(const at::Tensor& tensor) {
+  if (!tensor.is_cpu()) tensor.record_stream(current_stream_of(tensor.device()));
 }
 
 }  // namespace
@@ -72,6 +80,7 @@ void Gradient::store(const at::Tensor& incoming) {
       gradient = at::empty_like(parameter.detach()).copy_(gradient);
   } else if (!gradient.is_alias_of(place)) {
     place.copy_(gradient);
+    note_use(gradient);
     gradient = place;
   }
 }

@@ -261,6 +261,85 @@ TEST_F(NcclDevice, a_group_may_end_with_its_last_call) {
   });
 }
 
+TEST_F(NcclDevice, queued_operations_end_before_their_group) {
+  run([](ProcessGroup& group) {
+    const TestStream stream;
+    HeldStream held(stream.get());
+    const OnDevice data(values_of(Dtype::kFloat32, group.rank(), kCount));
+    std::shared_ptr<ProcessGroup> child = group.new_group({0, 1, 2});
+    const WorkPtr work = queue_all_reduce(*child, data.buffer(Dtype::kFloat32), ReduceOp::kSum,
+                                          {.order = stream.order()});
+    work->wait();
+    const std::jthread releases([&] {
+      std::this_thread::sleep_for(100ms);
+      held.release();
+    });
+    child.reset();
+    ASSERT_TRUE(work->is_completed());
+    work->on_complete([](const Error* error) { EXPECT_EQ(error, nullptr) << error->what(); });
+    stream.synchronize();
+    EXPECT_EQ(data.read(), bytes_of_floats(total<float>(group.world_size(), kCount)));
+    group.barrier();
+  });
+}
+
+TEST_F(NcclDevice, a_call_works_on_the_groups_gpu_and_leaves_the_threads_choice_as_it_is) {
+  run([](ProcessGroup& group) {
+    const OnDevice data(values_of(Dtype::kFloat32, group.rank(), kCount));
+    const int other = (group.rank() + 1) % kGpus;
+    {
+      const CudaDeviceGuard guard(CudaApi::load(), other, "");
+      group.all_reduce(data.buffer(Dtype::kFloat32));
+      int current = -1;
+      CudaApi::load().cudaGetDevice(&current);
+      EXPECT_EQ(current, other);
+    }
+    EXPECT_EQ(data.read(), bytes_of_floats(total<float>(group.world_size(), kCount)));
+  });
+}
+
+// A context on another rank's GPU takes some hundred MB there.
+TEST_F(NcclDevice, no_thread_of_a_group_uses_another_gpu) {
+  if (uses_real_gpus()) GTEST_SKIP() << "the stand-in counts the uses of each GPU";
+  auto* const num_uses = device_function<std::uint64_t(int)>("standin_cuda_touches");
+  const std::uint64_t before = num_uses(0);
+  harness::run_ranks_ok(
+      2,
+      [](ProcessGroup& group) {
+        const TestStream stream;
+        HeldStream held(stream.get());
+        const OnDevice data(kCount * 4);
+        const auto work = queue_all_reduce(group, data.buffer(Dtype::kFloat32), ReduceOp::kSum,
+                                           {.order = stream.order()});
+        work->wait();
+        std::this_thread::sleep_for(20ms);  // the group's thread polls the operation
+        held.release();
+        EXPECT_TRUE(
+            harness::wait_until([&] { return work->is_completed(); }, Deadline::after(20s)));
+        group.all_reduce(data.buffer(Dtype::kFloat32));
+      },
+      {.backend = "nccl", .adjust = [](int rank, GroupOptions& /*options*/) {
+         CudaApi::load().cudaSetDevice(rank + 1);
+       }});
+  EXPECT_EQ(num_uses(0), before) << "GPU 0 belongs to no rank";
+}
+
+TEST_F(NcclDevice, a_call_of_another_thread_does_not_end_a_capture) {
+  if (uses_real_gpus()) GTEST_SKIP() << "the capture is one of the stand-in";
+  run(
+      [](ProcessGroup& group) {
+        const OnDevice data(values_of(Dtype::kFloat32, 0, kCount));
+        const TestStream captured;
+        auto* const begin = device_function<int(CudaStream, int)>("cudaStreamBeginCapture");
+        auto* const end = device_function<int(CudaStream, void**)>("cudaStreamEndCapture");
+        ASSERT_EQ(begin(captured.get(), 0), 0);
+        std::thread([&] { group.all_reduce(data.buffer(Dtype::kFloat32)); }).join();
+        void* graph = nullptr;
+        EXPECT_EQ(end(captured.get(), &graph), 0) << "the call has ended the capture";
+      },
+      1);
+}
+
 TEST_F(NcclDevice, a_captured_call_is_not_watched_and_runs_with_the_graph) {
   if (uses_real_gpus()) GTEST_SKIP() << "the capture is one of the stand-in";
   run(
@@ -330,6 +409,27 @@ TEST_F(NcclDevice, memory_of_the_host_or_of_another_gpu_is_refused) {
     expect_error(ErrorCode::kInvalid, {"a buffer is on GPU", "works on GPU"},
                  [&] { group.all_reduce(elsewhere->buffer(Dtype::kFloat32)); });
   });
+}
+
+TEST_F(NcclDevice, a_buffer_of_another_gpu_on_one_rank_is_an_error_on_every_rank) {
+  const auto begun = std::chrono::steady_clock::now();
+  const auto results = harness::run_ranks(
+      kGpus,
+      [](ProcessGroup& group) {
+        const CudaDeviceGuard guard(CudaApi::load(), group.rank() == 1 ? 0 : group.rank(), "");
+        const OnDevice data(40);
+        engine(group).run({.op = Op::kAllReduce,
+                           .input = data.buffer(Dtype::kFloat32),
+                           .output = data.buffer(Dtype::kFloat32)},
+                          {.timeout = 2s});
+      },
+      {.backend = "nccl"});
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, 20s);
+  for (std::size_t rank = 0; rank < results.size(); ++rank) {
+    ASSERT_TRUE(results[rank].error) << "rank " << rank;
+    EXPECT_THAT(results[rank].error->what(),
+                testing::HasSubstr(rank == 1 ? "choose the rank's GPU (cudaSetDevice)" : "rank 1"));
+  }
 }
 
 }  // namespace

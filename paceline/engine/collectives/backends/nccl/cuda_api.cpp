@@ -123,15 +123,17 @@ std::string cuda_version_text(int version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
 }
 
-CudaDeviceGuard::CudaDeviceGuard(const CudaApi& api, int device, std::string_view self)
+CudaDeviceGuard::CudaDeviceGuard(const CudaApi& api, int device, std::string_view self,
+                                 bool goes_back)
     : api_(api) {
   api_.require(api_.cudaGetDevice(&before_), self, "cudaGetDevice");
-  changes_ = before_ != device;
-  if (changes_) api_.require(api_.cudaSetDevice(device), self, "cudaSetDevice");
+  if (before_ == device) return;
+  api_.require(api_.cudaSetDevice(device), self, "cudaSetDevice");
+  goes_back_ = goes_back;
 }
 
 CudaDeviceGuard::~CudaDeviceGuard() {
-  if (changes_) api_.cudaSetDevice(before_);
+  if (goes_back_) api_.cudaSetDevice(before_);
 }
 
 }  // namespace paceline

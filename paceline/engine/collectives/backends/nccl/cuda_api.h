@@ -99,7 +99,9 @@ std::string cuda_version_text(int version);
 // Makes `device` the thread's current device, and restores the previous one on destruction.
 class CudaDeviceGuard {
  public:
-  CudaDeviceGuard(const CudaApi& api, int device, std::string_view self);
+  // `goes_back`: false for a thread of the library, which stays on the device. Device 0 is the
+  // current one of a new thread, and to choose it again would take memory there for a context.
+  CudaDeviceGuard(const CudaApi& api, int device, std::string_view self, bool goes_back = true);
   ~CudaDeviceGuard();
   CudaDeviceGuard(const CudaDeviceGuard&) = delete;
   CudaDeviceGuard& operator=(const CudaDeviceGuard&) = delete;
@@ -107,7 +109,7 @@ class CudaDeviceGuard {
  private:
   const CudaApi& api_;
   int before_ = 0;
-  bool changes_ = false;
+  bool goes_back_ = false;
 };
 
 }  // namespace paceline

@@ -100,6 +100,7 @@ class NcclLibrary : public Library {
 
   // Buffers of another GPU would cause an error of the device long after the call.
   void require_usable(const Collective& call) const override {
+    const CudaDeviceGuard guard(cuda_, device_, self_, !is_on_own_thread(call));
     const OwnCaptures captures(cuda_);
     require_here(call.op, call.input);
     require_here(call.op, call.output);
@@ -110,7 +111,7 @@ class NcclLibrary : public Library {
   }
 
   void run(const Collective& call, std::uint32_t sequence, Deadline deadline) override {
-    const CudaDeviceGuard guard(cuda_, device_, self_);
+    const CudaDeviceGuard guard(cuda_, device_, self_, !is_on_own_thread(call));
     const OwnCaptures captures(cuda_);
     const std::string what = fmt::format("{} #{}", name_of(call.op), sequence);
     wait_for_caller(call);
@@ -158,6 +159,9 @@ class NcclLibrary : public Library {
                 },
             .fail = context.fail_group};
   }
+
+  // Calls with an order are carried out by a thread of the group, the others also by the program's.
+  static bool is_on_own_thread(const Collective& call) { return call.order != nullptr; }
 
   void require_here(Op op, const std::byte* data) const {
     if (data == nullptr) return;
