@@ -3,11 +3,11 @@
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -25,6 +25,11 @@ def only_error(rank):
     (error,) = errors(rank)
     assert error is not None, rank.out
     return error
+
+
+def timed_out_after(text):
+    """The seconds that an error says the rank has waited: on a busy machine they begin later than the deadline's."""
+    return float(re.search(r"timed out after (\d+\.\d) s", text)[1])
 
 
 def test_a_rank_that_is_killed_is_named(start):
@@ -63,7 +68,7 @@ def test_a_rank_that_is_stopped_is_named_after_the_timeout(start):
     ranks[0].wait()
     kind, text = only_error(ranks[0])
     assert kind == "DistBackendError"
-    assert "rank 1" in text and "timed out after 3" in text, text
+    assert "rank 1" in text and timed_out_after(text) == pytest.approx(3, abs=0.5), text
     ranks[1].signal(signal.SIGKILL)
 
 
@@ -89,7 +94,7 @@ def test_a_rank_that_raises_ends_and_the_others_learn_that_it_has_left(start):
 def test_a_rank_that_is_late_is_named_after_the_timeout(start):
     kind, text = only_error(start(2, "faults.py", "late_rank").wait()[0])
     assert kind == "DistBackendError"
-    assert "rank 1" in text and "has not arrived" in text and "timed out after 2" in text, text
+    assert "rank 1" in text and "has not arrived" in text and timed_out_after(text) == pytest.approx(2, abs=0.5), text
 
 
 def test_a_rank_that_never_starts_is_named_after_the_timeout(start):
@@ -156,10 +161,8 @@ def test_a_forked_worker_gets_an_error_and_the_loader_works(start):
 
 
 def test_an_exit_with_work_in_flight_ends_in_order(start):
-    begin = time.monotonic()
-    ranks = start(2, "faults.py", "exit_with_work_in_flight", own_interpreters=True).wait()
+    ranks = start(2, "faults.py", "exit_with_work_in_flight", own_interpreters=True).wait(60)
     assert [rank.code for rank in ranks] == [0, 0], [rank.out for rank in ranks]
-    assert time.monotonic() - begin < 90  # most of it is the start of two interpreters on a busy machine
 
 
 def test_an_exit_without_destroying_the_groups_ends_in_order(start):
