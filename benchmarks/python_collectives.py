@@ -4,7 +4,8 @@
     ENVIRONMENT/bin/python benchmarks/python_collectives.py [--what reductions|training|generation|calls] [--ranks 2] [--rounds 3]
 
 Contestants: Paceline under `paceline run`, Paceline under torchrun, Gloo under torchrun as its users run it ("gloo"), and Gloo with each rank
-on its share of the cores ("gloo bound"). A round runs each of them once. A cell is the median of the rounds, of medians over the calls of
+on its share of the cores ("gloo bound"). "--what training" also runs "no all-reduce": Paceline's groups, but DDP sends nothing, so that no
+library can have a shorter step. A round runs each of them once. A cell is the median of the rounds, of medians over the calls of
 a round, with the lowest and the highest of them; the last columns say how many times as long Gloo takes as Paceline under torchrun, with
 ratios of one round each.
 
@@ -26,6 +27,7 @@ import time
 WORKLOADS = ("reductions", "training", "generation", "calls")
 SIZES = {"8 KB": 8 << 10, "64 KB": 64 << 10, "32 MB": 32 << 20}
 CONTESTANTS = ("paceline run", "paceline", "gloo", "gloo bound")
+NOTHING = "no all-reduce"
 
 
 def median_of(action, seconds, at_most=2000):
@@ -58,7 +60,16 @@ def reductions():
     return times
 
 
-def training():
+def send_nothing(_state, bucket):
+    """A communication hook of DDP that leaves each rank its own gradients."""
+    import torch
+
+    future = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future
+
+
+def training(contestant):
     import torch
     from torch import nn
     from torch.distributed.device_mesh import init_device_mesh
@@ -75,19 +86,27 @@ def training():
 
         return step
 
+    def in_parallel(model):
+        model = nn.parallel.DistributedDataParallel(model)
+        if contestant == NOTHING:
+            model.register_comm_hook(None, send_nothing)
+        return model
+
     torch.manual_seed(0)
     # The network of the book's chapter: 2.1 million parameters.
     cnn = nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(),
                         nn.MaxPool2d(2), nn.Flatten(), nn.Linear(4096, 512), nn.ReLU(), nn.Linear(512, 10))
     images, classes = torch.randn(32, 3, 32, 32), torch.randint(10, (32,))
-    times = {"DDP step, CNN": median_of(step_of(nn.parallel.DistributedDataParallel(cnn), images, classes), 4.0)}
+    times = {"DDP step, CNN": median_of(step_of(in_parallel(cnn), images, classes), 4.0)}
     try:
         from torchvision.models import resnet18
     except ImportError:
         resnet18 = None
     if resnet18 is not None:
-        resnet = nn.parallel.DistributedDataParallel(resnet18(num_classes=10))
-        times["DDP step, ResNet-18"] = median_of(step_of(resnet, images[:8], classes[:8]), 4.0)
+        step = step_of(in_parallel(resnet18(num_classes=10)), images[:8], classes[:8])
+        times["DDP step, ResNet-18"] = median_of(step, 4.0)
+    if contestant == NOTHING:
+        return times
     layer = nn.TransformerEncoderLayer(256, 4, 1024, dropout=0.0, batch_first=True, norm_first=True)
     gpt = nn.Sequential(nn.Embedding(1000, 256), nn.TransformerEncoder(layer, 4, enable_nested_tensor=False), nn.Linear(256, 1000))
     mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
@@ -159,8 +178,13 @@ def rank_main(contestant, what, folder):
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    dist.init_process_group(contestant.split()[0])
-    times = generation(folder) if what == "generation" else {"reductions": reductions, "training": training, "calls": calls}[what]()
+    dist.init_process_group("paceline" if contestant == NOTHING else contestant.split()[0])
+    if what == "generation":
+        times = generation(folder)
+    elif what == "training":
+        times = training(contestant)
+    else:
+        times = reductions() if what == "reductions" else calls()
     if rank == 0:
         pathlib.Path(folder, "times.json").write_text(json.dumps(times), encoding="utf-8")
     dist.destroy_process_group()
@@ -200,11 +224,13 @@ def main():
     if options.what == "calls":
         options.ranks = 1
     contestants = CONTESTANTS if options.ranks > 1 else ("paceline", "gloo")
+    if options.what == "training":
+        contestants = (*contestants, NOTHING)
     rounds = {contestant: [] for contestant in contestants}
     for _ in range(options.rounds):
         for contestant in contestants:
             rounds[contestant].append(run(contestant, options))
-    theirs = [contestant for contestant in contestants if contestant.startswith("gloo")]
+    theirs = [contestant for contestant in contestants if contestant.startswith("gloo") or contestant == NOTHING]
     print(f"| {options.ranks} rank{'s' * (options.ranks > 1)}, us | {' | '.join(contestants)} | "
           + " | ".join(f"{one} / paceline" for one in theirs) + " |")
     print("|---|" + "---|" * (len(contestants) + len(theirs)))

@@ -38,8 +38,8 @@ def test_the_version_is_that_of_the_package():
 
 
 def test_importing_it_takes_less_than_50_ms():
-    """The best of five, because the machine may be busy."""
-    program = "import time; begin = time.perf_counter(); import paceline; print(time.perf_counter() - begin)"
+    """Processor time, because the import waits for nothing, and on a busy machine the clock would measure other programs."""
+    program = "import time; begin = time.process_time(); import paceline; print(time.process_time() - begin)"
     assert min(float(run(sys.executable, "-c", program).stdout) for _ in range(5)) < 0.05
 
 

@@ -117,6 +117,7 @@ def refused_tensors():
         "cuda": lambda: backend.allreduce([tensor_of_cuda()]).wait(),
         "bitwise": lambda: dist.all_reduce(torch.ones(2), dist.ReduceOp.BAND),
         "size": lambda: dist.all_gather_into_tensor(torch.ones(5), torch.ones(2)),
+        "not contiguous": lambda: dist.all_to_all_single(torch.ones(2, 2), torch.ones(2, 2).t()),
     }
     for name, action in cases.items():
         tell(case=name, error=outcome(action))
