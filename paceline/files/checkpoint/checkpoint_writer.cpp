@@ -22,6 +22,8 @@ namespace paceline {
 namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
+// Of the time since the first save: what saves may wait for each other without a warning.
+constexpr double kBearableShare = 0.05;
 
 }  // namespace
 
@@ -82,11 +84,16 @@ bool CheckpointWriter::take_turn(std::optional<std::int64_t> step, Deadline dead
   const std::int64_t before = *step_;
   const bool is_idle = wait_until_idle(lock, deadline);
   if (!step) return is_idle;
-  const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin;
+  const auto now = std::chrono::steady_clock::now();
+  waited_ += now - begin;
+  const std::chrono::duration<double> whole = now - first_start_;
+  if (has_warned_ || waited_ < kBearableShare * whole) return is_idle;
+  has_warned_ = true;
   log::warning(
-      fmt::format("the checkpoint of step {} waited {:.2f} s for that of step {}: they come faster "
-                  "than the disk can write them; save less often",
-                  *step, waited.count(), before));
+      fmt::format("checkpoints have delayed the training by {:.2f} of {:.2f} s, that of step {} "
+                  "by that of step {}: they come faster than the disk can write them; save less "
+                  "often (reported once)",
+                  waited_.count(), whole.count(), *step, before));
   return is_idle;
 }
 
@@ -98,6 +105,9 @@ void CheckpointWriter::refuse(std::int64_t step, const Error& error) {
 void CheckpointWriter::start(std::int64_t step, std::function<void()> write) {
   std::unique_lock lock(mutex_);
   if (!wait_until_idle(lock, Deadline::after(patience_))) throw overdue();
+  if (first_start_ == std::chrono::steady_clock::time_point()) {
+    first_start_ = std::chrono::steady_clock::now();
+  }
   step_ = step;
   lock.unlock();
   const auto work = [this, step, write = std::move(write)] {

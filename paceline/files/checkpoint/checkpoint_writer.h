@@ -90,6 +90,9 @@ class CheckpointWriter {
   bool is_awaited_ = false;
   bool has_given_up_ = false;  // finish() has waited in vain; the destructor does not wait again
   std::optional<Error> error_;
+  std::chrono::steady_clock::time_point first_start_{};  // of the first save
+  std::chrono::duration<double> waited_{};               // by saves, for the one before
+  bool has_warned_ = false;
   std::jthread thread_;  // of the last save
 };
 

@@ -214,6 +214,7 @@ bool OptimizerCore::has_stepped() const {
 
 void OptimizerCore::step() try {
   if (before_step_) before_step_();
+  home_->require_in_place();
   require_parameters();
   const at::NoGradGuard no_grad;
   const auto gradients = this->gradients();

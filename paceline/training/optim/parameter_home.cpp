@@ -32,6 +32,30 @@ std::vector<ParameterHome::Run> ParameterHome::all_of(std::size_t parameter) con
 
 namespace {
 
+std::string name_of(const std::vector<std::string>& names, std::size_t parameter) {
+  return "parameter " + (names.empty() ? std::to_string(parameter) : names[parameter]);
+}
+
+}  // namespace
+
+void ParameterHome::note_places(const std::vector<std::string>& names) {
+  places_.clear();
+  for (std::size_t i = 0; i < rows_.parameters().size(); ++i)
+    places_.push_back({rows_.parameters()[i].data_ptr(), name_of(names, i)});
+}
+
+void ParameterHome::require_in_place() const {
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    check(rows_.parameters()[i].data_ptr() == places_[i].begin,
+          "{}: {} was given other memory after fully_shard(), by torch::load(), set_data() or a "
+          "similar call, so the ranks no longer share it: load into the module before "
+          "fully_shard(), or use copy_() while optimizer.writable_parameters() is held",
+          group_->self(), places_[i].name);
+  }
+}
+
+namespace {
+
 using Row = ParameterRows::Row;
 
 at::Tensor part_of(const at::Tensor& flat, const Row& row, int part) {
@@ -50,12 +74,14 @@ void move_to(const Row& row, const at::Tensor& flat, bool copies) {
 // the parts that other ranks update.
 class SymmetricHome : public ParameterHome {
  public:
-  SymmetricHome(const ParameterRows& rows, std::shared_ptr<ProcessGroup> group)
+  SymmetricHome(const ParameterRows& rows, std::shared_ptr<ProcessGroup> group,
+                const std::vector<std::string>& names)
       : ParameterHome(rows, std::move(group)) {
     for (const Row& row : rows_.rows()) {
       flats_.push_back(make_flat(row));
       move_to(row, flats_.back(), true);
     }
+    note_places(names);
   }
 
   void after_update() override {
@@ -115,10 +141,6 @@ HostSplit split_by_host(const std::shared_ptr<ProcessGroup>& group) {
   split.host = group->split(static_cast<int>(host), self);
   split.peers = group->split(static_cast<int>(number), static_cast<int>(host));
   return split;
-}
-
-std::string name_of(const std::vector<std::string>& names, std::size_t parameter) {
-  return "parameter " + (names.empty() ? std::to_string(parameter) : names[parameter]);
 }
 
 // One copy per host: all ranks of a host read the same memory, and each writes its part there. A
@@ -209,6 +231,7 @@ class OneCopyHome : public ParameterHome {
       for (const std::size_t parameter : row.parameters) fill(parameter);
       move_to(row, view(copy->read_only()), false);
     }
+    note_places(names);
     split_.host->barrier();
   }
 
@@ -282,7 +305,8 @@ class HostPartsHome : public OneCopyHome {
 std::unique_ptr<ParameterHome> make_shared_home(const ParameterRows& rows,
                                                 std::shared_ptr<ProcessGroup> group,
                                                 const ShardOptions& options) {
-  if (!options.node_shared) return std::make_unique<SymmetricHome>(rows, std::move(group));
+  if (!options.node_shared)
+    return std::make_unique<SymmetricHome>(rows, std::move(group), options.names);
   HostSplit split = split_by_host(group);
   if (options.shard_across_hosts && split.peers)
     return std::make_unique<HostPartsHome>(rows, std::move(group), std::move(split), options.names);

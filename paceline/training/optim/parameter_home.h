@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "paceline/engine/collectives/group/process_group.h"
@@ -35,6 +36,9 @@ class ParameterHome {
 
   // The address at which a parameter may be written: that of its first element in memory.
   virtual std::byte* to_write(std::size_t parameter) const;
+  // Throws Error(kInvalid) if the program has given a parameter other memory, for instance by
+  // torch::load(). The ranks would then no longer share it.
+  void require_in_place() const;
   // Called before and after a step's updates of this rank's part; collective.
   virtual void before_update() {}
   virtual void after_update() {}
@@ -62,9 +66,18 @@ class ParameterHome {
   ParameterHome(const ParameterRows& rows, std::shared_ptr<ProcessGroup> group)
       : rows_(rows), group_(std::move(group)) {}
   std::vector<Run> all_of(std::size_t parameter) const;
+  // Records where the parameters are now, for require_in_place().
+  void note_places(const std::vector<std::string>& names);
 
   const ParameterRows& rows_;
   const std::shared_ptr<ProcessGroup> group_;  // shared with the user
+
+ private:
+  struct Place {
+    const void* begin = nullptr;
+    std::string name;
+  };
+  std::vector<Place> places_;  // [parameter]; empty: a parameter may move
 };
 
 // Moves the parameters of rows that are divided among the group's ranks into shared memory, and

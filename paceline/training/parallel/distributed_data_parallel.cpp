@@ -287,7 +287,9 @@ namespace detail {
 std::shared_ptr<DataParallelState> make_state(std::shared_ptr<torch::nn::Module> module,
                                               std::shared_ptr<ProcessGroup> group,
                                               const DistributedDataParallelOptions& options) {
-  return std::make_shared<DataParallelState>(std::move(module), std::move(group), options);
+  check(module != nullptr, "DistributedDataParallel: the module is a null pointer");
+  return std::make_shared<DataParallelState>(
+      std::move(module), require_group(std::move(group), "DistributedDataParallel"), options);
 }
 
 Reducer& reducer_of(DataParallelState& state) { return state.reducer(); }

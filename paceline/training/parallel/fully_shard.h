@@ -40,6 +40,7 @@
 #include <vector>
 
 #include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
 
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/training/parallel/distributed_data_parallel.h"
@@ -87,6 +88,16 @@ DistributedDataParallel<Module> fully_shard(const torch::nn::ModuleHolder<Module
                                             optim::Optimizer& optimizer,
                                             const FullyShardOptions& options = {}) {
   return {holder.ptr(), std::move(group), detail::sharded_options(optimizer, options)};
+}
+
+// A usual mistake: LibTorch's optimizers keep their state and their step to themselves.
+template <class Module>
+void fully_shard(const Module& /*module*/, const std::shared_ptr<ProcessGroup>& /*group*/,
+                 torch::optim::Optimizer& /*optimizer*/,
+                 const FullyShardOptions& /*options*/ = {}) {
+  static_assert(sizeof(Module) == 0,
+                "fully_shard divides the state of Paceline's optimizers: write "
+                "paceline::optim::Adam instead of torch::optim::Adam");
 }
 
 namespace detail {

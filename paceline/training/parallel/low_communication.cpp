@@ -57,8 +57,8 @@ LowCommunication::LowCommunication(std::shared_ptr<ProcessGroup> peers,
                                    std::shared_ptr<ProcessGroup> learner,
                                    std::vector<at::Tensor> parameters,
                                    const LowCommunicationOptions& options)
-    : LowCommunication(std::move(peers), nullptr, "", std::move(learner), std::move(parameters),
-                       options) {}
+    : LowCommunication(detail::require_group(std::move(peers), "LowCommunication"), nullptr, "",
+                       std::move(learner), std::move(parameters), options) {}
 
 LowCommunication::LowCommunication(rpc::Workers& workers, const std::string& server,
                                    std::shared_ptr<ProcessGroup> learner,
@@ -74,7 +74,7 @@ LowCommunication::LowCommunication(std::shared_ptr<ProcessGroup> peers, rpc::Wor
     : peers_(std::move(peers)),
       workers_(workers),
       server_(std::move(server)),
-      learner_(std::move(learner)),
+      learner_(detail::require_group(std::move(learner), "LowCommunication")),
       parameters_(std::move(parameters)),
       options_(options) {
   check(options.period >= 1 && options.fragments >= 1 && options.fragments <= options.period,

@@ -286,7 +286,7 @@ std::vector<PipelineStage::Tensors> split_micro_batches(const at::Tensor& batch,
 
 Pipeline::Pipeline(std::shared_ptr<ProcessGroup> group, PipelineSchedule schedule,
                    std::vector<PipelineStage> stages)
-    : group_(std::move(group)),
+    : group_(detail::require_group(std::move(group), "Pipeline")),
       schedule_(std::move(schedule)),
       stages_(std::move(stages)),
       run_(std::make_unique<Run>(group_, schedule_, stages_)) {

@@ -386,6 +386,17 @@ TEST(Explain, two_groups_that_wait_for_each_other) {
             "world.0); every rank must use its groups in the same order");
 }
 
+// Rank 1 was killed while its checkpoint's thread was in another group.
+TEST(Explain, a_rank_that_died_in_another_group_did_not_use_its_groups_in_another_order) {
+  const auto member = [](int rank) { return Rank(rank, 2).group(1, "world.0", rank, 2); };
+  const auto found =
+      explain_all({member(0).call(Op::kAllReduce, 1, 1),
+                   member(1).in_group(1).call(Op::kBroadcast, 1, 2).process(FlightProcess::kGone)});
+  EXPECT_EQ(found.verdict, Verdict::kDied);
+  EXPECT_THAT(found.ranks, ElementsAre(1));
+  EXPECT_THAT(found.sentence, HasSubstr("died in broadcast #1"));
+}
+
 // All numbers of ranks in an explanation are those of the world.
 TEST(Explain, roots_and_peers_in_a_group_of_others_are_ranks_of_the_world) {
   const auto member = [](int rank) {

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -23,6 +24,7 @@ using namespace std::chrono_literals;
 using harness::Says;
 using ::testing::ElementsAre;
 using testing::error_of;
+using ::testing::HasSubstr;
 using testing::SlowFileSystem;
 
 // Each save makes one call to a simulated disk.
@@ -105,6 +107,21 @@ TEST(CheckpointWriter, has_a_lower_priority_until_it_is_waited_for) {
       harness::wait_until([&] { return priority_of(thread) == own; }, Deadline::after(60s), 1ms));
   may_end = true;
   may_end.notify_all();
+}
+
+TEST(CheckpointWriter, warns_once_when_saves_delay_the_training) {
+  testing::internal::CaptureStderr();
+  CheckpointWriter writer;
+  for (std::int64_t step = 1; step <= 5; ++step) {
+    EXPECT_TRUE(writer.take_turn(step, Deadline::after(60s)));
+    writer.start(step, [] { std::this_thread::sleep_for(20ms); });
+  }
+  writer.finish();
+  const std::string said = testing::internal::GetCapturedStderr();
+  const auto first = said.find("save less often");
+  ASSERT_NE(first, std::string::npos) << said;
+  EXPECT_EQ(said.find("save less often", first + 1), std::string::npos) << said;
+  EXPECT_THAT(said, HasSubstr("that of step 2 by that of step 1"));
 }
 
 // While it exists, no thread of this process can start: the default stack is larger than any

@@ -11,6 +11,7 @@
 #include "paceline/training/parallel/reducer/reducer.h"
 #include "paceline/training/tensor/collectives.h"
 
+#include "tests/harness/expect_error.h"
 #include "tests/harness/says.h"
 #include "tests/harness/thread_ranks.h"
 
@@ -334,6 +335,37 @@ TEST(DistributedDataParallel, is_saved_as_the_module_that_it_wraps) {
       }
       EXPECT_EQ(loaded->named_buffers().size(), model->named_buffers().size());
     }
+  });
+}
+
+// torch::load() gives each parameter other memory and another accumulator of its gradient.
+TEST(DistributedDataParallel, averages_gradients_after_weights_were_loaded_into_the_module) {
+  run_ranks_ok(2, [](ProcessGroup& group) {
+    const auto shared = std::shared_ptr<ProcessGroup>(&group, [](auto*) {});
+    auto module = make_module<Plain>(0);
+    DistributedDataParallel model(module, shared);
+    std::stringstream file;
+    torch::save(module, file);
+    for (int pass = 0; pass < 3; ++pass) {
+      if (pass == 1) torch::load(module, file);
+      module->zero_grad();
+      model->forward(batch(10 * group.rank(), 4)).square().sum().backward();
+      for (const auto& parameter : module->named_parameters()) {
+        const at::Tensor mean = parameter.value().grad().clone();
+        all_reduce(group, mean, ReduceOp::kMean);
+        EXPECT_TRUE(at::equal(mean, parameter.value().grad())) << pass << " " << parameter.key();
+      }
+    }
+  });
+}
+
+TEST(DistributedDataParallel, a_group_or_module_that_is_null_is_an_error) {
+  expect_error(ErrorCode::kInvalid, {"DistributedDataParallel: the group is a null pointer"},
+               [] { DistributedDataParallel model(make_module<Plain>(0), nullptr); });
+  run_ranks_ok(1, [](ProcessGroup& group) {
+    const auto shared = std::shared_ptr<ProcessGroup>(&group, [](auto*) {});
+    expect_error(ErrorCode::kInvalid, {"DistributedDataParallel: the module is a null pointer"},
+                 [&] { DistributedDataParallel model(std::shared_ptr<Plain>(), shared); });
   });
 }
 

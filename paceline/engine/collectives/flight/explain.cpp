@@ -88,8 +88,13 @@ std::optional<Explanation> where_it_stands(std::span<const GroupPositions> group
   for (;;) {
     const Stand* next = stand_that_holds(*way.back(), stands);
     if (next == nullptr) return flight::explain_stand(*way.back(), groups);
-    const auto before = std::find(way.begin(), way.end(), next);
-    if (before != way.end()) return flight::explain_crossing(std::span(before, way.end()));
+    if (const auto before = std::find(way.begin(), way.end(), next); before != way.end()) {
+      // A rank that died cannot reach the operation in which the others wait.
+      const auto with_dead = std::find_if(
+          before, way.end(), [](const Stand* stand) { return !stand->silent.empty(); });
+      if (with_dead != way.end()) return flight::explain_stand(**with_dead, groups);
+      return flight::explain_crossing(std::span(before, way.end()));
+    }
     way.push_back(next);
   }
 }

@@ -153,4 +153,11 @@ WorkPtr ProcessGroup::irecv(Buffer buffer, int peer, std::uint32_t tag,
                {.timeout = options.timeout, .keep_alive = options.keep_alive});
 }
 
+std::shared_ptr<ProcessGroup> detail::require_group(std::shared_ptr<ProcessGroup> group,
+                                                    const char* user) {
+  check(group != nullptr,
+        "{}: the group is a null pointer; give it the group of init_process_group()", user);
+  return group;
+}
+
 }  // namespace paceline

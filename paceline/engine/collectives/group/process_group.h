@@ -239,6 +239,13 @@ class GroupRef {
   ProcessGroup* group_;  // lives at least as long as the call
 };
 
+namespace detail {
+
+// Returns `group`. Error(kInvalid) for a null pointer; the message names `user`.
+std::shared_ptr<ProcessGroup> require_group(std::shared_ptr<ProcessGroup> group, const char* user);
+
+}  // namespace detail
+
 // Collective: reduces a single value in CPU memory and returns the result on every rank: for
 // example the number of correct answers.
 template <class T>

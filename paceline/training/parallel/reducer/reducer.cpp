@@ -94,10 +94,11 @@ void Reducer::follow_requirements() {
   for (std::size_t i = 0; i < buckets_.gradients.size(); ++i) {
     Gradient& gradient = buckets_.gradients[i];
     const at::Tensor& tensor = gradient.parameter;
+    if (gradient.is_trained && !has_hook(i)) add_hook(i);
     if (tensor.requires_grad() == gradient.is_trained) continue;
     has_changed = true;
     gradient.is_trained = tensor.requires_grad();
-    if (!gradient.is_trained || hooks_[i].accumulator) continue;
+    if (!gradient.is_trained || has_hook(i)) continue;
     check(tensor.is_leaf(), "parameter {} is computed from others", buckets_.parameters[i].name);
     dense_view(tensor);  // throws for a tensor that cannot be communicated in place
     add_hook(i);
@@ -107,6 +108,14 @@ void Reducer::follow_requirements() {
         "between steps",
         group_->self());
   if (has_changed) forget_plan();
+}
+
+// torch::load() and set_() give a parameter other memory, and LibTorch then makes another
+// accumulator for its gradient.
+bool Reducer::has_hook(std::size_t index) const {
+  const auto& accumulator = hooks_[index].accumulator;
+  return accumulator && accumulator == torch::autograd::impl::try_get_grad_accumulator(
+                                           buckets_.parameters[index].tensor);
 }
 
 void Reducer::add_hook(std::size_t index) {

@@ -156,6 +156,7 @@ class Reducer : public GradientSync {
 
   // Called before passes.
   void follow_requirements();
+  bool has_hook(std::size_t index) const;
   void add_hook(std::size_t index);
   std::unique_ptr<GradientPlacement> make_placement(std::shared_ptr<CommunicationHook> hook);
   void plan();
