@@ -26,14 +26,6 @@ torch::nn::Sequential make_model() {
                                torch::nn::Linear(32, 2));
 }
 
-// The forward() of torch::nn::Sequential is a template, which a wrapper cannot call without knowing
-// the types of its arguments, so this module gives it a plain signature.
-struct NetImpl : torch::nn::Module {
-  torch::Tensor forward(const torch::Tensor& points) { return layers->forward(points); }
-  torch::nn::Sequential layers = register_module("layers", make_model());
-};
-TORCH_MODULE(Net);
-
 int main(int argc, char** argv) {
   const auto group = paceline::init_process_group();
   torch::manual_seed(0);  // every rank draws the same points
@@ -42,7 +34,7 @@ int main(int argc, char** argv) {
   const auto loader = torch::data::make_data_loader(points.map(torch::data::transforms::Stack<>()),
                                                     sampler, /*batch_size=*/50);
 
-  paceline::DistributedDataParallel model(Net(), group);
+  paceline::DistributedDataParallel model(make_model(), group);
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.2).momentum(0.9));
   for (int epoch = 0; epoch < 10; ++epoch) {
     sampler.set_epoch(epoch);
@@ -56,7 +48,7 @@ int main(int argc, char** argv) {
   const std::string file = argc > 1 ? argv[1] : "net.pt";
   if (group->rank() == 0) torch::save(model.module_ptr(), file);
   group->barrier();
-  Net loaded;
+  torch::nn::Sequential loaded = make_model();
   torch::load(loaded, file);
   const auto correct = loaded->forward(points.data).argmax(1).eq(points.target);
   const std::string line = "rank " + std::to_string(group->rank()) + ": " +

@@ -36,7 +36,7 @@ int main() {
     const auto fake = generator.forward(torch::randn({64, 4}));
 
     discriminator_step.zero_grad();
-    // One pass through the wrapper for both halves, because each backward pass averages once.
+    // One pass for both halves: each backward pass averages, so two would communicate twice.
     const auto judged = discriminator.forward(torch::cat({real, fake.detach()}));
     (loss(judged.slice(0, 0, 64), 1) + loss(judged.slice(0, 64), 0)).backward();
     discriminator_step.step();

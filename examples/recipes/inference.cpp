@@ -1,8 +1,11 @@
-// Uses the weights of a run without its optimizer and its ranks. checkpoint_loop made the run:
+// Uses the weights of a run without its optimizer and its ranks: those of the last checkpoint of
+// checkpoint_loop, or those of the best epoch, which early_stop wrote to a file:
 //
 //   inference FOLDER
+//   inference FOLDER/best.safetensors
 
 #include <cstdio>
+#include <string>
 
 #include <torch/torch.h>
 
@@ -10,8 +13,10 @@
 
 int main(int argc, char** argv) {
   torch::nn::Sequential net(torch::nn::Linear(2, 32), torch::nn::ReLU(), torch::nn::Linear(32, 2));
-  const auto checkpoint = paceline::train::read_checkpoint(argc > 1 ? argv[1] : "run");
-  paceline::load_weights(*net, checkpoint.weights);
+  const std::string path = argc > 1 ? argv[1] : "run";
+  paceline::load_weights(*net, path.ends_with(".safetensors")
+                                   ? paceline::read_weights(path)
+                                   : paceline::train::read_checkpoint(path).weights);
   net->eval();
   const torch::NoGradGuard no_grad;
   const auto points = torch::tensor({{0.0F, 0.0F}, {0.9F, 0.9F}, {0.5F, -0.5F}, {-0.95F, 0.8F}});

@@ -25,7 +25,7 @@ expect outside 'is outside the circle' "$("$folder/inference" whole | grep '0.90
 
 best=$(two 2 early_stop best)
 expect early_stop '^stopped after epoch [1-9][0-9]?: best loss 0\.[0-9]+$' "$best"
-[ -s best/best.safetensors ] || { echo "FAILED: early_stop wrote no weights"; exit 1; }
+expect best_weights 'is inside the circle' "$("$folder/inference" best/best.safetensors | grep '0.00,  0.00')"
 [ "$(two 1 early_stop best)" = "$best" ] || { echo "FAILED: early_stop went on after its end"; exit 1; }
 for ranks in 1 2 3; do
   expect "own_pipeline on $ranks" '^loss 0\.0[0-9]+$' "$(two "$ranks" own_pipeline)"

@@ -359,6 +359,36 @@ TEST(DistributedDataParallel, averages_gradients_after_weights_were_loaded_into_
   });
 }
 
+TEST(DistributedDataParallel, gradients_of_several_passes_in_a_step_add_up) {
+  run_ranks_ok(2, [](ProcessGroup& group) {
+    const auto shared = std::shared_ptr<ProcessGroup>(&group, [](auto*) {});
+    auto module = make_module<Plain>(0);
+    DistributedDataParallel model(module, shared);
+    const auto pass = [&](int part) {
+      model.forward(batch(10 * group.rank() + part, 4)).square().sum().backward();
+    };
+    const auto gradients = [&] {
+      std::vector<at::Tensor> all;
+      for (const auto& parameter : module->parameters()) all.push_back(parameter.grad().clone());
+      return all;
+    };
+    pass(0);  // also plans the buckets
+    model.zero_grad();
+    pass(1);
+    pass(2);
+    const auto averaged_twice = gradients();
+    model.zero_grad();
+    {
+      const auto guard = model.no_sync();
+      pass(1);
+    }
+    pass(2);
+    const auto averaged_once = gradients();
+    for (std::size_t i = 0; i < averaged_once.size(); ++i)
+      EXPECT_TRUE(at::allclose(averaged_twice[i], averaged_once[i], 1e-5, 1e-6)) << i;
+  });
+}
+
 TEST(DistributedDataParallel, a_group_or_module_that_is_null_is_an_error) {
   expect_error(ErrorCode::kInvalid, {"DistributedDataParallel: the group is a null pointer"},
                [] { DistributedDataParallel model(make_module<Plain>(0), nullptr); });
