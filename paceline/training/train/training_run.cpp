@@ -93,7 +93,7 @@ Training::AnyOptimizer::AnyOptimizer(torch::optim::Optimizer& optimizer) {
 TrainingRunCore::TrainingRunCore(std::shared_ptr<ProcessGroup> group, const Training& training,
                                  const TrainingRunOptions& options)
     : options_(options),
-      group_(detail::require_group(std::move(group), "TrainingRun")),
+      group_(paceline::detail::require_group(std::move(group), "TrainingRun")),
       training_(possible(training, options_, *group_)),
       optimizer_(training_.optimizer.get()),
       state_{.seed = options.seed.value_or(0), .data = training.data},

@@ -65,7 +65,7 @@ std::string memory_path() {
 
 CheckpointerCore::CheckpointerCore(std::shared_ptr<ProcessGroup> group,
                                    const CheckpointOptions& options)
-    : group_(detail::require_group(std::move(group), "Checkpointer")),
+    : group_(paceline::detail::require_group(std::move(group), "Checkpointer")),
       replicas_(options.replicas ? options.replicas : group_),
       options_(options),
       team_(group_, options.folder,
