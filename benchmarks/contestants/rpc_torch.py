@@ -136,6 +136,7 @@ if __name__ == "__main__":
     conversation = Conversation(sys.argv[1])
     conversation.send(kind="hello", rank=rank, world_size=2)
     way = conversation.receive()["option"]
+    os.environ["USE_LIBUV"] = "0"  # Debian 13's PyTorch is built without it
     try:
         import torch
         import torch.distributed.rpc as rpc
