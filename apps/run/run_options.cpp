@@ -268,8 +268,8 @@ void declare_run_options(OptionTable& table, RunOptions& run) {
               seconds_target(launch.straggler_patience, kMaxSeconds));
   table.group("Help");
   table.value("--config", "FILE",
-              "Default options, from section [run] [paceline.toml, if there is one]", {},
-              kDecidedHere);
+              "Default options, from the section of this command [paceline.toml, if there is one]",
+              {}, kDecidedHere);
   table.flag("--dry-run", "Print the processes that would be started; start nothing",
              bool_target(run.dry_run), kDecidedHere);
   table.flag("--print-config", "Print each option's value and its origin; start nothing",

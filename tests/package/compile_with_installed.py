@@ -3,17 +3,16 @@
 compile_with_installed.py BUILD programs SOURCE...   each source must compile
 
 BUILD is the configured build folder of tests/package/consumer: sources are checked with the flags of its with_libtorch.cpp, so with the
-installed headers only. Programs share one precompiled copy of <torch/torch.h> and <paceline/paceline.h>, which takes longer to read than any of
+installed headers only. They share one precompiled copy of <torch/torch.h> and <paceline/paceline.h>, which takes longer to read than any of
 them."""
 import json
 import pathlib
 import shlex
 import subprocess
 import sys
-import tempfile
 
 MOST_LINES = 15
-PRELUDE = "#include <torch/torch.h>\n#include <paceline/paceline.h>\n"
+PRELUDE = "prelude.h"  # in BUILD
 
 
 def flags(build):
@@ -25,12 +24,12 @@ def flags(build):
 
 
 def run(command):
-    return subprocess.run(command, capture_output=True, text=True)
+    return subprocess.run(command, capture_output=True, text=True, cwd=sys.argv[1])
 
 
 def mistake(command, source):
     """What is wrong with the error that a mistake causes; empty if nothing is."""
-    done = run(command + ["-fsyntax-only", source])
+    done = run(command + ["-fsyntax-only", "-include", PRELUDE, source])
     lines = done.stderr.splitlines()
     wanted = pathlib.Path(source).read_text().splitlines()[0].removeprefix("// wanted: ")
     error = next((line for line in lines if "error:" in line), "no error")
@@ -39,30 +38,35 @@ def mistake(command, source):
     return "\n".join([f"wanted at most {MOST_LINES} lines with '{wanted}' in the first error, not {len(lines)}:", *lines[:20]])
 
 
-def program(command, source, prelude):
+def program(command, source):
     """The error of a program that does not compile; empty if it does."""
     folder = pathlib.Path(source).parent
-    done = run(command + ["-fsyntax-only", "-include", str(prelude), "-I", str(folder), "-I", str(folder.parents[1]), source])
+    done = run(command + ["-fsyntax-only", "-include", PRELUDE, "-I", str(folder), "-I", str(folder.parents[1]), source])
     if done.returncode == 0:
         return ""
     return "\n".join(["it does not compile with the installed headers:", *done.stderr.splitlines()[:20]])
 
 
+def precompile(command):
+    prelude = pathlib.Path(sys.argv[1]) / PRELUDE
+    if prelude.exists():
+        return
+    prelude.write_text("#include <torch/torch.h>\n#include <paceline/paceline.h>\n")
+    done = run(command + ["-x", "c++-header", PRELUDE, "-o", f"{PRELUDE}.gch"])
+    if done.returncode != 0:
+        sys.exit("FAILED: the installed headers do not compile:\n" + done.stderr[:4000])
+
+
 def main():
-    command, kind, sources = flags(sys.argv[1]), sys.argv[2], sys.argv[3:]
+    command, kind = flags(sys.argv[1]), sys.argv[2]
+    sources = [str(pathlib.Path(source).resolve()) for source in sys.argv[3:]]
+    precompile(command)
     failures = 0
-    with tempfile.TemporaryDirectory() as folder:
-        prelude = pathlib.Path(folder) / "prelude.h"
-        prelude.write_text(PRELUDE)
-        if kind == "programs":
-            done = run(command + ["-x", "c++-header", str(prelude), "-o", f"{prelude}.gch"])
-            if done.returncode != 0:
-                sys.exit("FAILED: the installed headers do not compile:\n" + done.stderr[:4000])
-        for source in sources:
-            problem = mistake(command, source) if kind == "mistakes" else program(command, source, prelude)
-            if problem:
-                print(f"FAILED: {source}: {problem}")
-                failures += 1
+    for source in sources:
+        problem = mistake(command, source) if kind == "mistakes" else program(command, source)
+        if problem:
+            print(f"FAILED: {source}: {problem}")
+            failures += 1
     if failures or not sources:
         sys.exit(f"compile_with_installed: {failures} of {len(sources)} {kind} are not as wanted")
     print(f"compile_with_installed: {len(sources)} {kind} are as wanted")

@@ -2,8 +2,12 @@
 # installed_tree_test.sh CMAKE BUILD_DIR CONSUMER_DIR WITH_LIBTORCH WHEEL PYTHON: installs a build into a folder, and uses the installed files.
 set -euo pipefail
 cmake=$1 build=$2 consumer=$3 with_libtorch=$4 wheel=${5:-} python=${6:-python3}
-work=$(mktemp -d)
+work=$build/tests/package/installed_tree  # a fixed place, so that ccache knows the programs again
+rm -rf "$work"
+mkdir -p "$work"
 trap 'rm -rf "$work"' EXIT
+export CCACHE_NOHASHDIR=1 CCACHE_BASEDIR=$work CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+command -v ccache >/dev/null && export CMAKE_CXX_COMPILER_LAUNCHER=ccache
 "$cmake" --install "$build" --prefix "$work/prefix" >"$work/log" 2>&1 || { tail "$work/log"; exit 1; }
 for inner in launcher/job/agent.h engine/transport/mesh.h engine/collectives/backends/paceline/shared_executor.h; do
   [ ! -e "$work/prefix/include/paceline/$inner" ] || { echo "FAILED: $inner is no public header, and is installed"; exit 1; }

@@ -9,7 +9,7 @@
 //   ...
 //   rows->restore(checkpoints.load(checkpoints.steps().back(), "item"));
 //
-// Each table is stored as tensors, so `paceline inspect` shows them, and files are checked as those
+// Each table is stored as tensors, so `paceline checkpoint show` lists them, and files are checked as those
 // of every checkpoint (docs/checkpoints.md).
 //
 // Thread safety: none; load(), steps(), tables() and texts() do not change the object.

@@ -109,7 +109,7 @@ TEST_F(RunHostsSshd, a_signal_ends_the_ranks_behind_ssh) {
   EXPECT_TRUE(all_gone(ranks, 10s));
 }
 
-// Options that a user may set for all hosts in ssh_config(5); docs/launching.md lists them. Each
+// Options that a user may set for all hosts in ssh_config(5); hosts_options.cpp disables them. Each
 // option that breaks a plain command is tested alone; the last row has all other options together.
 // @folder@ is the folder of the test, @busy@ a port that is in use.
 class RunHostsSshConfig : public RunHostsSshd, public testing::WithParamInterface<const char*> {};

@@ -18,9 +18,11 @@ constexpr std::size_t kLongestPath = 300;  // the texts of the ranks have at mos
 }  // namespace
 
 std::string GpuFacts::encode() const {
-  const std::string path = nccl_path.size() <= kLongestPath
-                               ? nccl_path
-                               : "..." + nccl_path.substr(nccl_path.size() - kLongestPath);
+  const std::string path =
+      nccl_path.size() <= kLongestPath
+          ? nccl_path
+          : fmt::format("...{}",
+                        std::string_view(nccl_path).substr(nccl_path.size() - kLongestPath));
   return fmt::format("{}\n{}\n{}\n{}\n{}\n{}", nccl_version, device, visible, bus_id, host, path);
 }
 
