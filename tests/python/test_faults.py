@@ -165,6 +165,11 @@ def test_an_exit_with_work_in_flight_ends_in_order(start):
     assert [rank.code for rank in ranks] == [0, 0], [rank.out for rank in ranks]
 
 
+def test_the_end_leaves_no_thread_that_completes_futures(start):
+    (rank,) = start(1, "faults.py", "exit_while_a_thread_starts").wait()
+    assert rank.results == [{"left": []}] and rank.code == 0, rank.out
+
+
 def test_an_exit_without_destroying_the_groups_ends_in_order(start):
     ranks = start(2, "faults.py", "exit_without_destroying_groups", own_interpreters=True).wait()
     assert [rank.code for rank in ranks] == [0, 0], [rank.out for rank in ranks]

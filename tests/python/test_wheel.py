@@ -1,6 +1,7 @@
 """The installed wheel: its size and what is in it, how long it takes to import, the command, arrays."""
 
 import importlib.metadata
+import os
 import pathlib
 import re
 import shutil
@@ -14,6 +15,7 @@ import paceline
 
 PROGRAMS = pathlib.Path(__file__).with_name("programs")
 FOLDER = pathlib.Path(paceline.__file__).parent
+PREFIX = os.path.realpath(sys.prefix)
 COMMAND = pathlib.Path(sys.executable).with_name("paceline")
 
 
@@ -64,10 +66,10 @@ def test_the_command_is_the_program_in_the_wheel():
 
 def test_the_command_runs_a_script_by_the_interpreter_of_its_environment(tmp_path):
     script = tmp_path / "script.py"
-    script.write_text("import os, sys; print(sys.prefix, os.environ['RANK'])\n")
+    script.write_text("import os, sys; print(os.path.realpath(sys.prefix), os.environ['RANK'])\n")
     outcome = run(COMMAND, "run", "--nproc-per-node", "2", "--all-ranks", script)
     assert outcome.returncode == 0, outcome.stderr
-    assert sorted(re.findall(r"(\S+) (\d)$", outcome.stdout, re.MULTILINE)) == [(sys.prefix, "0"), (sys.prefix, "1")]
+    assert sorted(re.findall(r"(\S+) (\d)$", outcome.stdout, re.MULTILINE)) == [(PREFIX, "0"), (PREFIX, "1")]
 
 
 def test_the_failure_report_names_a_traceback_of_python(tmp_path):

@@ -11,12 +11,14 @@ import threading
 
 from paceline import _core
 
-_lock = threading.Lock()  # guards the two variables below
+_lock = threading.Lock()  # guards the three variables below, and the start of a thread
 _threads = []
+_has_ended = False  # no thread may start any more
 _process = None  # the process to which the threads belong: a child of fork() has none of them
 _groups = []  # all groups: they must be left before the interpreter ends, and torch calls them even after that
 
 _MOST_IDLE = 2
+_MOST_AT_THE_END = 20  # seconds, for a callback that is still running; on a busy machine a thread needs some to end
 
 
 def _serve():
@@ -37,8 +39,10 @@ def _serve():
 def _start_thread():
     thread = threading.Thread(target=_serve, name="paceline-futures", daemon=True)
     with _lock:
+        if _has_ended:
+            return
         _threads.append(thread)
-    thread.start()
+        thread.start()
 
 
 def ensure_thread():
@@ -60,10 +64,15 @@ def leave_at_exit(group):
 
 @atexit.register
 def _end():
+    """Ends all threads: one that asks for the GIL after the end of the interpreter aborts the process, because it must leave C++ then."""
+    global _has_ended
     for group in _groups:
         group.close()
     _core.close_completions()
+    if _process != os.getpid():
+        return
     with _lock:
-        threads = list(_threads) if _process == os.getpid() else []
+        _has_ended = True
+        threads = list(_threads)
     for thread in threads:
-        thread.join(timeout=5)
+        thread.join(timeout=_MOST_AT_THE_END)

@@ -227,6 +227,37 @@ def exit_with_work_in_flight():
 
 
 @fault
+def exit_while_a_thread_starts():
+    """A thread that completes futures is about to start another one while the interpreter ends: the end must not leave that one behind,
+    because a thread that wants the GIL after the end aborts the process."""
+    from types import SimpleNamespace
+
+    from paceline.torch import futures
+
+    core = futures._core
+    first = []
+
+    def next_completion():
+        first[:] = first or [threading.current_thread()]
+        if threading.current_thread() is not first[0]:
+            time.sleep(3)
+        return core.next_completion()
+
+    def num_waiting():
+        time.sleep(1)
+        return 0
+
+    futures._core = SimpleNamespace(next_completion=next_completion, num_waiting_for_completions=num_waiting,
+                                    close_completions=core.close_completions)
+    init()
+    dist.all_reduce(torch.ones(4), async_op=True).get_future()
+    time.sleep(0.3)
+    futures._end()
+    tell(left=[thread.name for thread in threading.enumerate() if thread.name == "paceline-futures"])
+    futures._core = core
+
+
+@fault
 def exit_without_destroying_groups():
     """A program may end without destroy_process_group()."""
     init()
