@@ -110,14 +110,14 @@ TEST(CheckpointWriter, has_a_lower_priority_until_it_is_waited_for) {
 }
 
 TEST(CheckpointWriter, warns_once_when_saves_delay_the_training) {
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   CheckpointWriter writer;
   for (std::int64_t step = 1; step <= 5; ++step) {
     EXPECT_TRUE(writer.take_turn(step, Deadline::after(60s)));
     writer.start(step, [] { std::this_thread::sleep_for(20ms); });
   }
   writer.finish();
-  const std::string said = testing::internal::GetCapturedStderr();
+  const std::string said = ::testing::internal::GetCapturedStderr();
   const auto first = said.find("save less often");
   ASSERT_NE(first, std::string::npos) << said;
   EXPECT_EQ(said.find("save less often", first + 1), std::string::npos) << said;
