@@ -90,15 +90,19 @@ DistributedDataParallel<Module> fully_shard(const torch::nn::ModuleHolder<Module
   return {holder.ptr(), std::move(group), detail::sharded_options(optimizer, options)};
 }
 
+inline namespace internal {
+
 // A usual mistake: LibTorch's optimizers keep their state and their step to themselves.
 template <class Module>
-void fully_shard(const Module& /*module*/, const std::shared_ptr<ProcessGroup>& /*group*/,
-                 torch::optim::Optimizer& /*optimizer*/,
-                 const FullyShardOptions& /*options*/ = {}) {
+int fully_shard(const Module& /*module*/, const std::shared_ptr<ProcessGroup>& /*group*/,
+                torch::optim::Optimizer& /*optimizer*/, const FullyShardOptions& /*options*/ = {}) {
   static_assert(sizeof(Module) == 0,
                 "fully_shard divides the state of Paceline's optimizers: write "
                 "paceline::optim::Adam instead of torch::optim::Adam");
+  return 0;
 }
+
+}  // namespace internal
 
 namespace detail {
 

@@ -107,6 +107,8 @@ C10_REGISTER_GUARD_IMPL(CUDA, Guard);
 
 int current_device() { return own_device; }
 
+void set_current_device(int device) { own_device = device; }
+
 Stream& current_stream(int device) {
   return Stream::of(device, stream_of(static_cast<c10::DeviceIndex>(device)));
 }

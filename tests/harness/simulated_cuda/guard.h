@@ -9,6 +9,8 @@ namespace paceline::simulated {
 
 // The calling thread's current device, and its current stream on a device.
 int current_device();
+// For the stand-in of cudart: LibTorch and the runtime have the same current device.
+void set_current_device(int device);
 Stream& current_stream(int device);
 
 }  // namespace paceline::simulated
