@@ -182,7 +182,7 @@ class Header:
     def end_of(self, statement):
         """The index where a declaration ends: `;`, `}` of a scope, `{` of a namespace or class, or `}` of a body."""
         round_depth = brace_depth = opened = 0
-        opens_scope = re.match(r"(template <[^{;]*> )?(namespace|class|struct|enum)\b[^;(=]*$", statement.split("{")[0])
+        opens_scope = re.match(r"(template <[^{;]*> )?((?:inline )?namespace|class|struct|enum)\b[^;(=]*$", statement.split("{")[0])
         for i, letter in enumerate(statement):
             if letter in "([":
                 round_depth += 1
