@@ -22,7 +22,7 @@ namespace paceline {
 namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
-// Of the time since the first save: what saves may wait for each other without a warning.
+// Saves may wait for each other for this share of the time since the first save, without a warning.
 constexpr double kBearableShare = 0.05;
 
 }  // namespace

@@ -397,6 +397,18 @@ TEST(Explain, a_rank_that_died_in_another_group_did_not_use_its_groups_in_anothe
   EXPECT_THAT(found.sentence, HasSubstr("died in broadcast #1"));
 }
 
+// The launcher ends the ranks of a job that hangs, all of them or those that have not timed out.
+TEST(Explain, two_groups_that_waited_for_each_other_until_the_launcher_ended_the_ranks) {
+  const auto member = [](int rank) { return Rank(rank, 2).group(1, "world.0", rank, 2); };
+  const auto first = member(0).call(Op::kAllReduce, 1, 1);
+  const auto second =
+      member(1).in_group(1).call(Op::kBroadcast, 1, 2).process(FlightProcess::kGone);
+  EXPECT_EQ(explain_all({Rank(first).process(FlightProcess::kGone), second}).verdict,
+            Verdict::kCrossed);
+  EXPECT_EQ(explain_all({Rank(first).failed(55, ErrorCode::kTimeout, "timed out"), second}).verdict,
+            Verdict::kCrossed);
+}
+
 // All numbers of ranks in an explanation are those of the world.
 TEST(Explain, roots_and_peers_in_a_group_of_others_are_ranks_of_the_world) {
   const auto member = [](int rank) {

@@ -90,9 +90,11 @@ std::optional<Explanation> where_it_stands(std::span<const GroupPositions> group
     if (next == nullptr) return flight::explain_stand(*way.back(), groups);
     if (const auto before = std::find(way.begin(), way.end(), next); before != way.end()) {
       // A rank that died cannot reach the operation in which the others wait.
-      const auto with_dead = std::find_if(
-          before, way.end(), [](const Stand* stand) { return !stand->silent.empty(); });
-      if (with_dead != way.end()) return flight::explain_stand(**with_dead, groups);
+      const auto timed_out = [](const Stand* stand) { return flight::has_timed_out(*stand); };
+      const auto is_dead = [](const Stand* stand) { return flight::some_are_silent(*stand); };
+      const auto dead = std::find_if(before, way.end(), is_dead);
+      if (dead != way.end() && std::none_of(before, way.end(), timed_out))
+        return flight::explain_stand(**dead, groups);
       return flight::explain_crossing(std::span(before, way.end()));
     }
     way.push_back(next);

@@ -272,16 +272,18 @@ Explanation explain_crossing(std::span<const Stand* const> circle) {
                   sides));
 }
 
+bool has_timed_out(const Stand& stand) {
+  return std::any_of(stand.inside.begin(), stand.inside.end(), [&](const Position* position) {
+    return position->at(stand.sequence)->error == ErrorCode::kTimeout;
+  });
+}
+
+bool some_are_silent(const Stand& stand) {
+  return !stand.silent.empty() && stand.silent.size() < stand.group->ranks.size();
+}
+
 Explanation explain_stand(const Stand& stand, std::span<const GroupPositions> groups) {
-  // If a rank timed out, a rank that ended silently is not the cause: a launcher ended it
-  // afterwards.
-  const bool timed_out =
-      std::any_of(stand.inside.begin(), stand.inside.end(), [&](const Position* position) {
-        return position->at(stand.sequence)->error == ErrorCode::kTimeout;
-      });
-  const bool some_are_silent =
-      !stand.silent.empty() && stand.silent.size() < stand.group->ranks.size();
-  if (some_are_silent && !timed_out) return died(stand, groups);
+  if (some_are_silent(stand) && !has_timed_out(stand)) return died(stand, groups);
   if (!stand.absent.empty()) return never_entered(stand, groups);
   if (stand.without_records > 0) return undecided(stand);
   return stuck(stand);

@@ -55,6 +55,12 @@ Wait wait_of(const Stand& stand);
 
 std::vector<int> ranks_of(const std::vector<const Position*>& positions);
 
+// Whether a rank inside the collective timed out. A rank that ended silently is then not the cause,
+// because a launcher ended it afterwards.
+bool has_timed_out(const Stand& stand);
+// Whether some ranks of the group ended silently, and others did not.
+bool some_are_silent(const Stand& stand);
+
 // Explanations of why a collective did not end: which rank of the group made a different call,
 // died, did not arrive, stopped, or failed.
 

@@ -135,7 +135,7 @@ TEST_F(NcclFault, a_wrong_or_missing_libnccl_is_named_with_its_path) {
 
 TEST_F(NcclFault, a_dev_shm_that_is_too_small_for_nccl_is_named) {
   if (!harness::in_a_process([] { return harness::make_dev_shm_tiny(); })) {
-    GTEST_SKIP() << "this user may not mount";
+    GTEST_SKIP() << "no file system can be mounted here";
   }
   const auto results = form([](int) { harness::make_dev_shm_tiny(); });
   int num_told = 0;
