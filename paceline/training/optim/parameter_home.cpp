@@ -4,11 +4,14 @@
 #include <cstring>
 #include <optional>
 
+#include <fmt/format.h>
+
 #include <ATen/ATen.h>
 
 #include "paceline/engine/collectives/memory/one_copy.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/dtype_traits.h"
+#include "paceline/engine/core/error.h"
 #include "paceline/training/optim/divided_parameters.h"
 #include "paceline/training/tensor/collectives.h"
 
@@ -46,11 +49,16 @@ void ParameterHome::note_places(const std::vector<std::string>& names) {
 
 void ParameterHome::require_in_place() const {
   for (std::size_t i = 0; i < places_.size(); ++i) {
-    check(rows_.parameters()[i].data_ptr() == places_[i].begin,
-          "{}: {} was given other memory after fully_shard(), by torch::load(), set_data() or a "
-          "similar call, so the ranks no longer share it: load into the module before "
-          "fully_shard(), or use copy_() while optimizer.writable_parameters() is held",
-          group_->self(), places_[i].name);
+    if (rows_.parameters()[i].data_ptr() == places_[i].begin) continue;
+    const Error error(
+        ErrorCode::kInvalid,
+        fmt::format(
+            "{}: {} was given other memory after fully_shard(), by torch::load(), set_data() or a "
+            "similar call, so the ranks no longer share it: load into the module before "
+            "fully_shard(), or use copy_() while optimizer.writable_parameters() is held",
+            group_->self(), places_[i].name));
+    group_->abort(error.what());  // the others would wait for this rank
+    throw error;
   }
 }
 

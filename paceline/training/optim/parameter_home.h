@@ -36,8 +36,8 @@ class ParameterHome {
 
   // The address at which a parameter may be written: that of its first element in memory.
   virtual std::byte* to_write(std::size_t parameter) const;
-  // Throws Error(kInvalid) if the program has given a parameter other memory, for instance by
-  // torch::load(). The ranks would then no longer share it.
+  // Throws Error(kInvalid) and aborts the group if the program has given a parameter other memory,
+  // for instance by torch::load(). The ranks would then no longer share it.
   void require_in_place() const;
   // Called before and after a step's updates of this rank's part; collective.
   virtual void before_update() {}

@@ -321,6 +321,27 @@ TEST(Damage, is_not_what_a_program_writes_itself) {
   }
 }
 
+TEST(Damage, a_divided_parameter_that_one_rank_has_moved_is_an_error_on_every_rank) {
+  for (const int stage : {1, 2, 3}) {
+    SCOPED_TRACE(stage);
+    const auto results = run_ranks(2, [&](ProcessGroup& group) {
+      Trainee trainee(group, stage, optimizers().front().second);
+      trainee.steps(2);
+      if (group.rank() == 1) {
+        const at::NoGradGuard no_grad;
+        trainee.net->first->weight.set_data(at::ones({16, 16}));
+      }
+      trainee.steps(2);
+    });
+    for (const RankResult& result : results) {
+      ASSERT_TRUE(result.error);
+      EXPECT_THAT(result.error->what(),
+                  HasSubstr("first.weight was given other memory after fully_shard()"));
+    }
+    EXPECT_EQ(results[1].error->code(), ErrorCode::kInvalid);
+  }
+}
+
 // After a program's own write the parameter is guarded again from the next step on.
 TEST(Damage, after_a_write_is_noticed_again) {
   const auto results = run_ranks(1, [](ProcessGroup& group) {
