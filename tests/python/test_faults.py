@@ -97,6 +97,31 @@ def test_a_rank_that_is_late_is_named_after_the_timeout(start):
     assert "rank 1" in text and "has not arrived" in text and timed_out_after(text) == pytest.approx(2, abs=0.5), text
 
 
+def test_shorter_timeouts_of_a_wait_and_of_the_group_are_kept(start):
+    ranks = start(2, "faults.py", "shorter_timeouts")
+    ranks[0].wait()
+    (_, waited), (kind, reduced) = errors(ranks[0])
+    assert kind == "DistBackendError"
+    assert timed_out_after(waited) == pytest.approx(1, abs=0.5), waited
+    assert "rank 1" in reduced, reduced
+
+
+def test_a_group_that_one_rank_aborts_ends_on_every_rank(start):
+    ranks = start(3, "faults.py", "aborted").wait()
+    for number in (0, 2):
+        kind, text = only_error(ranks[number])
+        assert kind == "DistBackendError" and "rank 1" in text and "the program aborted the group" in text, text
+    for kind, text in errors(ranks[1]):
+        assert kind == "DistBackendError", text
+    assert "group world has been shut down in this process; make a new group" in errors(ranks[1])[1][1], ranks[1].out
+
+
+def test_a_group_that_was_shut_down_says_so(start):
+    for rank in start(2, "faults.py", "shut_down").wait():
+        kind, text = only_error(rank)
+        assert kind == "DistBackendError" and "group world has been shut down in this process; make a new group" in text, text
+
+
 def test_a_rank_that_never_starts_is_named_after_the_timeout(start):
     kind, text = only_error(start(2, "faults.py", "a_rank_that_never_starts").wait()[0])
     assert kind == "DistBackendError"

@@ -91,6 +91,52 @@ def late_rank():
     tell_outcome(lambda: dist.all_reduce(torch.ones(4)))
 
 
+def backend_of_world():
+    group = dist.distributed_c10d._get_default_group()
+    return group._get_backend(torch.device("cpu")) if hasattr(dist.Backend, "_ensure_backend_registered") else group
+
+
+@fault
+def shorter_timeouts():
+    """The time-out of a group is changed, and a wait has one of its own; both are shorter than the group's first one."""
+    init(timeout=60)
+    backend = backend_of_world()
+    dist.barrier()
+    if RANK == 1:
+        time.sleep(6)
+        return
+    work = dist.irecv(torch.ones(4), 1)
+    tell_outcome(lambda: work.wait(datetime.timedelta(seconds=1)))
+    dist.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=2), dist.group.WORLD)
+    assert backend.options._timeout == datetime.timedelta(seconds=2)
+    tell_outcome(lambda: dist.all_reduce(torch.ones(4)))
+
+
+@fault
+def aborted():
+    """One rank aborts the group while the others wait in a call, and has an operation under way itself."""
+    init()
+    backend = backend_of_world()
+    dist.barrier()
+    if RANK == 1:
+        time.sleep(1)
+        work = dist.irecv(torch.ones(4), 0)
+        backend.abort()
+        tell_outcome(work.wait)
+        tell_outcome(lambda: dist.all_reduce(torch.ones(4)))
+        return
+    tell_outcome(lambda: dist.all_reduce(torch.ones(4)))
+
+
+@fault
+def shut_down():
+    """After shutdown() every call is an error that says so."""
+    init()
+    dist.barrier()
+    backend_of_world().shutdown()
+    tell_outcome(lambda: dist.all_reduce(torch.ones(4)))
+
+
 @fault
 def a_rank_that_never_starts():
     if RANK == 0:
@@ -108,8 +154,7 @@ def tensor_of_cuda():
 @fault
 def refused_tensors():
     init()
-    group = dist.distributed_c10d._get_default_group()
-    backend = group._get_backend(torch.device("cpu")) if hasattr(dist.Backend, "_ensure_backend_registered") else group
+    backend = backend_of_world()
     cases = {
         "complex": lambda: backend.allreduce([torch.ones(2, dtype=torch.complex64)]).wait(),
         "sparse": lambda: backend.broadcast([torch.ones(2).to_sparse()]).wait(),
