@@ -107,7 +107,8 @@ def shorter_timeouts():
         return
     work = dist.irecv(torch.ones(4), 1)
     tell_outcome(lambda: work.wait(datetime.timedelta(seconds=1)))
-    dist.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=2), dist.group.WORLD)
+    set_timeout = getattr(dist, "set_timeout", dist.distributed_c10d._set_pg_timeout)
+    set_timeout(datetime.timedelta(seconds=2), dist.group.WORLD)
     assert backend.options._timeout == datetime.timedelta(seconds=2)
     tell_outcome(lambda: dist.all_reduce(torch.ones(4)))
 
