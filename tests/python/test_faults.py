@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 import pytest
+import torch.distributed as dist
 
 FAULTS = pathlib.Path(__file__).with_name("programs") / "faults.py"
 
@@ -144,6 +145,17 @@ def test_tensors_that_cannot_be_are_refused_before_anything_is_sent(start):
         assert set(seen) == set(expected), rank.out
         for name, part in expected.items():
             assert seen[name] is not None and part in seen[name][1], (name, seen[name])
+
+
+@pytest.mark.skipif(not hasattr(dist.Backend, "_ensure_backend_registered"), reason="an earlier torch has no such methods")
+def test_what_a_group_cannot_do_names_the_alternative(start):
+    for rank in start(2, "faults.py", "what_a_group_cannot_do").wait():
+        seen = {one["case"]: one["error"] for one in rank.results}
+        assert seen.pop("after") is None
+        assert len(seen) == 5, rank.out
+        for name, (kind, text) in seen.items():
+            assert kind == "DistBackendError" and name in text, text
+            assert ("isend" if name == "new_window" else "new_group" if name != "suspend" else "shut it down") in text, text
 
 
 def test_two_groups_of_the_same_ranks_do_not_mix(start):
