@@ -20,6 +20,7 @@
 #include "apps/cli/option_value.h"
 #include "apps/jobs/job_list.h"
 #include "apps/jobs/process_stacks.h"
+#include "apps/jobs/python_stacks.h"
 
 namespace paceline::apps {
 
@@ -39,22 +40,24 @@ int process_id(const char* flag, const std::string& text) {
   return static_cast<int>(whole_number(flag, text, 1, std::numeric_limits<pid_t>::max()));
 }
 
-std::string json_of(const std::vector<ThreadStack>& stacks) {
+std::string json_of(const std::vector<ThreadStack>& stacks, const std::string& problem) {
   nlohmann::ordered_json json;
   json["threads"] = nlohmann::ordered_json::array();
   for (const ThreadStack& stack : stacks) {
     json["threads"].push_back(
         {{"thread", stack.thread}, {"name", stack.name}, {"frames", stack.frames}});
   }
+  if (!problem.empty()) json["problem"] = problem;
   return json_text(json) + "\n";
 }
 
-std::string text_of(const std::vector<ThreadStack>& stacks) {
+std::string text_of(const std::vector<ThreadStack>& stacks, const std::string& problem) {
   std::string text;
   for (const ThreadStack& stack : stacks) {
     text += fmt::format("thread {} ({}):\n{}", stack.thread, stack.name,
                         launcher::frames_text(stack.frames, "    "));
   }
+  if (!problem.empty()) text += problem + "\n";
   return text;
 }
 
@@ -75,8 +78,13 @@ int stacks_of_process(const StacksTexts& texts) {
   }
   alarm(kLongestLook);
   try {
-    const auto stacks = read_stacks(question, let_go_of_input);
-    fmt::print("{}", texts.json ? json_of(stacks) : text_of(stacks));
+    auto stacks = read_stacks(question, let_go_of_input);
+    std::string problem;
+    if (!question.crashed && runs_python(question.pid)) {
+      alarm(kLongestLook);
+      problem = add_python_frames(question.pid, stacks);
+    }
+    fmt::print("{}", texts.json ? json_of(stacks, problem) : text_of(stacks, problem));
     return 0;
   } catch (const Error& error) {
     if (!texts.json) throw;
@@ -92,7 +100,8 @@ int stacks_command(const Arguments& arguments) {
   CLI::App app(
       "Prints the call stack of every thread of a running job's ranks; equal stacks are printed "
       "once. Without JOB: the only job that runs. Needs no root; the ranks pause for some "
-      "milliseconds.",
+      "milliseconds. The functions of Python are shown if py-spy is installed (pip install "
+      "py-spy).",
       "paceline stacks");
   StacksTexts texts;
   OptionTable table(app, /*has_variables=*/false);

@@ -1,4 +1,4 @@
-"""The command `paceline`: replaces this process by the program in the wheel."""
+"""The command `paceline`: replaces this process by the program in the wheel. Only `bench` is a program in Python (bench.py)."""
 
 import os
 import pathlib
@@ -8,6 +8,11 @@ PROGRAM = pathlib.Path(__file__).with_name("_bin") / "paceline"
 
 
 def main():
+    if sys.argv[1:2] == ["bench"]:
+        from paceline import bench
+
+        bench.main(sys.argv[2:])
+        return
     # `paceline run train.py` starts the ranks by this interpreter, not by another one in PATH.
     os.environ.setdefault("PACELINE_PYTHON", sys.executable)
     try:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 import pytest
+import torch.distributed as dist
 
 FAULTS = pathlib.Path(__file__).with_name("programs") / "faults.py"
 
@@ -97,6 +98,31 @@ def test_a_rank_that_is_late_is_named_after_the_timeout(start):
     assert "rank 1" in text and "has not arrived" in text and timed_out_after(text) == pytest.approx(2, abs=0.5), text
 
 
+def test_shorter_timeouts_of_a_wait_and_of_the_group_are_kept(start):
+    ranks = start(2, "faults.py", "shorter_timeouts")
+    ranks[0].wait()
+    (_, waited), (kind, reduced) = errors(ranks[0])
+    assert kind == "DistBackendError"
+    assert "is not complete after 1000 ms, and continues" in waited, waited
+    assert "rank 1" in reduced and timed_out_after(reduced) == pytest.approx(2, abs=0.5), reduced
+
+
+def test_a_group_that_one_rank_aborts_ends_on_every_rank(start):
+    ranks = start(3, "faults.py", "aborted").wait()
+    for number in (0, 2):
+        kind, text = only_error(ranks[number])
+        assert kind == "DistBackendError" and "rank 1" in text and "the program aborted the group" in text, text
+    for kind, text in errors(ranks[1]):
+        assert kind == "DistBackendError", text
+    assert "group world has been shut down in this process; make a new group" in errors(ranks[1])[1][1], ranks[1].out
+
+
+def test_a_group_that_was_shut_down_says_so(start):
+    for rank in start(2, "faults.py", "shut_down").wait():
+        kind, text = only_error(rank)
+        assert kind == "DistBackendError" and "group world has been shut down in this process; make a new group" in text, text
+
+
 def test_a_rank_that_never_starts_is_named_after_the_timeout(start):
     kind, text = only_error(start(2, "faults.py", "a_rank_that_never_starts").wait()[0])
     assert kind == "DistBackendError"
@@ -119,6 +145,17 @@ def test_tensors_that_cannot_be_are_refused_before_anything_is_sent(start):
         assert set(seen) == set(expected), rank.out
         for name, part in expected.items():
             assert seen[name] is not None and part in seen[name][1], (name, seen[name])
+
+
+@pytest.mark.skipif(not hasattr(dist.Backend, "_ensure_backend_registered"), reason="an earlier torch has no such methods")
+def test_what_a_group_cannot_do_names_the_alternative(start):
+    for rank in start(2, "faults.py", "what_a_group_cannot_do").wait():
+        seen = {one["case"]: one["error"] for one in rank.results}
+        assert seen.pop("after") is None
+        assert len(seen) == 5, rank.out
+        for name, (kind, text) in seen.items():
+            assert kind == "DistBackendError" and name in text, text
+            assert ("isend" if name == "new_window" else "new_group" if name != "suspend" else "shut it down") in text, text
 
 
 def test_two_groups_of_the_same_ranks_do_not_mix(start):

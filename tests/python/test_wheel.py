@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 
 import pytest
 import torch.distributed as dist
@@ -70,6 +71,89 @@ def test_the_command_runs_a_script_by_the_interpreter_of_its_environment(tmp_pat
     outcome = run(COMMAND, "run", "--nproc-per-node", "2", "--all-ranks", script)
     assert outcome.returncode == 0, outcome.stderr
     assert sorted(re.findall(r"(\S+) (\d)$", outcome.stdout, re.MULTILINE)) == [(PREFIX, "0"), (PREFIX, "1")]
+
+
+def test_the_command_runs_a_module(tmp_path):
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "train.py").write_text("import os, sys; print(__spec__.name, sys.argv[1:], os.environ['RANK'])\n")
+    outcome = run(COMMAND, "run", "--nproc-per-node", "2", "--all-ranks", "-m", "package.train", "--epochs", "3", cwd=tmp_path)
+    assert outcome.returncode == 0, outcome.stderr
+    for rank in range(2):
+        assert f"package.train ['--epochs', '3'] {rank}" in outcome.stdout, outcome.stdout
+
+
+SLEEPS = """import pathlib, sys, time
+def waits_for_nobody(path):
+    pathlib.Path(path).touch()
+    time.sleep(60)
+waits_for_nobody(sys.argv[1])
+"""
+
+
+def started(path, *command):
+    """Starts a command that runs SLEEPS with `path`, and waits until it has come there."""
+    process = subprocess.Popen([str(word) for word in command])
+    end = time.monotonic() + 60
+    while not path.exists() and process.poll() is None and time.monotonic() < end:
+        time.sleep(0.02)
+    return process
+
+
+def has_py_spy():
+    return pathlib.Path(sys.executable).with_name("py-spy").exists()
+
+
+@pytest.mark.skipif(not has_py_spy(), reason="py-spy is not installed")
+def test_stacks_shows_the_functions_of_python(tmp_path):
+    (tmp_path / "script.py").write_text(SLEEPS)
+    job = f"stacks-of-python-{os.getpid()}"
+    process = started(tmp_path / "here", COMMAND, "run", "--nproc-per-node", "1", "--rdzv-id", job, tmp_path / "script.py", tmp_path / "here")
+    try:
+        shown = run(COMMAND, "stacks", job).stdout
+    finally:
+        process.terminate()
+        process.wait(60)
+    assert re.search(r"waits_for_nobody \(script.py:4\)\n *#\d+ +<module> \(script.py:5\)\n", shown), shown
+    assert "nanosleep" in shown and "_PyEval" not in shown, shown
+
+
+def test_stacks_says_how_to_see_the_functions_of_python(tmp_path):
+    (tmp_path / "script.py").write_text(SLEEPS)
+    process = started(tmp_path / "here", sys.executable, tmp_path / "script.py", tmp_path / "here")
+    without = {**os.environ, "PACELINE_PYTHON": "/nowhere/python", "PATH": "/nowhere"}
+    (tmp_path / "py-spy").write_text("#!/bin/sh\necho 'Error: this process is not for you' >&2\nexit 1\n")
+    (tmp_path / "py-spy").chmod(0o700)
+    try:
+        missing = run(COMMAND, "stacks", "--pid", process.pid, env=without)
+        failing = run(COMMAND, "stacks", "--pid", process.pid, env={**without, "PATH": tmp_path})
+    finally:
+        process.kill()
+        process.wait()
+    assert "nanosleep" in missing.stdout and "py-spy is not installed: pip install py-spy" in missing.stdout, missing.stdout + missing.stderr
+    assert "py-spy failed: Error: this process is not for you" in failing.stdout, failing.stdout + failing.stderr
+
+
+def test_bench_compares_with_gloo():
+    outcome = run(COMMAND, "bench", "--against", "gloo", "--sizes", "8K,1M", "--types", "float32,bfloat16", "--turns", "2")
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+    heading, *rows = [line.strip("| ").split(" | ") for line in outcome.stdout.splitlines() if "---" not in line]
+    assert heading[:3] == ["2 ranks, all-reduce, us", "Paceline", "Gloo"] and heading[-1] == "Gloo / Paceline"
+    assert [row[0] for row in rows] == ["float32, 8 KB", "float32, 1 MB", "bfloat16, 8 KB", "bfloat16, 1 MB"]
+    for row in rows:
+        assert len(row) == len(heading) and all(re.fullmatch(r"[\d.]+ \[[\d.]+, [\d.]+\]", text) for text in row[1:]), row
+
+
+@pytest.mark.parametrize("options, part", [
+    ((), "the following arguments are required: --against"),
+    (("--against", "nccl"), "invalid choice: 'nccl'"),
+    (("--against", "gloo", "--sizes", "8x"), "'8x' is not a list of bytes"),
+    (("--against", "gloo", "--sizes", "0"), "'0' is not a list of bytes"),
+    (("--against", "gloo", "--types", "int3"), "'int3' is not a list of float32"),
+    (("--against", "gloo", "--ranks", "0"), "'0' is not a positive whole number"),
+])  # fmt: skip
+def test_bench_refuses_what_it_cannot_measure(options, part):
+    outcome = run(COMMAND, "bench", *options)
+    assert outcome.returncode == 2 and part in outcome.stderr, outcome.stderr
 
 
 def test_the_failure_report_names_a_traceback_of_python(tmp_path):

@@ -5,6 +5,7 @@ import functools
 from torch._C._distributed_c10d import Backend, ProcessGroup
 
 from paceline.torch.create import form
+from paceline.torch.errors import refuse
 from paceline.torch.operations import Operations
 from paceline.torch.work import latest
 
@@ -41,6 +42,21 @@ class PacelineBackend(Operations, Backend):
 
     def eager_connect_single_device(self, _device):
         """Does nothing: the ranks are connected when the group is made."""
+
+    def new_window(self, *_arguments, **_options):
+        refuse("new_window", "a group of Paceline has no windows: send the elements, by isend and irecv or all_to_all")
+
+    def shrink(self, *_arguments, **_options):
+        refuse("shrink", "a group of Paceline keeps its ranks: make one of those that remain, by new_group")
+
+    def merge(self, *_arguments, **_options):
+        refuse("merge", "groups of Paceline cannot be merged: make one of all their ranks, by new_group")
+
+    def reconfigure(self, *_arguments, **_options):
+        refuse("reconfigure", "a group of Paceline keeps its ranks: make another one, by new_group")
+
+    def suspend(self, *_arguments, **_options):
+        refuse("suspend", "a group of Paceline holds nothing that could be freed for a time: shut it down, and make a new one later")
 
 
 # The methods of a ProcessGroup that return a Work.

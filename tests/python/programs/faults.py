@@ -91,6 +91,55 @@ def late_rank():
     tell_outcome(lambda: dist.all_reduce(torch.ones(4)))
 
 
+def backend_of_world():
+    group = dist.distributed_c10d._get_default_group()
+    return group._get_backend(torch.device("cpu")) if hasattr(dist.Backend, "_ensure_backend_registered") else group
+
+
+@fault
+def shorter_timeouts():
+    """The time-out of a group is changed, and a wait has one of its own; both are shorter than the group's first one."""
+    init(timeout=60)
+    backend = backend_of_world()
+    dist.barrier()
+    if RANK == 1:
+        time.sleep(6)
+        return
+    work = dist.irecv(torch.ones(4), 1)
+    tell_outcome(lambda: work.wait(datetime.timedelta(seconds=1)))
+    if hasattr(dist, "set_timeout"):
+        dist.set_timeout(datetime.timedelta(seconds=2), dist.group.WORLD)
+    else:  # earlier, torch sets the time-outs only of its own classes
+        backend.set_timeout(datetime.timedelta(seconds=2))
+    assert backend.options._timeout == datetime.timedelta(seconds=2)
+    tell_outcome(lambda: dist.all_reduce(torch.ones(4)))
+
+
+@fault
+def aborted():
+    """One rank aborts the group while the others wait in a call, and has an operation under way itself."""
+    init()
+    backend = backend_of_world()
+    dist.barrier()
+    if RANK == 1:
+        time.sleep(1)
+        work = dist.irecv(torch.ones(4), 0)
+        backend.abort()
+        tell_outcome(work.wait)
+        tell_outcome(lambda: dist.all_reduce(torch.ones(4)))
+        return
+    tell_outcome(lambda: dist.all_reduce(torch.ones(4)))
+
+
+@fault
+def shut_down():
+    """After shutdown() every call is an error that says so."""
+    init()
+    dist.barrier()
+    backend_of_world().shutdown()
+    tell_outcome(lambda: dist.all_reduce(torch.ones(4)))
+
+
 @fault
 def a_rank_that_never_starts():
     if RANK == 0:
@@ -108,8 +157,7 @@ def tensor_of_cuda():
 @fault
 def refused_tensors():
     init()
-    group = dist.distributed_c10d._get_default_group()
-    backend = group._get_backend(torch.device("cpu")) if hasattr(dist.Backend, "_ensure_backend_registered") else group
+    backend = backend_of_world()
     cases = {
         "complex": lambda: backend.allreduce([torch.ones(2, dtype=torch.complex64)]).wait(),
         "sparse": lambda: backend.broadcast([torch.ones(2).to_sparse()]).wait(),
@@ -122,6 +170,17 @@ def refused_tensors():
     for name, action in cases.items():
         tell(case=name, error=outcome(action))
     dist.all_reduce(tensor := torch.ones(1))  # the group still works
+    tell(case="after", error=None if tensor.item() == SIZE else ("AssertionError", str(tensor)))
+
+
+@fault
+def what_a_group_cannot_do():
+    """Methods of torch's backends that Paceline lacks; each names the alternative. Then the group still works."""
+    init()
+    backend = backend_of_world()
+    for name in ("new_window", "shrink", "merge", "reconfigure", "suspend"):
+        tell(case=name, error=outcome(getattr(backend, name)))
+    dist.all_reduce(tensor := torch.ones(1))
     tell(case="after", error=None if tensor.item() == SIZE else ("AssertionError", str(tensor)))
 
 

@@ -1,6 +1,8 @@
 """Every operation, each as a case whose result is compared with what one process computes. Prints a line for each case."""
 
 import sys
+import threading
+import time
 import traceback
 
 import torch
@@ -350,6 +352,34 @@ def sequence_numbers():
     dist.all_reduce(values(RANK))
     dist.broadcast(values(RANK), 0)
     assert group._get_sequence_number_for_group() == before + 2
+
+
+@case
+def calls_release_the_gil():
+    """While this rank waits in a call for a late one, its other threads run."""
+    steps = []
+    ends = threading.Event()
+
+    def count():
+        while not ends.wait(0.01):
+            steps.append(None)
+
+    for is_asynchronous in (False, True):
+        dist.barrier()
+        if RANK == 0:
+            time.sleep(0.5)
+            dist.all_reduce(values(RANK))
+            continue
+        ends.clear()
+        steps.clear()
+        thread = threading.Thread(target=count)
+        thread.start()
+        work = dist.all_reduce(values(RANK), async_op=is_asynchronous)
+        if is_asynchronous:
+            work.wait()
+        ends.set()
+        thread.join()
+        assert len(steps) >= 3, steps
 
 
 @case

@@ -19,7 +19,7 @@ WIDTH = 32
 
 
 def case(function):
-    if not is_lacking(function.__name__):
+    if not is_lacking(function.__name__, ARGUMENTS[0]):
         CASES.append(function)
     return function
 
@@ -155,6 +155,22 @@ def pipeline(schedule_of, stages_per_rank):
         if optimizer:
             optimizer.step()
         losses += [loss.item() for loss in found]
+    expected = losses_of_one_process() if losses else []
+    assert all(abs(loss - other) < 1e-5 for loss, other in zip(losses, expected, strict=True)), (losses, expected)
+    return losses
+
+
+def losses_of_one_process():
+    """What a pipeline with four parts of a batch must find."""
+    model, losses = network(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        for inputs, targets in zip(*(tensor.chunk(4) for tensor in batch(step, rank=0))):
+            loss = nn.functional.mse_loss(model(inputs), targets)
+            (loss / 4).backward()
+            losses.append(loss.item())
+        optimizer.step()
     return losses
 
 
