@@ -1,11 +1,11 @@
-#include "paceline/engine/rpc/handlers.h"
+#include "paceline/engine/rpc/server/handlers.h"
 
 #include <algorithm>
 #include <iterator>
 #include <utility>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/rpc/server.h"
+#include "paceline/engine/rpc/server/server.h"
 
 namespace paceline::rpc {
 

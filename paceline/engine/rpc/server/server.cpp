@@ -1,4 +1,4 @@
-#include "paceline/engine/rpc/server.h"
+#include "paceline/engine/rpc/server/server.h"
 
 #include <algorithm>
 #include <cerrno>

@@ -2,7 +2,7 @@
 
 #include "paceline/engine/core/error_text.h"
 #include "paceline/engine/rpc/calls.h"
-#include "paceline/engine/rpc/server.h"
+#include "paceline/engine/rpc/server/server.h"
 
 namespace paceline::rpc {
 

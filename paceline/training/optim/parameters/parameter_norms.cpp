@@ -1,4 +1,4 @@
-#include "paceline/training/optim/parameter_norms.h"
+#include "paceline/training/optim/parameters/parameter_norms.h"
 
 #include <algorithm>
 #include <cmath>

@@ -16,7 +16,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "paceline/engine/collectives/group/process_group.h"
-#include "paceline/training/optim/parameter_rows.h"
+#include "paceline/training/optim/parameters/parameter_rows.h"
 #include "paceline/training/optim/rules/update_slice.h"
 
 namespace paceline::optim {

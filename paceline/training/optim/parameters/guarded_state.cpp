@@ -1,4 +1,4 @@
-#include "paceline/training/optim/guarded_state.h"
+#include "paceline/training/optim/parameters/guarded_state.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,4 +1,4 @@
-#include "paceline/training/optim/parameter_home.h"
+#include "paceline/training/optim/parameters/parameter_home.h"
 
 #include <algorithm>
 #include <cstring>
@@ -12,7 +12,7 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/dtype_traits.h"
 #include "paceline/engine/core/error.h"
-#include "paceline/training/optim/divided_parameters.h"
+#include "paceline/training/optim/parameters/divided_parameters.h"
 #include "paceline/training/tensor/collectives.h"
 
 namespace paceline::optim {

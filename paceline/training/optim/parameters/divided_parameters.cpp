@@ -1,4 +1,4 @@
-#include "paceline/training/optim/divided_parameters.h"
+#include "paceline/training/optim/parameters/divided_parameters.h"
 
 #include <algorithm>
 #include <array>

@@ -2,7 +2,9 @@
 
 // Where the parameters of an optimizer are stored: in memory of their own (ParameterHome itself),
 // in symmetric memory of the ranks that divide a step, or in one copy per host, or in a part
-// of one copy on each host. The storage decides what a step has to communicate.
+// of one copy on each host. The storage decides what a step has to communicate. ShardOptions say
+// how an optimizer's step, its gradients and the parameters are divided among ranks; fully_shard()
+// (training/parallel/fully_shard.h) makes them from a stage.
 //
 // Thread safety: none.
 
@@ -12,12 +14,29 @@
 #include <string>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
+
 #include "paceline/engine/collectives/group/process_group.h"
-#include "paceline/training/optim/optimizer_shards.h"
-#include "paceline/training/optim/parameter_rows.h"
-#include "paceline/training/optim/shard_options.h"
+#include "paceline/training/optim/parameters/parameter_rows.h"
 
 namespace paceline::optim {
+
+// How OptimizerCore::shard() divides a step. A plain value.
+struct ShardOptions {
+  // Keeps one copy of the parameters for all ranks of a host. Error(kUnsupported) if these ranks
+  // share no memory, or if hosts have different numbers of ranks.
+  bool node_shared = false;
+  // Names of parameters(), for the message about a write outside of a step; empty: their numbers.
+  std::vector<std::string> names = {};
+  // Above 0: gradients are divided too, in units of about this many bytes of parameters.
+  std::size_t unit_bytes = 0;
+  // Units chosen by the caller, such as a block's parameters; unit_bytes applies to all other
+  // parameters.
+  std::vector<std::vector<at::Tensor>> units = {};
+  // With one copy and units, on several hosts: each host keeps only the parts of its ranks, and a
+  // unit is whole on a host only while operations read it (divided_parameters.h).
+  bool shard_across_hosts = false;
+};
 
 class ParameterHome {
  public:

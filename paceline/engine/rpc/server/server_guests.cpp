@@ -7,7 +7,7 @@
 #include "paceline/engine/core/log.h"
 #include "paceline/engine/core/system/io.h"
 #include "paceline/engine/core/system/socket.h"
-#include "paceline/engine/rpc/server.h"
+#include "paceline/engine/rpc/server/server.h"
 
 namespace paceline::rpc {
 

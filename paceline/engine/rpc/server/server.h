@@ -25,10 +25,10 @@
 #include "paceline/engine/core/authentication.h"
 #include "paceline/engine/core/deadline.h"
 #include "paceline/engine/core/system/fd.h"
-#include "paceline/engine/rpc/handlers.h"
 #include "paceline/engine/rpc/pool.h"
 #include "paceline/engine/rpc/protocol/connection.h"
 #include "paceline/engine/rpc/protocol/session.h"
+#include "paceline/engine/rpc/server/handlers.h"
 #include "paceline/engine/rpc/setup.h"
 
 namespace paceline::rpc {

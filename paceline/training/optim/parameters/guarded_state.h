@@ -22,8 +22,8 @@
 #include <vector>
 
 #include "paceline/engine/optim_kernels/kernels.h"
-#include "paceline/training/optim/parameter_home.h"
-#include "paceline/training/optim/parameter_rows.h"
+#include "paceline/training/optim/parameters/parameter_home.h"
+#include "paceline/training/optim/parameters/parameter_rows.h"
 #include "paceline/training/tensor/tensor_marks.h"
 
 namespace paceline::optim {
