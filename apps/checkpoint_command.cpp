@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 
 #include "paceline/engine/core/error.h"
-#include "paceline/engine/core/number_text.h"
+#include "paceline/engine/core/option_text.h"
 #include "paceline/files/checkpoint/checkpoint_copy.h"
 #include "paceline/files/checkpoint/checkpoint_directory.h"
 #include "paceline/files/checkpoint/manifest.h"

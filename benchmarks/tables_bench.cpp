@@ -29,7 +29,7 @@
 #include "paceline/engine/optim_kernels/kernels.h"
 #include "paceline/engine/store/file_store.h"
 #include "paceline/engine/tables/row_batch.h"
-#include "paceline/engine/tables/row_server.h"
+#include "paceline/engine/tables/servers/row_server.h"
 #include "paceline/engine/tables/tables.h"
 
 #include "benchmarks/spread.h"

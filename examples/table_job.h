@@ -13,7 +13,7 @@
 
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/engine/rpc/workers.h"
-#include "paceline/engine/tables/row_server.h"
+#include "paceline/engine/tables/servers/row_server.h"
 #include "paceline/engine/tables/tables.h"
 #include "paceline/training/parameter_server/dense_table.h"
 

@@ -21,7 +21,7 @@
 #include "paceline/training/parameter_server/dense_table.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/train/evaluate.h"
-#include "paceline/training/train/test_table.h"
+#include "paceline/training/train/run_report.h"
 #include "paceline/training/train/training_process.h"
 
 #include "examples/table_job.h"

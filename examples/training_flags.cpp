@@ -9,7 +9,7 @@
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/option_text.h"
-#include "paceline/training/train/named_choices.h"
+#include "paceline/training/train/training_step.h"
 
 #include "apps/cli/command_line.h"
 #include "apps/cli/option_value.h"

@@ -14,7 +14,6 @@
 #include <CLI/CLI.hpp>
 
 #include "paceline/training/data/data_loader.h"
-#include "paceline/training/train/named_choices.h"
 #include "paceline/training/train/training_process.h"
 #include "paceline/training/train/training_run.h"
 #include "paceline/training/train/training_step.h"

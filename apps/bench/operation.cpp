@@ -8,7 +8,7 @@
 
 #include "paceline/engine/collectives/op_traits.h"
 #include "paceline/engine/core/dtype_traits.h"
-#include "paceline/engine/core/number_text.h"
+#include "paceline/engine/core/option_text.h"
 
 namespace paceline::bench {
 

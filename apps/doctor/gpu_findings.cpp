@@ -12,7 +12,7 @@
 
 #include "paceline/engine/collectives/backends/nccl/nccl_api.h"
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/number_text.h"
+#include "paceline/engine/core/option_text.h"
 #include "paceline/engine/core/system/host.h"
 #include "paceline/engine/rendezvous/launch_environment.h"
 

@@ -10,7 +10,6 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/deadline.h"
 #include "paceline/engine/core/json_text.h"
-#include "paceline/engine/core/number_text.h"
 #include "paceline/engine/core/option_text.h"
 #include "paceline/launcher/diagnosis/failure_report.h"
 #include "paceline/launcher/messages/running_jobs.h"

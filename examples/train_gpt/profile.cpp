@@ -11,7 +11,6 @@
 #include "paceline/training/tensor/compute_settings.h"
 #include "paceline/training/tensor/random.h"
 #include "paceline/training/train/dry_run.h"
-#include "paceline/training/train/named_choices.h"
 #include "paceline/training/train/training_step.h"
 
 #include "examples/train_gpt/options.h"

@@ -17,7 +17,6 @@
 #include "paceline/training/tensor/compute_settings.h"
 #include "paceline/training/tensor_parallel/full_state_dict.h"
 #include "paceline/training/train/model_parts.h"
-#include "paceline/training/train/named_choices.h"
 #include "paceline/training/train/pipeline_gradients.h"
 #include "paceline/training/train/training_step.h"
 

@@ -18,7 +18,7 @@
 #include <torch/torch.h>
 
 #include "paceline/paceline.h"
-#include "paceline/training/train/test_table.h"
+#include "paceline/training/train/run_report.h"
 
 #include "examples/train_gpt/learner.h"
 #include "examples/train_gpt/options.h"

@@ -5,7 +5,6 @@
 #include "paceline/training/tensor/compute_settings.h"
 #include "paceline/training/tensor_parallel/full_state_dict.h"
 #include "paceline/training/train/model_parts.h"
-#include "paceline/training/train/named_choices.h"
 #include "paceline/training/train/training_step.h"
 
 #include "examples/train_gpt/learner.h"

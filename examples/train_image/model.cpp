@@ -10,7 +10,7 @@
 #include "paceline/training/parallel/sync_batch_norm.h"
 #include "paceline/training/tensor/compute_settings.h"
 #include "paceline/training/tensor/random.h"
-#include "paceline/training/train/named_choices.h"
+#include "paceline/training/train/training_step.h"
 
 #include "examples/train_image/images.h"
 #include "examples/train_image/options.h"

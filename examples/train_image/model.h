@@ -10,7 +10,6 @@
 #include <torch/nn/modules/container/any.h>
 
 #include "paceline/engine/collectives/group/process_group.h"
-#include "paceline/training/train/named_choices.h"
 #include "paceline/training/train/training_step.h"
 
 namespace train_image {

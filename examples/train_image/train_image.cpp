@@ -14,8 +14,8 @@
 
 #include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/paceline.h"
-#include "paceline/training/train/named_choices.h"
-#include "paceline/training/train/test_table.h"
+#include "paceline/training/train/run_report.h"
+#include "paceline/training/train/training_step.h"
 
 #include "examples/train_image/images.h"
 #include "examples/train_image/model.h"

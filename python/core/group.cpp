@@ -6,7 +6,7 @@
 #include "paceline/engine/collectives/group/part_of_world.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/dtype_traits.h"
-#include "paceline/engine/transport/transport_name.h"
+#include "paceline/engine/transport/wire.h"
 
 #include "python/core/completions.h"
 #include "python/core/interrupts.h"

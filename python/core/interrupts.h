@@ -11,8 +11,8 @@
 
 #include <nanobind/nanobind.h>
 
+#include "paceline/engine/core/awake_clock.h"
 #include "paceline/engine/core/error.h"
-#include "paceline/engine/core/wait_check.h"
 
 namespace paceline::python {
 

@@ -9,7 +9,6 @@
 #include <nanobind/stl/vector.h>
 
 #include "paceline/engine/core/awake_clock.h"
-#include "paceline/engine/core/wait_check.h"
 #include "paceline/engine/store/memory_store.h"
 #include "paceline/engine/store/store_request.h"
 

@@ -9,7 +9,7 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include "paceline/engine/transport/transport_name.h"
+#include "paceline/engine/transport/wire.h"
 
 #include "tests/harness/process_ranks.h"
 #include "tests/harness/shared_counter.h"

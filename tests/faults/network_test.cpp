@@ -9,7 +9,7 @@
 #include <sys/socket.h>
 
 #include "paceline/engine/core/error_text.h"
-#include "paceline/engine/transport/transport_name.h"
+#include "paceline/engine/transport/wire.h"
 
 #include "tests/harness/process_ranks.h"
 #include "tests/harness/says.h"

@@ -11,7 +11,7 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include "paceline/engine/transport/transport_name.h"
+#include "paceline/engine/transport/wire.h"
 
 #include "tests/harness/process_ranks.h"
 #include "tests/harness/random_seed.h"

@@ -12,7 +12,7 @@
 
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/training/parallel/communication_hook.h"
-#include "paceline/training/train/named_choices.h"
+#include "paceline/training/train/training_step.h"
 
 #include "tests/harness/process_ranks.h"
 

@@ -17,7 +17,7 @@
 #include "paceline/training/models/cnn.h"
 #include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/distributed_data_parallel.h"
-#include "paceline/training/train/named_choices.h"
+#include "paceline/training/train/training_step.h"
 
 #include "tests/harness/process_ranks.h"
 #include "tests/parity/reference.h"

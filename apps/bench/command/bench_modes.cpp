@@ -8,7 +8,7 @@
 
 #include "paceline/engine/collectives/op_traits.h"
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/transport/transport_name.h"
+#include "paceline/engine/transport/wire.h"
 
 #include "apps/bench/command/bench_options.h"
 #include "apps/bench/contestant/pattern.h"

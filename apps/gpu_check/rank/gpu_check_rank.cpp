@@ -18,7 +18,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error_text.h"
-#include "paceline/engine/core/number_text.h"
+#include "paceline/engine/core/option_text.h"
 #include "paceline/engine/rendezvous/launch_environment.h"
 #include "paceline/training/device/streams.h"
 

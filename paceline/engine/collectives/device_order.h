@@ -1,7 +1,8 @@
 #pragma once
 
-// The place of an operation on a device's memory among the device's other work (DeviceOrder), and
-// operations that make progress only while a thread waits for them (Progress).
+// The place of an operation on a device's memory among the device's other work (DeviceOrder), also
+// of one that is carried out on copies in host memory (HostCopies), and operations that make
+// progress only while a thread waits for them (Progress).
 
 #include <memory>
 
@@ -41,6 +42,22 @@ class Progress {
   // Advances operations until `work` has completed, `limit` has passed, or another thread advances
   // them.
   virtual void progress(const Work& work, Deadline limit) = 0;
+};
+
+// The order of a collective of device memory that is carried out on copies in host memory, because
+// the group has no backend for the device. The buffers of the call are the copies. The thread that
+// carries out the call calls the functions in this order: fetch(), the collective, deliver(),
+// settle().
+//
+// Thread safety: only that thread calls these functions.
+class HostCopies : public DeviceOrder {
+ public:
+  // Waits until the copies have the device's values. Error(kTimeout) at the deadline.
+  virtual void fetch(Deadline deadline) const = 0;
+  // Queues the writing of the results to the device; returns an event after it.
+  virtual DeviceEvent deliver() const = 0;
+  // Waits until that has ended. Error(kTimeout) at the deadline.
+  virtual void settle(Deadline deadline) const = 0;
 };
 
 }  // namespace paceline

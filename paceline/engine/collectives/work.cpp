@@ -13,7 +13,6 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/deadline.h"
 #include "paceline/engine/core/error_text.h"
-#include "paceline/engine/core/wait_check.h"
 
 namespace paceline {
 

@@ -4,7 +4,7 @@
 #include <cstdlib>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/number_text.h"
+#include "paceline/engine/core/option_text.h"
 
 namespace paceline {
 

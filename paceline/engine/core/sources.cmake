@@ -6,13 +6,12 @@ set(SOURCES
   json_text.cpp
   log.cpp
   logical_shards.cpp
-  number_text.cpp
   option_text.cpp
   simd.cpp
-  system/safe_files.cpp
   system/host.cpp
   system/io.cpp
   system/resource_limits.cpp
+  system/safe_files.cpp
   system/socket.cpp
   system/thread.cpp
   system/topology.cpp

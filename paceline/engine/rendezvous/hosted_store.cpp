@@ -12,7 +12,7 @@
 #include "paceline/engine/core/awake_clock.h"
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/core/log.h"
-#include "paceline/engine/core/number_text.h"
+#include "paceline/engine/core/option_text.h"
 #include "paceline/engine/rendezvous/arrival.h"
 
 namespace paceline {

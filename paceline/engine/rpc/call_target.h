@@ -1,13 +1,19 @@
 #pragma once
 
-// The method that a call invokes, and the numbers that name methods and objects. Values.
+// The method that a call invokes and how often it may be executed, and the numbers that name
+// methods and objects. Values.
 
 #include <cstdint>
 #include <string_view>
 
-#include "paceline/engine/rpc/effect.h"
-
 namespace paceline::rpc {
+
+// How often a method may be executed. The method declares it.
+enum class Effect : std::uint8_t {
+  kAtMostOnce,  // never executed twice; a lost reply leaves the outcome unknown
+  kRepeatable,  // may be executed again, like a read: retried until the deadline
+  kOnce,        // executed once: the callee keeps the reply until the caller has it
+};
 
 // The number of an object among those of its owner. The worker that creates the object chooses it
 // at random; it is never reused.

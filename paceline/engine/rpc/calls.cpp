@@ -3,7 +3,6 @@
 #include <functional>
 #include <utility>
 
-#include "paceline/engine/rpc/begin_call.h"
 #include "paceline/engine/rpc/caller.h"
 #include "paceline/engine/rpc/references.h"
 

@@ -19,7 +19,6 @@
 
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/rpc/call_target.h"
-#include "paceline/engine/rpc/effect.h"
 #include "paceline/engine/rpc/protocol/message.h"
 #include "paceline/engine/rpc/protocol/outgoing.h"
 #include "paceline/engine/rpc/served_call.h"

@@ -11,7 +11,8 @@
 // Passing a reference on. The sender keeps its hold until the call that carries the reference has
 // ended. The receiver asks the owner for a hold of its own before it runs the handler, so it has
 // one when the reply arrives. If the outcome of the call is unknown, the sender keeps its hold for
-// one more lease, which gives the receiver time to ask.
+// one more lease, which gives the receiver time to ask. begin_call() and tell_call() make a call of
+// a request with references by this rule.
 //
 // Thread safety: only ReferenceTable is thread-safe.
 
@@ -29,6 +30,7 @@
 
 #include "paceline/engine/core/deadline.h"
 #include "paceline/engine/rpc/caller.h"
+#include "paceline/engine/rpc/calls.h"
 #include "paceline/engine/rpc/protocol/session.h"
 
 namespace paceline::rpc {
@@ -211,5 +213,14 @@ class ReferenceTable : public std::enable_shared_from_this<ReferenceTable> {
   mutable std::mutex mutex_;  // guards the members below
   std::map<std::string, Owner> owners_;
 };
+
+// Begins a call, and keeps the references in its request alive until the call has arrived.
+PendingPointer begin_call(Caller& caller, ReferenceTable& references, const CallTarget& target,
+                          detail::RequestMaker request, Deadline deadline);
+// Like begin_call(), for a one-way message. The sender never learns when the message arrives, so it
+// keeps the holds of its references for one lease. Waits until the deadline for objects that are
+// being created.
+void tell_call(Caller& caller, ReferenceTable& references, const CallTarget& target,
+               detail::RequestMaker request, Deadline deadline);
 
 }  // namespace paceline::rpc

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/rpc/begin_call.h"
 #include "paceline/engine/rpc/references.h"
 
 namespace paceline::rpc {

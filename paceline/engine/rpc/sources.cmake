@@ -4,7 +4,6 @@ set(SOURCES
   caller_replies.cpp
   calls.cpp
   directory.cpp
-  handlers.cpp
   pool.cpp
   protocol/connection.cpp
   protocol/frame.cpp
@@ -13,9 +12,10 @@ set(SOURCES
   protocol/shm_channel.cpp
   references.cpp
   remote_ref.cpp
-  server.cpp
-  server_guests.cpp
-  server_handlers.cpp
+  server/handlers.cpp
+  server/server.cpp
+  server/server_guests.cpp
+  server/server_handlers.cpp
   setup.cpp
   workers.cpp)
 set(LIBRARIES fmt::fmt PkgConfig::XXHASH)

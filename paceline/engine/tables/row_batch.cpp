@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <bit>
 
-#include "paceline/engine/tables/row_update.h"
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/optim_kernels/kernels.h"
+#include "paceline/engine/tables/host/row_update.h"
 
 namespace paceline::tables {
 
@@ -50,6 +52,23 @@ const float* RowBatch::gradient(std::size_t i, std::span<const float> gradients,
   for (place = next_[place]; place != kNone; place = next_[place])
     for (std::uint32_t j = 0; j < width; ++j) sum[j] += of(place)[j];
   return sum.data();
+}
+
+void check_size(const BatchUse& use, std::size_t num_ids, std::size_t num_floats) {
+  check(num_ids < ~std::uint32_t{0}, "worker {}: {}: table '{}': {} ids are too many", use.worker,
+        use.operation, use.table, num_ids);
+  check(num_floats == num_ids * use.width,
+        "worker {}: {}: table '{}' has rows of {} floats, so {} ids need {} floats, not {}",
+        use.worker, use.operation, use.table, use.width, num_ids, num_ids * use.width, num_floats);
+}
+
+void check_finite(const BatchUse& use, std::span<const Id> ids, std::span<const float> gradients) {
+  if (optim::all_finite(gradients.data(), static_cast<std::int64_t>(gradients.size()))) return;
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    check(optim::all_finite(gradients.data() + i * use.width, use.width),
+          "worker {}: {}: table '{}': the gradient of row {} (place {} of the batch) is not "
+          "finite; no row was changed",
+          use.worker, use.operation, use.table, ids[i], i);
 }
 
 }  // namespace paceline::tables

@@ -2,17 +2,33 @@
 
 // The different ids of a batch, in the order in which they first occur, and the places of each. So
 // the gradients of an id that repeats are added in the order of the batch, and the batch changes
-// each row once.
+// each row once. A batch is checked before anything is done with it.
 //
-// Thread safety: none. A RowBatch may be used again; it then keeps its memory.
+// Thread safety: the checks are pure functions; RowBatch has none. A RowBatch may be used again; it
+// then keeps its memory.
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "paceline/engine/tables/row_options.h"
 
 namespace paceline::tables {
+
+// The worker and its operation, as error messages name them.
+struct BatchUse {
+  const std::string& worker;
+  const char* operation;
+  const std::string& table;
+  std::uint32_t width = 0;
+};
+
+// The checks throw Error(kInvalid). The number of floats must be that of the ids times the width.
+void check_size(const BatchUse& use, std::size_t num_ids, std::size_t num_floats);
+// Names the first row whose gradient is not finite.
+void check_finite(const BatchUse& use, std::span<const Id> ids, std::span<const float> gradients);
 
 class RowBatch {
  public:

@@ -18,7 +18,6 @@
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/tables/row_options.h"
 #include "paceline/engine/tables/table_cut.h"
-#include "paceline/engine/tables/table_snapshot.h"
 
 namespace paceline::tables {
 

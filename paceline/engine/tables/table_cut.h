@@ -1,7 +1,8 @@
 #pragma once
 
 // A cut: everything that a table holds at one moment, as plain arrays. It can be saved beside the
-// state of a model, and restored into tables on any number of hosts (files/table_files).
+// state of a model, and restored into tables on any number of hosts (files/table_files). A snapshot
+// reads rows from a cut.
 //
 // It includes the sessions. So a push that was applied in part at that moment continues at the
 // right row when it is repeated after the restoration, and one that was applied is not applied
@@ -9,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -41,6 +43,33 @@ struct TableCut {
   std::vector<std::int64_t> sessions;
 
   bool operator==(const TableCut&) const = default;
+};
+
+// The rows of a table as they were at one moment: for evaluation, for export, and for readers that
+// need one version of a model while others train it.
+//
+//   const tables::TableSnapshot snapshot = rows->snapshot();
+//   snapshot.pull(ids, values);
+//
+// Thread safety: const methods.
+class TableSnapshot {
+ public:
+  explicit TableSnapshot(TableCut cut);
+
+  // The largest clock that any worker had reached.
+  std::uint64_t version() const { return cut_.now; }
+  std::uint32_t width() const { return cut_.width; }
+  std::size_t num_rows() const { return num_rows_; }
+  // Copies rows as Rows::pull() does, with the same error. A row that had expired, but had not been
+  // removed yet, still has its values.
+  void pull(std::span<const Id> ids, std::span<float> values) const;
+
+  const TableCut& cut() const { return cut_; }
+
+ private:
+  TableCut cut_;
+  std::vector<std::size_t> row_of_;  // the place in TableCut::rows of each id
+  std::size_t num_rows_ = 0;
 };
 
 }  // namespace paceline::tables

@@ -1,8 +1,8 @@
 #include "paceline/engine/tables/tables.h"
 
-#include "paceline/engine/tables/host_directory.h"
-#include "paceline/engine/tables/remote_rows.h"
-#include "paceline/engine/tables/shared_rows.h"
+#include "paceline/engine/tables/host/host_directory.h"
+#include "paceline/engine/tables/host/shared_rows.h"
+#include "paceline/engine/tables/servers/remote_rows.h"
 
 namespace paceline::tables {
 

@@ -5,7 +5,6 @@ set(SOURCES
   flight_file.cpp
   flight_recorder.cpp
   metrics_log.cpp
-  phase_times.cpp
   record_file.cpp
   step_gauge.cpp
   step_log.cpp

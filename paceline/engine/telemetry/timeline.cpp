@@ -10,10 +10,12 @@
 
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/core/log.h"
+#include "paceline/engine/telemetry/phase_times.h"
 #include "paceline/engine/telemetry/record_file.h"
 #include "paceline/engine/telemetry/timeline_file.h"
 
 namespace paceline {
+
 namespace {
 
 using timeline::Span;
@@ -135,6 +137,15 @@ std::shared_ptr<Timeline> open_timeline(
     log::warning(fmt::format("no timeline will be recorded: {}", error.what()));
     return nullptr;
   }
+}
+
+void PhaseTimes::record(Phase phase, Clock::time_point begin, Clock::time_point end) {
+  if (!timeline_) return;
+  timeline_->add(SpanKind::kPhase, static_cast<std::uint8_t>(phase), 0, begin, end);
+}
+
+void PhaseTimes::record_step(std::int64_t step, Clock::time_point begin) {
+  if (timeline_) timeline_->add(SpanKind::kStep, 0, step, begin, Clock::now());
 }
 
 }  // namespace paceline

@@ -11,7 +11,9 @@
 // Thread safety: every method may be called from any thread. The groups and the workers of a rank
 // own it, and so do programs that record spans of their own.
 
+#include <array>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -20,6 +22,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+
+#include "paceline/engine/telemetry/phase_times.h"
 
 namespace paceline {
 
@@ -104,5 +108,14 @@ class Timeline {
 std::shared_ptr<Timeline> open_timeline(
     int rank, int world_size, int generation,
     const std::function<std::optional<std::string>(const std::string&)>& variable);
+
+// The number and the names of the phases (phase_times.h).
+inline constexpr std::size_t kNumPhases = 7;
+
+constexpr std::string_view name_of(Phase phase) {
+  constexpr std::array<std::string_view, kNumPhases> kNames = {
+      "data", "forward", "backward", "communication", "optimizer", "evaluation", "checkpoint"};
+  return kNames[static_cast<std::size_t>(phase)];
+}
 
 }  // namespace paceline

@@ -10,7 +10,6 @@
 
 #include "paceline/engine/core/awake_clock.h"
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/wait_check.h"
 
 namespace paceline {
 

@@ -20,7 +20,6 @@
 #include "paceline/engine/core/system/fd.h"
 #include "paceline/engine/core/system/io.h"
 #include "paceline/engine/core/timing.h"
-#include "paceline/engine/core/wait_check.h"
 #include "paceline/engine/transport/mesh.h"
 #include "paceline/engine/transport/shared_memory.h"
 #include "paceline/engine/transport/wire.h"

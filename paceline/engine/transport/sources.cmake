@@ -1,4 +1,5 @@
 set(SOURCES
+  ${PACELINE_UCX_SOURCES}
   cipher.cpp
   control_messages.cpp
   exchange.cpp
@@ -7,12 +8,10 @@ set(SOURCES
   formation/dialer.cpp
   formation/peers.cpp
   host_memory.cpp
-  link_options.cpp
   loopback_wire.cpp
   mesh.cpp
   message_streams.cpp
   shared_memory.cpp
   socket_wire.cpp
-  wire.cpp
-  ${PACELINE_UCX_SOURCES})
+  wire.cpp)
 set(LIBRARIES fmt::fmt PkgConfig::SODIUM ${CMAKE_DL_LIBS} $<BUILD_INTERFACE:paceline_ucx>)

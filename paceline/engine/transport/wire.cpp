@@ -1,10 +1,12 @@
 #include "paceline/engine/transport/wire.h"
 
 #include <cerrno>
+#include <cstddef>
 
 #include <poll.h>
 
 #include "paceline/engine/core/awake_clock.h"
+#include "paceline/engine/core/check.h"
 
 namespace paceline {
 
@@ -35,5 +37,22 @@ bool send_whole(Wire& wire, int peer, Channel channel, std::span<const std::byte
 }
 
 bool would_block(int error) { return error == EAGAIN; }
+
+TransportKind parse_transport(const std::string& name) {
+  if (name == "auto") return TransportKind::kAuto;
+  if (name == "tcp") return TransportKind::kTcp;
+  if (name == "shm") return TransportKind::kShm;
+  if (name == "loopback") return TransportKind::kLoopback;
+  if (name == "ucx") return TransportKind::kUcx;
+  fail(ErrorCode::kInvalid,
+       "transport '{}' is unknown; choose auto, shm, tcp, loopback or ucx "
+       "(--transport, PACELINE_TRANSPORT)",
+       name);
+}
+
+std::string_view name_of(TransportKind transport) {
+  constexpr std::string_view kNames[] = {"auto", "tcp", "shm", "loopback", "ucx"};
+  return kNames[static_cast<std::size_t>(transport)];
+}
 
 }  // namespace paceline

@@ -2,9 +2,10 @@
 
 // The interface through which a rank's bytes reach its peers, and the header of a message. Every
 // peer has three channels or more; each is a stream of bytes in both directions and keeps their
-// order. Only the wait functions wait. Implemented by SocketWire, LoopbackWire and UcxWire.
+// order. Only the wait functions wait. Implemented by SocketWire, LoopbackWire and UcxWire. The
+// names of the transports, for options and messages, are at the end.
 //
-// Thread safety: at most one thread at a time may use a channel.
+// Thread safety: at most one thread at a time may use a channel; the functions on names are pure.
 
 #include <array>
 #include <chrono>
@@ -12,10 +13,13 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 
 #include <sys/types.h>
 
 #include "paceline/engine/core/deadline.h"
+#include "paceline/engine/transport/link_options.h"
 
 namespace paceline {
 
@@ -113,5 +117,9 @@ static_assert(sizeof(MessageHeader) == 48);
 
 // Whether an errno means that the channel has no room, or no bytes, at the moment.
 bool would_block(int error);
+
+// "auto", "tcp", "shm", "loopback", "ucx"; any other name gives Error(kInvalid), which names it.
+TransportKind parse_transport(const std::string& name);
+std::string_view name_of(TransportKind transport);
 
 }  // namespace paceline

@@ -21,7 +21,6 @@
 #include "paceline/files/checkpoint/box_file.h"
 #include "paceline/files/checkpoint/file_system.h"
 #include "paceline/files/checkpoint/manifest.h"
-#include "paceline/files/checkpoint/run_mark.h"
 #include "paceline/files/checkpoint/writer_claim.h"
 
 namespace paceline {

@@ -21,9 +21,14 @@
 #include "paceline/engine/core/deadline.h"
 #include "paceline/engine/core/system/fd.h"
 #include "paceline/files/checkpoint/file_system.h"
-#include "paceline/files/checkpoint/writer_id.h"
 
 namespace paceline {
+
+// The job that a writer belongs to, and its generation. A value.
+struct WriterId {
+  std::string job;  // the launcher's name for the job; empty: not known
+  int generation = 0;
+};
 
 class WriterClaim {
  public:

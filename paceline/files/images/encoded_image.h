@@ -10,8 +10,8 @@
 #include <span>
 #include <string>
 
-#include "paceline/files/images/decode_options.h"
 #include "paceline/files/images/image.h"
+#include "paceline/files/images/image_pipeline_options.h"
 
 namespace paceline::images {
 

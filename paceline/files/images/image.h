@@ -11,7 +11,7 @@
 #include <memory>
 #include <span>
 
-#include "paceline/files/images/image_size.h"
+#include "paceline/files/images/image_pipeline_options.h"
 
 namespace paceline::images {
 

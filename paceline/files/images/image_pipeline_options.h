@@ -5,12 +5,23 @@
 //
 // Thread safety: values.
 
+#include <cstdint>
 #include <vector>
 
-#include "paceline/files/images/decode_options.h"
-#include "paceline/files/images/image_size.h"
-
 namespace paceline::images {
+
+// A size in pixels.
+struct Size {
+  int width = 0, height = 0;
+  bool operator==(const Size&) const = default;
+};
+
+// How much of an image file is accepted. A value.
+struct DecodeOptions {
+  std::int64_t max_pixels = 178'956'970;      // Pillow's limit as well
+  std::int64_t max_file_bytes = 256LL << 20;  // the longest file, see image_files.h
+  bool exif_transpose = true;  // turn by EXIF or XMP, unlike torchvision's ImageFolder
+};
 
 struct Range {
   double low = 0, high = 0;

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "paceline/engine/core/number_text.h"
+#include "paceline/engine/core/option_text.h"
 #include "paceline/launcher/diagnosis/out_of_memory.h"
 #include "paceline/launcher/messages/agent_messages.h"
 #include "paceline/launcher/process/process_end.h"

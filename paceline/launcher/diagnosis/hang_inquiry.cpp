@@ -13,7 +13,7 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/dtype_traits.h"
 #include "paceline/engine/core/json_text.h"
-#include "paceline/engine/core/number_text.h"
+#include "paceline/engine/core/option_text.h"
 #include "paceline/engine/core/system/host.h"
 #include "paceline/engine/core/timing.h"
 #include "paceline/launcher/diagnosis/failure_report.h"

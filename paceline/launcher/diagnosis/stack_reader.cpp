@@ -13,7 +13,7 @@
 
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/core/json_text.h"
-#include "paceline/engine/core/number_text.h"
+#include "paceline/engine/core/option_text.h"
 #include "paceline/engine/core/system/io.h"
 #include "paceline/launcher/diagnosis/failure_report.h"
 #include "paceline/launcher/output/rank_output.h"

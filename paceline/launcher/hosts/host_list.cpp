@@ -13,7 +13,7 @@
 #include <sys/socket.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/number_text.h"
+#include "paceline/engine/core/option_text.h"
 #include "paceline/engine/core/system/fd.h"
 #include "paceline/engine/core/system/host.h"
 #include "paceline/engine/core/system/socket.h"

@@ -18,8 +18,8 @@
 #include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/json_text.h"
 #include "paceline/engine/core/system/fd.h"
-#include "paceline/engine/telemetry/phase_names.h"
 #include "paceline/engine/telemetry/phase_times.h"
+#include "paceline/engine/telemetry/timeline.h"
 #include "paceline/engine/telemetry/timeline_file.h"
 
 namespace paceline::launcher {

@@ -7,7 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/number_text.h"
+#include "paceline/engine/core/option_text.h"
 
 namespace paceline::launcher {
 

@@ -4,7 +4,7 @@
 #include <fstream>
 #include <map>
 
-#include "paceline/engine/core/number_text.h"
+#include "paceline/engine/core/option_text.h"
 
 namespace paceline::launcher {
 namespace {

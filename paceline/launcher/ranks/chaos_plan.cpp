@@ -6,7 +6,7 @@
 #include <sstream>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/number_text.h"
+#include "paceline/engine/core/option_text.h"
 
 namespace paceline::launcher {
 namespace {

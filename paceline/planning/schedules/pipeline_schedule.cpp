@@ -7,8 +7,7 @@
 #include <sstream>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/number_text.h"
-#include "paceline/planning/schedules/action_text.h"
+#include "paceline/engine/core/option_text.h"
 #include "paceline/planning/schedules/schedule_checks.h"
 #include "paceline/planning/schedules/schedule_clock.h"
 #include "paceline/planning/schedules/simulate.h"

@@ -1,11 +1,13 @@
 #pragma once
 
-// The layouts of stages on ranks, the text of a schedule, and the checks that every schedule must
-// pass.
+// The layouts of stages on ranks, the texts of actions and of a schedule, and the checks that every
+// schedule must pass.
 //
 // Thread safety: pure functions.
 
+#include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "paceline/planning/schedules/pipeline_schedule.h"
@@ -33,5 +35,11 @@ std::string to_csv(const PipelineSchedule& schedule);
 //
 // Throws Error(kInvalid), which names the rank and the action.
 void validate(const PipelineSchedule& schedule);
+
+// The letter of a kind in texts: 'F', 'B', 'I' or 'W'.
+char letter_of(Action::Kind kind);
+
+// Parses the text of an action, such as "2F0". Throws Error(kInvalid) for any other text.
+Action parse_action(std::string_view text);
 
 }  // namespace paceline::pipeline

@@ -1,5 +1,3 @@
-#include "paceline/training/autograd/branch_call.h"
-
 #include <algorithm>
 #include <exception>
 #include <optional>
@@ -11,6 +9,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error_text.h"
+#include "paceline/training/autograd/branch_functions.h"
 #include "paceline/training/tensor/current_error.h"
 #include "paceline/training/tensor/tensor_lists.h"
 #include "paceline/training/tensor/tensor_view.h"

@@ -1,10 +1,13 @@
 #pragma once
 
 // The functions of ParallelBranches (parallel_branches.h), for branches and owners that are given
-// in each call. owner[b] is the rank that computes branches[b].
+// in each call, and the common part of all calls on branches (BranchCall), which the room itself
+// uses. owner[b] is the rank that computes branches[b].
 //
 // Thread safety: same as ProcessGroup.
 
+#include <functional>
+#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -43,5 +46,22 @@ std::vector<int> assign_branches(const std::vector<double>& costs, int num_ranks
 // rank if a branch throws or `repeats` is below 1.
 std::vector<double> measure_branches(GroupRef group, const std::vector<at::Tensor>& inputs,
                                      const std::vector<Branch>& branches, int repeats = 3);
+
+// A call on branches, for the check that all ranks make the same one.
+struct BranchCall {
+  const char* name = "";  // name of the called function, for errors
+  const std::vector<Branch>& branches;
+  const std::vector<int>* owner = nullptr;  // null: the function takes no owners
+  std::vector<at::Tensor> inputs = {};
+};
+
+// Runs the branch's function. Errors begin with the rank and the branch's name. The result is dense
+// and on the CPU.
+at::Tensor run_branch(const ProcessGroup& group, const Branch& branch,
+                      const std::vector<at::Tensor>& inputs);
+// Collective. Runs `work` and returns the results of every rank, in rank order. Throws on every
+// rank if two ranks made different calls, if a call is invalid, or if `work` threw on any rank.
+std::vector<std::vector<at::Tensor>> agree(ProcessGroup& group, const BranchCall& call,
+                                           const std::function<std::vector<at::Tensor>()>& work);
 
 }  // namespace paceline

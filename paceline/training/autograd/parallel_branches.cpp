@@ -21,12 +21,11 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/timing.h"
-#include "paceline/training/autograd/branch_call.h"
 #include "paceline/training/autograd/branch_functions.h"
-#include "paceline/training/tensor/coalesced_collectives.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/tensor/random.h"
 #include "paceline/training/tensor/random_state.h"
+#include "paceline/training/tensor/tensor_call.h"
 #include "paceline/training/tensor/tensor_marks.h"
 
 namespace paceline {

@@ -7,7 +7,6 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/logical_shards.h"
-#include "paceline/training/data/grouped_order.h"
 
 namespace paceline::data {
 

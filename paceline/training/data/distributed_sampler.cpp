@@ -14,7 +14,7 @@
 #include <torch/serialize/archive.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/training/data/grouped_order.h"
+#include "paceline/training/data/batch_source.h"
 
 namespace paceline::data {
 

@@ -11,7 +11,6 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/training/data/dataset_files.h"
-#include "paceline/training/data/image_batch.h"
 #include "paceline/training/data/transform.h"
 
 namespace paceline::data {

@@ -8,8 +8,8 @@
 #include "paceline/engine/core/log.h"
 #include "paceline/files/images/image_files.h"
 #include "paceline/files/images/image_pipeline.h"
-#include "paceline/training/data/image_batch.h"
 #include "paceline/training/data/image_dataset.h"
+#include "paceline/training/data/transform.h"
 
 namespace paceline::data {
 namespace {

@@ -5,9 +5,13 @@
 // the batch, the number of loader threads or the number of ranks.
 
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <vector>
 
-#include "paceline/training/data/image_samples_options.h"
+#include <ATen/core/Tensor.h>
+
+#include "paceline/training/data/image_dataset.h"
 
 namespace paceline::data {
 
@@ -36,5 +40,11 @@ class ImageTransform {
   const ImageSamplesOptions options_;
   std::vector<float> table_;  // [channel][byte]: the normalised value of the byte
 };
+
+// Makes a batch of these samples: float32 [B, channels, height, width] and the labels, int64 [B].
+// `load` writes the image of an index to `out` and returns its label.
+std::vector<at::Tensor> make_image_batch(
+    std::span<const std::int64_t> indices, const ImageShape& shape, bool channels_last,
+    const std::function<std::int64_t(std::int64_t index, float* out)>& load);
 
 }  // namespace paceline::data

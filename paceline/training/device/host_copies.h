@@ -19,7 +19,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "paceline/engine/collectives/host_copies.h"
+#include "paceline/engine/collectives/device_order.h"
 #include "paceline/training/device/streams.h"
 
 namespace paceline {

@@ -6,7 +6,7 @@
 #include <torch/types.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/training/models/layer_parameters.h"
+#include "paceline/training/models/layer_functions.h"
 #include "paceline/training/models/transformer.h"
 
 namespace paceline::models {

@@ -1,6 +1,7 @@
 #pragma once
 
-// Describes how the weights of layers are divided when each rank holds a part of a layer.
+// Describes how a model is divided: the weights of layers when each rank holds a part of a layer,
+// and the blocks of a transformer among the stages of a pipeline.
 //
 // Thread safety: all functions are pure.
 
@@ -41,6 +42,15 @@ class DividedLayer {
   virtual ~DividedLayer() = default;
   // The division of the layer's own parameter with this name; nullopt: the parameter is whole.
   virtual std::optional<Division> division_of(const std::string& parameter) const = 0;
+};
+
+// The blocks of a transformer that a stage of a pipeline has: [begin, end). A value.
+struct BlockRange {
+  std::int64_t begin = 0, end = 0;
+
+  // Returns the blocks of a stage of a pipeline; the numbers of blocks of two stages differ by at
+  // most one. Error(kInvalid) when there are more stages than blocks.
+  static BlockRange of_stage(std::int64_t num_blocks, int stage, int num_stages);
 };
 
 }  // namespace paceline::models

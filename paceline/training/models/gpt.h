@@ -19,7 +19,7 @@
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/pimpl.h>
 
-#include "paceline/training/models/block_range.h"
+#include "paceline/training/models/divided_layer.h"
 #include "paceline/training/models/layers.h"
 
 namespace paceline::models {

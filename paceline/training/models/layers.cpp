@@ -7,9 +7,8 @@
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/normalization.h>
 
-#include "paceline/training/models/apply_linear.h"
 #include "paceline/training/models/divided_layer.h"
-#include "paceline/training/models/layer_parameters.h"
+#include "paceline/training/models/layer_functions.h"
 #include "paceline/training/models/linear.h"
 
 namespace paceline {

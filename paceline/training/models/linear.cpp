@@ -10,7 +10,7 @@
 #include <ATen/core/stack.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "paceline/training/models/apply_linear.h"
+#include "paceline/training/models/layer_functions.h"
 #include "paceline/training/models/row_products.h"
 
 namespace paceline::models {

@@ -10,7 +10,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/training/models/divided_layer.h"
-#include "paceline/training/models/layer_parameters.h"
+#include "paceline/training/models/layer_functions.h"
 #include "paceline/training/models/layers.h"
 
 namespace paceline::models {

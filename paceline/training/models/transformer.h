@@ -12,7 +12,7 @@
 #include <torch/nn/modules/container/any.h>
 #include <torch/nn/pimpl.h>
 
-#include "paceline/training/models/block_range.h"
+#include "paceline/training/models/divided_layer.h"
 #include "paceline/training/models/layers.h"
 
 namespace paceline::models {

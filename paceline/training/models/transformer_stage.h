@@ -20,7 +20,7 @@
 #include <torch/nn/pimpl.h>
 
 #include "paceline/training/models/bert.h"
-#include "paceline/training/models/block_range.h"
+#include "paceline/training/models/divided_layer.h"
 #include "paceline/training/models/gpt.h"
 
 namespace paceline::models {

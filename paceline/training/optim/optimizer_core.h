@@ -19,17 +19,14 @@
 #include <ATen/core/Tensor.h>
 
 #include "paceline/engine/collectives/group/process_group.h"
-#include "paceline/training/optim/divided_parameters.h"
-#include "paceline/training/optim/guarded_state.h"
 #include "paceline/training/optim/optimizer.h"
-#include "paceline/training/optim/optimizer_shards.h"
-#include "paceline/training/optim/parameter_home.h"
-#include "paceline/training/optim/parameter_norms.h"
-#include "paceline/training/optim/parameter_rows.h"
+#include "paceline/training/optim/parameters/divided_parameters.h"
+#include "paceline/training/optim/parameters/guarded_state.h"
+#include "paceline/training/optim/parameters/parameter_home.h"
+#include "paceline/training/optim/parameters/parameter_norms.h"
+#include "paceline/training/optim/parameters/parameter_rows.h"
 #include "paceline/training/optim/rules/tensor_blocks.h"
-#include "paceline/training/optim/rules/update_lists.h"
 #include "paceline/training/optim/rules/update_slice.h"
-#include "paceline/training/optim/shard_options.h"
 
 namespace paceline::optim {
 

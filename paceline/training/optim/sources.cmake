@@ -1,17 +1,17 @@
 set(SOURCES
   clip_gradients.cpp
-  divided_parameters.cpp
   exponential_moving_average.cpp
   grad_scaler.cpp
-  guarded_state.cpp
   libtorch_optimizer.cpp
   lr_scheduler.cpp
+  metadata.cpp
   optimizer.cpp
   optimizer_core.cpp
-  parameter_home.cpp
-  parameter_norms.cpp
-  parameter_rows.cpp
-  metadata.cpp
+  parameters/divided_parameters.cpp
+  parameters/guarded_state.cpp
+  parameters/parameter_home.cpp
+  parameters/parameter_norms.cpp
+  parameters/parameter_rows.cpp
   rules/device_rules.cpp
   rules/tensor_blocks.cpp
   rules/update_rules.cpp

@@ -7,7 +7,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/training/optim/optimizer_core.h"
-#include "paceline/training/optim/rules/update_lists.h"
+#include "paceline/training/optim/rules/update_slice.h"
 #include "paceline/training/tensor/collectives.h"
 
 namespace paceline::optim {

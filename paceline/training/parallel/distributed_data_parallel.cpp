@@ -6,7 +6,7 @@
 #include "paceline/engine/collectives/group/engine_group.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/training/optim/optimizer_core.h"
-#include "paceline/training/optim/shard_options.h"
+#include "paceline/training/optim/parameters/parameter_home.h"
 #include "paceline/training/parallel/activation_checkpoint.h"
 #include "paceline/training/parallel/backward_end.h"
 #include "paceline/training/parallel/data_parallel_state.h"

@@ -15,7 +15,7 @@
 #include "paceline/engine/collectives/memory/one_copy.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/training/optim/optimizer.h"
-#include "paceline/training/optim/shard_options.h"
+#include "paceline/training/optim/parameters/parameter_home.h"
 #include "paceline/training/tensor/current_error.h"
 #include "paceline/training/tensor/tensor_memory.h"
 

@@ -37,8 +37,8 @@
 #include <utility>
 
 #include "paceline/training/optim/optimizer.h"
+#include "paceline/training/parallel/data_parallel_options.h"
 #include "paceline/training/parallel/distributed_data_parallel.h"
-#include "paceline/training/parallel/join_rules.h"
 
 namespace torch::optim {
 class Optimizer;

@@ -9,7 +9,6 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/rpc/workers.h"
 #include "paceline/training/optim/metadata_words.h"
-#include "paceline/training/parallel/outer_messages.h"
 #include "paceline/training/parallel/outer_step.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/tensor/tensor_view.h"

@@ -15,7 +15,6 @@
 #include "paceline/engine/collectives/kernels/reduce.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/rpc/pool.h"
-#include "paceline/training/parallel/outer_messages.h"
 #include "paceline/training/parallel/outer_step.h"
 
 namespace paceline {

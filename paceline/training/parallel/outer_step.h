@@ -1,15 +1,55 @@
 #pragma once
 
-// Parts of low communication that learners and their server share: updates as they are sent, and
-// the outer step.
+// Parts of low communication that learners and their OuterServer share: their messages, updates as
+// they are sent, and the outer step.
 //
 // Thread safety: pure functions; no other thread may use the tensors meanwhile.
 
 #include <cstdint>
+#include <string_view>
+#include <tuple>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
+#include "paceline/engine/rpc/call_target.h"
+#include "paceline/training/remote/tensor_field.h"
+
 namespace paceline::detail {
+
+// A learner begins. The first one sends its parameters.
+struct OpenLearner {
+  static constexpr std::string_view kName = "outer.open";
+  static constexpr rpc::Effect kEffect = rpc::Effect::kRepeatable;
+  struct Request {
+    std::int64_t elements = 0;
+    std::vector<std::int64_t> fragments;  // their sizes
+    at::Tensor parameters;                // float32 [elements], or undefined
+    static auto fields(auto& m) { return std::tie(m.elements, m.fragments, m.parameters); }
+  };
+  struct Reply {
+    at::Tensor anchor;                    // undefined: send the parameters
+    std::vector<std::uint64_t> versions;  // of the fragments
+    static auto fields(auto& m) { return std::tie(m.anchor, m.versions); }
+  };
+};
+
+// An update of a fragment; the reply comes when its round has ended.
+struct ExchangeUpdate {
+  static constexpr std::string_view kName = "outer.exchange";
+  static constexpr rpc::Effect kEffect = rpc::Effect::kOnce;
+  struct Request {
+    std::uint64_t fragment = 0, version = 0;  // from which the learner began
+    std::int64_t tokens = 0;
+    at::Tensor payload;  // the difference, by encode_update()
+    static auto fields(auto& m) { return std::tie(m.fragment, m.version, m.tokens, m.payload); }
+  };
+  struct Reply {
+    std::uint64_t version = 0;
+    at::Tensor anchor;  // float32 [elements of the fragment]
+    static auto fields(auto& m) { return std::tie(m.version, m.anchor); }
+  };
+};
 
 inline constexpr std::int64_t kOuterBlock = 256;  // elements with one scale
 

@@ -35,7 +35,7 @@ c10::Device one_device_of(const std::vector<NamedParameter>& parameters, int ran
 // Detects damaged memory in tensors that one pass leaves to the next: a module's buffers
 // (BatchNorm's statistics) or a communication hook's tensors. It hashes them after a pass has
 // written them, and compares the hashes before the next pass reads them, as an optimizer does with
-// its state (training/optim/guarded_state.h).
+// its state (training/optim/parameters/guarded_state.h).
 //
 // When a BatchNorm layer updates its statistics, LibTorch does not change their version counters;
 // it changes only that of num_batches_tracked. So if the version of any tensor has changed

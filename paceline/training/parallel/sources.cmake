@@ -4,19 +4,19 @@ set(SOURCES
   data_parallel.cpp
   distributed_data_parallel.cpp
   fully_shard.cpp
-  reducer/gradient_buckets.cpp
-  reducer/gradient_placement.cpp
   join.cpp
   low_communication.cpp
   outer_server.cpp
   outer_step.cpp
+  reducer/gradient_buckets.cpp
+  reducer/gradient_placement.cpp
   reducer/lockstep.cpp
   reducer/pass_monitor.cpp
   reducer/reducer.cpp
-  replica_guard.cpp
   reducer/step_passes.cpp
-  sync_batch_norm.cpp
-  reducer/vectorised_loops.cpp)
+  reducer/vectorised_loops.cpp
+  replica_guard.cpp
+  sync_batch_norm.cpp)
 set(LIBRARIES fmt::fmt PkgConfig::XXHASH)
 # Its loops need -O3 to be vectorised. Without fused multiply-add every processor gets the same
 # bits.

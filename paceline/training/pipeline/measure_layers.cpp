@@ -11,8 +11,8 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/timing.h"
 #include "paceline/training/pipeline/backward_pass.h"
+#include "paceline/training/tensor/tensor_allocator.h"
 #include "paceline/training/tensor/tensor_memory.h"
-#include "paceline/training/tensor/tensor_memory_meter.h"
 #include "paceline/training/tensor/tensor_view.h"
 
 namespace paceline {

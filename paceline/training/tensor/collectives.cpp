@@ -12,7 +12,6 @@
 #include "paceline/engine/collectives/group/engine_group.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/dtype_traits.h"
-#include "paceline/training/tensor/coalesced_collectives.h"
 #include "paceline/training/tensor/prepared_call.h"
 #include "paceline/training/tensor/tensor_call.h"
 #include "paceline/training/tensor/tensor_view.h"

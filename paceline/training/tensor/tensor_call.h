@@ -1,7 +1,8 @@
 #pragma once
 
 // A Call (engine/collectives/call.h) on tensors, and how it is carried out. The functions of
-// collectives.h only fill in one of these.
+// collectives.h only fill in one of these, and so do the collectives on many tensors at once below,
+// which have the rules of collectives.h.
 //
 // Thread safety: that of ProcessGroup.
 
@@ -15,6 +16,7 @@
 
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/engine/collectives/op_traits.h"
+#include "paceline/training/tensor/collectives.h"
 
 namespace paceline {
 
@@ -45,5 +47,21 @@ struct TensorCall {
 void run(GroupRef group, const TensorCall& call);
 // Starts the call. Error(kInvalid) for tensors that the engine cannot use.
 WorkPtr start(GroupRef group, const TensorCall& call);
+
+// One operation on many dense CPU tensors of the same type, at the cost of a single call
+// (ProcessGroup::all_reduce_coalesced). In place.
+WorkPtr all_reduce_coalesced(GroupRef group, const std::vector<at::Tensor>& tensors,
+                             ReduceOp op = ReduceOp::kSum, const CollectiveOptions& options = {});
+WorkPtr broadcast_coalesced(GroupRef group, const std::vector<at::Tensor>& tensors, int root,
+                            const CollectiveOptions& options = {});
+// outputs[i] gets inputs[i] of all ranks; in reduce_scatter_coalesced() it gets this rank's part of
+// their reduction.
+WorkPtr all_gather_coalesced(GroupRef group, const std::vector<at::Tensor>& outputs,
+                             const std::vector<at::Tensor>& inputs,
+                             const CollectiveOptions& options = {});
+WorkPtr reduce_scatter_coalesced(GroupRef group, const std::vector<at::Tensor>& outputs,
+                                 const std::vector<at::Tensor>& inputs,
+                                 ReduceOp op = ReduceOp::kSum,
+                                 const CollectiveOptions& options = {});
 
 }  // namespace paceline

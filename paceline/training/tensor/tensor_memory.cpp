@@ -11,7 +11,6 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/log.h"
 #include "paceline/training/tensor/tensor_allocator.h"
-#include "paceline/training/tensor/tensor_memory_meter.h"
 
 namespace paceline {
 

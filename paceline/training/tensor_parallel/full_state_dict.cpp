@@ -12,7 +12,7 @@
 #include "paceline/engine/collectives/memory/one_copy.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/training/models/divided_layer.h"
-#include "paceline/training/models/layer_parameters.h"
+#include "paceline/training/models/layer_functions.h"
 #include "paceline/training/tensor/collectives.h"
 
 namespace paceline {

@@ -7,8 +7,8 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/training/autograd/regions.h"
-#include "paceline/training/models/apply_linear.h"
 #include "paceline/training/models/divided_layer.h"
+#include "paceline/training/models/layer_functions.h"
 #include "paceline/training/models/linear.h"
 #include "paceline/training/tensor_parallel/require_parts.h"
 

@@ -12,7 +12,7 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/logical_shards.h"
 #include "paceline/training/autograd/regions.h"
-#include "paceline/training/models/apply_linear.h"
+#include "paceline/training/models/layer_functions.h"
 #include "paceline/training/models/linear.h"
 #include "paceline/training/tensor/random.h"
 #include "paceline/training/tensor/random_state.h"

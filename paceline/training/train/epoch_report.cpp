@@ -7,7 +7,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/training/optim/metadata_words.h"
-#include "paceline/training/train/best_values.h"
+#include "paceline/training/train/training_run_core.h"
 
 namespace paceline::train {
 

@@ -10,7 +10,7 @@
 #include <torch/nn/functional/loss.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/training/train/test_table.h"
+#include "paceline/training/train/run_report.h"
 
 namespace paceline::train {
 

@@ -13,11 +13,13 @@
 #include "paceline/engine/telemetry/phase_times.h"
 #include "paceline/training/data/data_loader.h"
 #include "paceline/training/optim/optimizer.h"
-#include "paceline/training/train/next.h"
 #include "paceline/training/train/step_gradients.h"
 #include "paceline/training/train/training_state.h"
 
 namespace paceline::train {
+
+// A program's decision at the end of an epoch: whether the run continues.
+enum class Next : std::uint8_t { kContinue, kStop };
 
 struct LoopOptions {
   std::int64_t epochs = 1;

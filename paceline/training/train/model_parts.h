@@ -11,7 +11,7 @@
 #include <torch/nn/module.h>
 
 #include "paceline/engine/collectives/group/process_group.h"
-#include "paceline/training/optim/optimizer_shards.h"
+#include "paceline/training/optim/optimizer.h"
 
 namespace paceline::train {
 

@@ -14,9 +14,9 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/log.h"
 #include "paceline/training/optim/optimizer_core.h"
-#include "paceline/training/optim/shard_options.h"
-#include "paceline/training/tensor/coalesced_collectives.h"
+#include "paceline/training/optim/parameters/parameter_home.h"
 #include "paceline/training/tensor/collectives.h"
+#include "paceline/training/tensor/tensor_call.h"
 #include "paceline/training/tensor/tensor_view.h"
 #include "paceline/training/train/backward_passes.h"
 

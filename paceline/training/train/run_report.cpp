@@ -18,13 +18,12 @@
 
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/core/system/io.h"
-#include "paceline/engine/telemetry/phase_names.h"
+#include "paceline/engine/telemetry/timeline.h"
 #include "paceline/planning/forecast/best_ways.h"
-#include "paceline/training/models/apply_linear.h"
+#include "paceline/training/models/layer_functions.h"
 #include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/tensor/tensor_view.h"
 #include "paceline/training/train/evaluate.h"
-#include "paceline/training/train/test_table.h"
 
 namespace paceline::train {
 namespace {

@@ -32,10 +32,11 @@
 #include "paceline/engine/telemetry/phase_times.h"
 #include "paceline/planning/forecast/memory_plan.h"
 #include "paceline/training/optim/optimizer.h"
+#include "paceline/training/tensor/tensor_allocator.h"
 #include "paceline/training/tensor/tensor_memory.h"
-#include "paceline/training/tensor/tensor_memory_meter.h"
+#include "paceline/training/train/evaluate.h"
 #include "paceline/training/train/loop.h"
-#include "paceline/training/train/sample_unit.h"
+#include "paceline/training/train/training_run.h"
 
 namespace paceline::train {
 
@@ -156,5 +157,19 @@ struct RunReport {
 // number on every rank. Measures the speed of matrix products if `unit` has a number of operations.
 RunReport make_report(GroupRef group, const PhaseTimes& times, double seconds, std::int64_t steps,
                       std::int64_t samples, const SampleUnit& unit = {});
+
+// Returns a line of a closing table, including the newline.
+std::string table_row(const std::string& name, const std::string& value);
+std::string table_of(const TestResult& result);
+
+// Throws Error(kInvalid), which names the sample of `dataset`, if a label (int64 [B]) is not in [0,
+// classes). Labels of another type, such as soft labels, are not checked.
+void require_labels(const data::Batch& batch, std::int64_t classes, const std::string& dataset);
+
+// "test accuracy 90.12%, loss 0.2750, top-5 99.31%".
+TestResult test_result(const Evaluation& evaluation);
+
+// "test perplexity 12.18, loss 2.5000".
+TestResult test_result(const TextEvaluation& evaluation);
 
 }  // namespace paceline::train

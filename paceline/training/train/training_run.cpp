@@ -23,7 +23,6 @@
 #include "paceline/training/train/dry_run.h"
 #include "paceline/training/train/run_parts.h"
 #include "paceline/training/train/run_report.h"
-#include "paceline/training/train/test_table.h"
 #include "paceline/training/train/training_run_core.h"
 
 namespace paceline::train {

@@ -39,12 +39,10 @@
 #include "paceline/training/models/layers.h"
 #include "paceline/training/optim/optimizer.h"
 #include "paceline/training/train/checkpoints/attached_state.h"
-#include "paceline/training/train/checkpoints/checkpoint_options.h"
+#include "paceline/training/train/checkpoints/checkpointer.h"
 #include "paceline/training/train/epoch_report.h"
 #include "paceline/training/train/evaluate.h"
-#include "paceline/training/train/sample_unit.h"
 #include "paceline/training/train/step_gradients.h"
-#include "paceline/training/train/step_options.h"
 #include "paceline/training/train/training_state.h"
 
 namespace paceline::planning {
@@ -60,6 +58,31 @@ class LibTorchOptimizer;
 }
 
 namespace paceline::train {
+
+// The settings of a run's step besides those of the optimizer. A plain value.
+struct StepOptions {
+  std::string schedule = "constant";  // or step, cosine, one-cycle, plateau
+  std::int64_t warmup_steps = 0;      // for cosine (0: none) and one-cycle (0: 30%)
+  std::int64_t schedule_steps = 0;    // steps of the whole schedule; 0: those of the run
+  // For step: the number of steps after which the rate becomes a tenth; 0: a third of the
+  // schedule's steps.
+  std::int64_t rate_every = 0;
+  double clip_norm = 0;  // 0: gradients are not clipped by norm
+  double clip_value = 0;
+  bool scales_loss = false;  // for float16 gradients (GradScaler)
+  double ema = 0;            // decay of the average of the weights; 0: no average
+};
+
+// The unit in which a run reports its throughput: samples, or the elements of a sample. A plain
+// value.
+struct SampleUnit {
+  std::string name = "samples";  // or "tokens"
+  std::int64_t per_sample = 1;   // the number of units in a sample
+  // Floating-point operations of the forward and backward pass of one sample; 0: unknown. If they
+  // are known, the report compares the run with the speed of matrix products
+  // (measure_matrix_speed()).
+  double operations_per_sample = 0;
+};
 
 // The model to train, and the data for it.
 struct Training {

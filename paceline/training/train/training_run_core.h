@@ -7,12 +7,13 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 
 #include "paceline/engine/telemetry/metrics_log.h"
 #include "paceline/engine/telemetry/phase_times.h"
-#include "paceline/training/train/best_values.h"
+#include "paceline/training/optim/metadata.h"
 #include "paceline/training/train/checkpoints/run_checkpoints.h"
 #include "paceline/training/train/loop.h"
 #include "paceline/training/train/run_report.h"
@@ -21,6 +22,27 @@
 #include "paceline/training/train/training_step.h"
 
 namespace paceline::train {
+
+// The best value of a metric for each file of weights, and the epoch that had it. A checkpoint of
+// the run has them too.
+class BestValues {
+ public:
+  // Takes the value if it is lower than every earlier one for the file; NaN never is.
+  bool take(const std::string& file, double value, std::int64_t epoch);
+  // The last epoch with a new best value for any file; 0: there was none.
+  std::int64_t last_epoch() const;
+
+  optim::Metadata state() const;
+  // Error(kInvalid) for words that are not from state().
+  void set_state(const optim::Metadata& words);
+
+ private:
+  struct Best {
+    double value = 0;
+    std::int64_t epoch = 0;
+  };
+  std::map<std::string, Best> best_;  // by file
+};
 
 class TrainingRunCore {
  public:

@@ -5,7 +5,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/training/models/divided_layer.h"
-#include "paceline/training/models/layer_parameters.h"
+#include "paceline/training/models/layer_functions.h"
 #include "paceline/training/models/layers.h"
 #include "paceline/training/optim/clip_gradients.h"
 #include "paceline/training/optim/lr_scheduler.h"
@@ -13,7 +13,6 @@
 #include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/communication_hook.h"
 #include "paceline/training/train/model_parts.h"
-#include "paceline/training/train/named_choices.h"
 #include "paceline/training/train/run_parts.h"
 
 namespace paceline::train {

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "paceline/engine/collectives/backends/backend_list.h"
-#include "paceline/engine/transport/transport_name.h"
+#include "paceline/engine/transport/wire.h"
 
 #include "tests/harness/thread_ranks.h"
 #include "tests/harness/ucx_ranks.h"

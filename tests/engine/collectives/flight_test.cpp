@@ -10,7 +10,7 @@
 #include "paceline/engine/collectives/flight/explain.h"
 #include "paceline/engine/collectives/flight/group_flight.h"
 #include "paceline/engine/rendezvous/launch_environment.h"
-#include "paceline/engine/transport/transport_name.h"
+#include "paceline/engine/transport/wire.h"
 
 #include "tests/harness/fresh_directory.h"
 #include "tests/harness/says.h"

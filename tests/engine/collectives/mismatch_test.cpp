@@ -15,7 +15,7 @@
 #include "paceline/engine/collectives/backends/paceline/paceline_backend.h"
 #include "paceline/engine/store/memory_store.h"
 #include "paceline/engine/transport/formation/connect.h"
-#include "paceline/engine/transport/transport_name.h"
+#include "paceline/engine/transport/wire.h"
 
 #include "tests/engine/collectives/mismatches.h"
 #include "tests/harness/expect_error.h"

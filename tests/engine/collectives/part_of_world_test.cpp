@@ -15,7 +15,7 @@
 #include <gtest/gtest.h>
 
 #include "paceline/engine/collectives/group/process_group.h"
-#include "paceline/engine/core/wait_check.h"
+#include "paceline/engine/core/awake_clock.h"
 #include "paceline/engine/store/memory_store.h"
 #include "paceline/engine/store/prefix_store.h"
 

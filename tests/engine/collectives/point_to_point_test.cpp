@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "paceline/engine/core/system/fd.h"
-#include "paceline/engine/transport/transport_name.h"
+#include "paceline/engine/transport/wire.h"
 
 #include "tests/harness/asleep.h"
 #include "tests/harness/expect_error.h"

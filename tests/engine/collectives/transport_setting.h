@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "paceline/engine/transport/transport_name.h"
+#include "paceline/engine/transport/wire.h"
 
 #include "tests/harness/thread_ranks.h"
 

@@ -1,8 +1,8 @@
-#include "paceline/engine/core/number_text.h"
-
 #include <cmath>
 
 #include <gtest/gtest.h>
+
+#include "paceline/engine/core/option_text.h"
 
 namespace paceline {
 namespace {

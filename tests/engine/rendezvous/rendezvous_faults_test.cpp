@@ -6,7 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "paceline/engine/core/number_text.h"
+#include "paceline/engine/core/option_text.h"
 #include "paceline/engine/rendezvous/arrival.h"
 #include "paceline/engine/rendezvous/meeting_point.h"
 #include "paceline/engine/store/memory_store.h"

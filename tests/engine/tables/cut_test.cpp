@@ -4,7 +4,7 @@
 #include <numeric>
 #include <thread>
 
-#include "paceline/engine/tables/row_update.h"
+#include "paceline/engine/tables/host/row_update.h"
 
 #include "tests/engine/tables/table_job.h"
 

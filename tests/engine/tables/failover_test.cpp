@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "paceline/engine/store/file_store.h"
-#include "paceline/engine/tables/row_server.h"
+#include "paceline/engine/tables/servers/row_server.h"
 #include "paceline/engine/tables/tables.h"
 
 #include "tests/engine/rpc/job.h"

@@ -4,8 +4,8 @@
 #include <random>
 #include <thread>
 
-#include "paceline/engine/tables/table_clock.h"
-#include "paceline/engine/tables/transaction.h"
+#include "paceline/engine/tables/host/table_clock.h"
+#include "paceline/engine/tables/host/transaction.h"
 
 #include "tests/engine/rpc/worker_process.h"
 #include "tests/engine/tables/stepped_process.h"

@@ -4,8 +4,8 @@
 #include <thread>
 
 #include "paceline/engine/store/file_store.h"
-#include "paceline/engine/tables/remote_rows.h"
-#include "paceline/engine/tables/row_server.h"
+#include "paceline/engine/tables/servers/remote_rows.h"
+#include "paceline/engine/tables/servers/row_server.h"
 #include "paceline/engine/tables/tables.h"
 
 #include "tests/engine/rpc/job.h"

@@ -16,9 +16,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "paceline/engine/tables/row_update.h"
-#include "paceline/engine/tables/shared_rows.h"
-#include "paceline/engine/tables/table_workers.h"
+#include "paceline/engine/tables/host/row_update.h"
+#include "paceline/engine/tables/host/shared_rows.h"
+#include "paceline/engine/tables/host/table_workers.h"
 
 #include "tests/harness/expect_error.h"
 

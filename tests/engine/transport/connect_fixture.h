@@ -16,7 +16,7 @@
 #include "paceline/engine/store/memory_store.h"
 #include "paceline/engine/transport/formation/connect.h"
 #include "paceline/engine/transport/mesh.h"
-#include "paceline/engine/transport/transport_name.h"
+#include "paceline/engine/transport/wire.h"
 
 #include "tests/harness/fetch_from.h"
 

@@ -16,7 +16,6 @@
 #include "paceline/files/checkpoint/file_system.h"
 #include "paceline/files/checkpoint/manifest.h"
 #include "paceline/files/checkpoint/memory_checkpoint.h"
-#include "paceline/files/checkpoint/run_mark.h"
 
 #include "tests/files/checkpoint/error_of.h"
 #include "tests/files/checkpoint/real_file_system.h"

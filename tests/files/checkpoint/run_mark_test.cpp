@@ -1,5 +1,3 @@
-#include "paceline/files/checkpoint/run_mark.h"
-
 #include <filesystem>
 #include <fstream>
 

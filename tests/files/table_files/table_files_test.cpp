@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "paceline/engine/tables/cut_parts.h"
+#include "paceline/engine/tables/host/cutting.h"
 #include "paceline/files/table_files/table_checkpoints.h"
 
 #include "tests/engine/tables/table_job.h"

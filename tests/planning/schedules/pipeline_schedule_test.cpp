@@ -4,7 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include "paceline/planning/schedules/action_text.h"
 #include "paceline/planning/schedules/named_schedules.h"
 #include "paceline/planning/schedules/schedule_checks.h"
 #include "paceline/planning/schedules/schedule_makers.h"

@@ -1,11 +1,10 @@
-#include "paceline/training/data/grouped_order.h"
-
 #include <map>
 #include <set>
 
 #include <gmock/gmock.h>
 
 #include "paceline/engine/core/error.h"
+#include "paceline/training/data/batch_source.h"
 #include "paceline/training/data/data_loader.h"
 #include "paceline/training/data/distributed_sampler.h"
 

@@ -12,7 +12,6 @@
 #include <torch/torch.h>
 
 #include "paceline/training/device/streams.h"
-#include "paceline/training/tensor/coalesced_collectives.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/tensor/tensor_call.h"
 #include "paceline/training/tensor/tensor_view.h"

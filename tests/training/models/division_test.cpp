@@ -6,7 +6,7 @@
 
 #include "paceline/training/models/divided_layer.h"
 #include "paceline/training/models/gpt.h"
-#include "paceline/training/models/layer_parameters.h"
+#include "paceline/training/models/layer_functions.h"
 #include "paceline/training/models/layers.h"
 
 namespace paceline::models {

@@ -10,10 +10,10 @@
 #include <torch/torch.h>
 
 #include "paceline/engine/core/error.h"
-#include "paceline/training/models/apply_linear.h"
 #include "paceline/training/models/bert.h"
 #include "paceline/training/models/gpt.h"
 #include "paceline/training/models/hugging_face.h"
+#include "paceline/training/models/layer_functions.h"
 
 #include "tests/harness/expect_error.h"
 #include "tests/training/models/small_transformers.h"

@@ -1,6 +1,6 @@
 // The process-wide state for divided parameters and gradients, and how long it lasts.
 
-#include "paceline/training/optim/divided_parameters.h"
+#include "paceline/training/optim/parameters/divided_parameters.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "paceline/training/optim/parameter_rows.h"
+#include "paceline/training/optim/parameters/parameter_rows.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

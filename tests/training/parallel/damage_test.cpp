@@ -23,7 +23,7 @@
 #include "paceline/training/parallel/low_communication.h"
 #include "paceline/training/parallel/reducer/reducer.h"
 #include "paceline/training/tensor/collectives.h"
-#include "paceline/training/train/named_choices.h"
+#include "paceline/training/train/training_step.h"
 
 #include "tests/harness/borrowed_group.h"
 #include "tests/harness/expect_error.h"

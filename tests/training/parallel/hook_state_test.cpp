@@ -14,7 +14,7 @@
 #include "paceline/training/parallel/distributed_data_parallel.h"
 #include "paceline/training/parallel/reducer/reducer.h"
 #include "paceline/training/tensor/collectives.h"
-#include "paceline/training/train/named_choices.h"
+#include "paceline/training/train/training_step.h"
 
 #include "tests/harness/borrowed_group.h"
 #include "tests/harness/says.h"

@@ -22,7 +22,7 @@
 #include "paceline/engine/store/file_store.h"
 #include "paceline/engine/store/memory_store.h"
 #include "paceline/training/parallel/low_communication.h"
-#include "paceline/training/parallel/outer_messages.h"
+#include "paceline/training/parallel/outer_step.h"
 #include "paceline/training/tensor/collectives.h"
 
 #include "tests/engine/rpc/job.h"

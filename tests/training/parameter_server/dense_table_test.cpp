@@ -11,7 +11,7 @@
 
 #include <torch/torch.h>
 
-#include "paceline/engine/tables/row_server.h"
+#include "paceline/engine/tables/servers/row_server.h"
 #include "paceline/engine/tables/tables.h"
 #include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/data_parallel_state.h"

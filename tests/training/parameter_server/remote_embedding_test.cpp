@@ -11,7 +11,7 @@
 
 #include <torch/torch.h>
 
-#include "paceline/engine/tables/row_server.h"
+#include "paceline/engine/tables/servers/row_server.h"
 #include "paceline/engine/tables/tables.h"
 #include "paceline/training/parallel/distributed_data_parallel.h"
 #include "paceline/training/tensor/compute_settings.h"

@@ -8,8 +8,8 @@
 #include <ATen/ATen.h>
 
 #include "paceline/engine/collectives/group/object_collectives.h"
-#include "paceline/training/tensor/coalesced_collectives.h"
 #include "paceline/training/tensor/shaped_messages.h"
+#include "paceline/training/tensor/tensor_call.h"
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/thread_ranks.h"

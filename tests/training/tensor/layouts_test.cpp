@@ -9,7 +9,6 @@
 
 #include <ATen/ATen.h>
 
-#include "paceline/training/tensor/coalesced_collectives.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/tensor/shaped_messages.h"
 #include "paceline/training/tensor/tensor_call.h"

@@ -1,9 +1,8 @@
-#include "paceline/training/tensor/tensor_memory_meter.h"
-
 #include <gtest/gtest.h>
 
 #include <torch/torch.h>
 
+#include "paceline/training/tensor/tensor_allocator.h"
 #include "paceline/training/tensor/tensor_memory.h"
 
 #include "tests/harness/expect_error.h"

@@ -26,7 +26,6 @@
 #include "paceline/training/tensor_parallel/vocab_parallel.h"
 #include "paceline/training/train/loop.h"
 #include "paceline/training/train/model_parts.h"
-#include "paceline/training/train/named_choices.h"
 #include "paceline/training/train/pipeline_gradients.h"
 #include "paceline/training/train/training_step.h"
 

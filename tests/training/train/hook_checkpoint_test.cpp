@@ -18,8 +18,8 @@
 #include "paceline/training/parallel/reducer/reducer.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/train/checkpoints/checkpointer.h"
-#include "paceline/training/train/named_choices.h"
 #include "paceline/training/train/run_parts.h"
+#include "paceline/training/train/training_step.h"
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/process_ranks.h"

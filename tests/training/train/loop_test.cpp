@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "paceline/engine/telemetry/phase_names.h"
+#include "paceline/engine/telemetry/timeline.h"
 #include "paceline/training/data/dataset.h"
 #include "paceline/training/optim/grad_scaler.h"
 #include "paceline/training/optim/rules/update_rules.h"

@@ -2,7 +2,6 @@
 
 #include "paceline/engine/core/error.h"
 #include "paceline/files/checkpoint/checkpoint_directory.h"
-#include "paceline/files/checkpoint/run_mark.h"
 #include "paceline/training/train/checkpoints/checkpointer.h"
 #include "paceline/training/train/checkpoints/ownership.h"
 

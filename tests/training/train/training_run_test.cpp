@@ -15,12 +15,10 @@
 
 #include "paceline/engine/core/error.h"
 #include "paceline/training/data/streamed_dataset.h"
-#include "paceline/training/train/best_values.h"
 #include "paceline/training/train/checkpoints/weights_file.h"
 #include "paceline/training/train/evaluate.h"
-#include "paceline/training/train/named_choices.h"
 #include "paceline/training/train/run_report.h"
-#include "paceline/training/train/test_table.h"
+#include "paceline/training/train/training_run_core.h"
 #include "paceline/training/train/training_step.h"
 
 #include "tests/harness/expect_error.h"

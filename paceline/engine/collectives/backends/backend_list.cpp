@@ -4,7 +4,7 @@
 
 #include "paceline/engine/collectives/backends/library_list.h"
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/number_text.h"
+#include "paceline/engine/core/option_text.h"
 
 namespace paceline {
 namespace {

@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 
 #include "paceline/engine/collectives/flight/positions.h"
-#include "paceline/engine/core/number_text.h"
+#include "paceline/engine/core/option_text.h"
 
 namespace paceline::flight {
 

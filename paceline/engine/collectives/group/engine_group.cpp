@@ -10,7 +10,7 @@
 #include "paceline/engine/collectives/backends/backend_list.h"
 #include "paceline/engine/collectives/backends/connect_backend.h"
 #include "paceline/engine/collectives/backends/paceline/symmetric_regions.h"
-#include "paceline/engine/collectives/host_copies.h"
+#include "paceline/engine/collectives/device_order.h"
 #include "paceline/engine/collectives/op_traits.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/dtype_traits.h"

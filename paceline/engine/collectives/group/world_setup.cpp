@@ -22,12 +22,11 @@
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/log.h"
-#include "paceline/engine/core/number_text.h"
+#include "paceline/engine/core/option_text.h"
 #include "paceline/engine/core/system/io.h"
 #include "paceline/engine/core/system/topology.h"
 #include "paceline/engine/telemetry/crash_reporter.h"
 #include "paceline/engine/transport/mesh.h"
-#include "paceline/engine/transport/transport_name.h"
 #include "paceline/engine/transport/wire.h"
 
 namespace paceline {

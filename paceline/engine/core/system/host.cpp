@@ -19,7 +19,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error_text.h"
-#include "paceline/engine/core/number_text.h"
+#include "paceline/engine/core/option_text.h"
 #include "paceline/engine/core/system/socket.h"
 
 namespace paceline {

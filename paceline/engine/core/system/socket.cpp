@@ -22,7 +22,7 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/log.h"
-#include "paceline/engine/core/number_text.h"
+#include "paceline/engine/core/option_text.h"
 #include "paceline/engine/core/system/io.h"
 
 namespace paceline {

@@ -39,7 +39,6 @@
 #include <vector>
 
 #include "paceline/engine/rpc/call_target.h"
-#include "paceline/engine/rpc/effect.h"
 
 namespace paceline::rpc {
 

@@ -18,9 +18,7 @@
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/log.h"
-#include "paceline/engine/core/wait_check.h"
 #include "paceline/engine/transport/control_messages.h"
-#include "paceline/engine/transport/transport_name.h"
 #include "paceline/engine/transport/wire.h"
 
 namespace paceline {

@@ -6,8 +6,8 @@
 #include <ATen/ATen.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/training/optim/rules/update_lists.h"
 #include "paceline/training/optim/rules/update_rules.h"
+#include "paceline/training/optim/rules/update_slice.h"
 
 namespace paceline::optim {
 

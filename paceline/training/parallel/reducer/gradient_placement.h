@@ -22,7 +22,7 @@
 
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/training/optim/optimizer.h"
-#include "paceline/training/optim/parameter_rows.h"
+#include "paceline/training/optim/parameters/parameter_rows.h"
 #include "paceline/training/parallel/communication_hook.h"
 #include "paceline/training/parallel/hook_state.h"
 #include "paceline/training/parallel/reducer/gradient_buckets.h"

@@ -13,7 +13,7 @@
 #include "paceline/engine/collectives/collective.h"
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/engine/core/error.h"
-#include "paceline/training/parallel/join_rules.h"
+#include "paceline/training/parallel/data_parallel_options.h"
 
 namespace paceline {
 

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "paceline/files/checkpoint/checkpoint_directory.h"
-#include "paceline/files/checkpoint/run_mark.h"
 
 namespace paceline::train {
 

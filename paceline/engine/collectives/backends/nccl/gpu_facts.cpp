@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/number_text.h"
+#include "paceline/engine/core/option_text.h"
 #include "paceline/engine/core/system/host.h"
 
 namespace paceline {

@@ -12,7 +12,6 @@
 #include "paceline/engine/core/awake_clock.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/system/thread.h"
-#include "paceline/engine/core/wait_check.h"
 #include "paceline/engine/transport/shared_memory.h"
 
 namespace paceline {

@@ -1,0 +1,219 @@
+#include "paceline/engine/tables/host/table_clock.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <optional>
+#include <vector>
+
+#include "paceline/engine/collectives/kernels/reduce.h"
+#include "paceline/engine/core/awake_clock.h"
+#include "paceline/engine/core/bytes.h"
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/system/thread.h"
+#include "paceline/engine/tables/host/row_store.h"
+#include "paceline/engine/tables/host/table_workers.h"
+
+namespace paceline::tables {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::chrono::nanoseconds kRound = 10ms;
+constexpr int kRoundsBeforeCheck = 5;
+
+// Evicts the workers that hold the others up and will not come; returns one that may still come.
+std::uint32_t evict_lost(const TableAccess& access, std::uint64_t clock) {
+  const TableMemory& memory = *access.memory;
+  std::uint32_t slowest = access.index;
+  for (std::uint32_t i = 0; i < kMaxWorkers; ++i) {
+    const WorkerSlot& slot = memory.worker(i);
+    if (i == access.index || !is_present(slot) || slot.clock.load() >= clock) continue;
+    const std::uint32_t token = token_of(i, slot.generation.load());
+    const WorkerState state = state_of(memory, token, access.is_lost);
+    if (state == WorkerState::kDead || state == WorkerState::kFrozen) {
+      evict(access, i, state);
+    } else if (slowest == access.index || slot.clock < memory.worker(slowest).clock) {
+      slowest = i;
+    }
+  }
+  return slowest;
+}
+
+// The workers that have pushed in `clock` and ended it, a bit for each slot.
+std::uint64_t stages_of(const TableMemory& memory, std::uint64_t clock) {
+  std::uint64_t workers = 0;
+  for (std::uint32_t i = 0; i < kMaxWorkers; ++i) {
+    const WorkerSlot& slot = memory.worker(i);
+    if (is_present(slot) && slot.staged_clock == clock + 1 && slot.clock > clock)
+      workers |= std::uint64_t{1} << i;
+  }
+  return workers;
+}
+
+std::vector<std::uint32_t> in_order_of_names(const TableMemory& memory, std::uint64_t workers) {
+  std::vector<std::uint32_t> order;
+  for (std::uint32_t i = 0; i < kMaxWorkers; ++i)
+    if (workers >> i & 1) order.push_back(i);
+  std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+    return printable(memory.worker(a).name) < printable(memory.worker(b).name);
+  });
+  return order;
+}
+
+// The gradients of a clock. Those of a row are added for each worker first, in the order of its
+// pushes, and then over the workers in the order of their names, by the tree of collectives
+// (collectives/kernels/reduce.h). So the sum has the bits of an all-reduce.
+class ClockGradients {
+ public:
+  ClockGradients(const TableMemory& memory, std::uint64_t workers) {
+    const std::uint32_t width = memory.settings().width;
+    for (const std::uint32_t worker : in_order_of_names(memory, workers)) {
+      const std::uint64_t rows = memory.worker(worker).staged_rows;
+      const Id* const staged = memory.staged_ids(worker);
+      ids_.insert(ids_.end(), staged, staged + rows);
+      for (std::uint64_t i = 0; i < rows; ++i)
+        places_.push_back({worker, memory.staged_gradients(worker) + i * width});
+    }
+    batch_.assign(ids_);
+  }
+
+  const RowBatch& batch() const { return batch_; }
+  // The sum for the i-th row, valid until the next call.
+  const float* sum_of(std::size_t i, std::uint32_t width) {
+    std::optional<std::uint32_t> worker;
+    sums_.clear();
+    batch_.for_places(i, [&](std::uint32_t place) {
+      const auto& [pusher, gradient] = places_[place];
+      if (pusher == worker) {
+        float* const sum = sums_.data() + sums_.size() - width;
+        for (std::uint32_t j = 0; j < width; ++j) sum[j] += gradient[j];
+      } else {
+        sums_.insert(sums_.end(), gradient, gradient + width);
+        worker = pusher;
+      }
+    });
+    const std::size_t num_workers = sums_.size() / width;
+    auto* const bytes = reinterpret_cast<std::byte*>(sums_.data());
+    sources_.clear();
+    for (std::size_t k = 0; k < num_workers; ++k)
+      sources_.push_back(bytes + k * width * sizeof(float));
+    if (num_workers > 1) reduce(sources_, bytes, width, Dtype::kFloat32, ReduceOp::kSum);
+    return sums_.data();
+  }
+
+ private:
+  struct Place {
+    std::uint32_t worker;
+    const float* gradient;
+  };
+  std::vector<Id> ids_;        // of all workers
+  std::vector<Place> places_;  // of these ids
+  RowBatch batch_;
+  std::vector<float> sums_;  // of a row: [workers, width]
+  std::vector<const std::byte*> sources_;
+};
+
+}  // namespace
+
+void set_clock(const TableAccess& access, std::uint64_t clock) {
+  access.self().clock = clock;
+  LongWord& now = access.header().now;
+  for (std::uint64_t seen = now.load(); seen < clock && !now.compare_exchange_weak(seen, clock);) {
+  }
+  access.require_open();  // a copy that was made before does not have this clock
+  announce(*access.memory);
+}
+
+void wait_for_clocks(const TableAccess& access, std::uint64_t clock) {
+  const TableMemory& memory = *access.memory;
+  Deadline deadline = access.deadline;
+  Vigil vigil;
+  for (int sleeps = 1;; ++sleeps) {
+    access.require_open();
+    const std::uint32_t seen = access.header().changed.load();
+    if (smallest_clock(memory).value_or(clock) >= clock) return;
+    if (sleeps % kRoundsBeforeCheck == 0) {
+      const std::uint32_t slowest = evict_lost(access, clock);
+      if (vigil.sees_passed(deadline) && slowest != access.index) {
+        fail(ErrorCode::kTimeout,
+             {.operation = access.operation, .deadline = access.deadline.timeout()},
+             "worker {}: {}: table '{}': worker {} is at clock {}, and this worker at {} may not "
+             "be further ahead; it is alive: raise the timeout, or the bound of the consistency",
+             access.self_name(), access.operation, access.table,
+             name_of(memory, token_of(slowest, memory.worker(slowest).generation)),
+             memory.worker(slowest).clock.load(), access.self().clock.load());
+      }
+    }
+    futex_wait(access.header().changed, seen, kRound);
+  }
+}
+
+std::uint64_t staleness(const TableAccess& access) {
+  const std::uint64_t own = access.self().clock.load();
+  const std::uint64_t smallest = smallest_clock(*access.memory).value_or(own);
+  return own > smallest ? own - smallest : 0;
+}
+
+bool is_synchronous(const TableMemory& memory) {
+  return consistency_of(memory.settings()).kind() == Consistency::Kind::kSynchronous;
+}
+
+std::uint64_t num_staged(const TableAccess& access) {
+  const WorkerSlot& slot = access.self();
+  return slot.staged_clock == slot.clock + 1 ? slot.staged_rows.load() : 0;
+}
+
+void stage_push(const TableAccess& access, std::uint64_t before, const RowBatch& batch,
+                std::span<const float> gradients) {
+  const TableMemory& memory = *access.memory;
+  const std::uint32_t width = memory.settings().width;
+  const std::uint64_t after = before + batch.size();
+  if (after > memory.layout().stage_rows) {
+    fail(ErrorCode::kSystem, {.operation = access.operation},
+         "worker {}: {}: table '{}': {} different rows in one clock are more than the {} that a "
+         "worker of a synchronous table may push; call tick() more often",
+         access.self_name(), access.operation, access.table, after, memory.layout().stage_rows);
+  }
+  Id* const ids = memory.staged_ids(access.index) + before;
+  float* const values = memory.staged_gradients(access.index) + before * width;
+  memory.allocate(memory.offset_of(ids), batch.size() * sizeof(Id));
+  memory.allocate(memory.offset_of(values), batch.size() * width * sizeof(float));
+  std::vector<float> sum;
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    ids[i] = batch.id(i);
+    std::memcpy(values + i * width, batch.gradient(i, gradients, width, sum),
+                width * sizeof(float));
+  }
+  WorkerSlot& slot = access.self();
+  slot.staged_rows = after;
+  slot.staged_clock = slot.clock + 1;
+  access.require_open();  // a copy that was made before does not have these rows
+}
+
+void apply_stages(const TableAccess& access, std::uint64_t clock) {
+  const TableMemory& memory = *access.memory;
+  TableHeader& header = access.header();
+  const LockGuard guard(access, header.applying);
+  if (header.applied > clock) return;
+  if (header.apply_clock <= clock) {
+    Transaction begin(access);
+    begin.set(header.apply_workers, stages_of(memory, clock));
+    begin.set(header.apply_position, 0);
+    begin.set(header.apply_clock, clock + 1);
+    begin.commit();
+  }
+  const std::uint32_t width = memory.settings().width;
+  ClockGradients all(memory, header.apply_workers);
+  const RowBatch& batch = all.batch();
+  for (std::size_t i = header.apply_position; i < batch.size(); ++i) {
+    push_row(access, batch.id(i), all.sum_of(i, width),
+             [&](Transaction& transaction) { transaction.set(header.apply_position, i + 1); });
+  }
+  Transaction end(access);
+  end.set(header.applied, clock + 1);
+  end.commit();
+}
+
+}  // namespace paceline::tables

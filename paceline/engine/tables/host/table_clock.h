@@ -1,0 +1,46 @@
+#pragma once
+
+// The clocks of the workers of a table, and the pushes that wait for the end of a clock. A worker's
+// clock counts its ticks.
+//
+// In a synchronous table a push is kept in its worker's stage until all workers have ended the
+// clock. Then one of them applies all stages of the clock: each different id takes one step with
+// the sum of its gradients, added in the order of the workers' names and of each one's pushes. If
+// that worker dies, the next one continues at the same row.
+//
+// Thread safety: as TableAccess.
+
+#include <cstdint>
+#include <span>
+
+#include "paceline/engine/tables/host/table_access.h"
+#include "paceline/engine/tables/row_batch.h"
+
+namespace paceline::tables {
+
+// Sets the worker's clock. Throws TableMoved if the memory was closed: set it again in the next
+// one.
+void set_clock(const TableAccess& access, std::uint64_t clock);
+
+// Waits until the clocks of all present workers have reached `clock`. Workers that are dead or
+// given up meanwhile are evicted. Throws TableMoved, MustTakeOver, and Error(kTimeout), which names
+// the slowest worker.
+void wait_for_clocks(const TableAccess& access, std::uint64_t clock);
+
+// How many clocks this worker is ahead of the slowest: the clocks whose pushes a pull may miss.
+std::uint64_t staleness(const TableAccess& access);
+
+bool is_synchronous(const TableMemory& memory);
+
+// How many rows the stage of this worker has for its clock.
+std::uint64_t num_staged(const TableAccess& access);
+// Writes the rows of a batch behind the first `before` rows of the stage. Throws Error(kSystem) if
+// they do not fit, and TableMoved: then stage them again in the next memory.
+void stage_push(const TableAccess& access, std::uint64_t before, const RowBatch& batch,
+                std::span<const float> gradients);
+
+// Applies the stages of `clock`, unless another worker has done it. Requires: the clocks of all
+// present workers are larger.
+void apply_stages(const TableAccess& access, std::uint64_t clock);
+
+}  // namespace paceline::tables

@@ -1,0 +1,86 @@
+#pragma once
+
+// A table's memory in this process: a sealed file without a name, mapped. Every worker of the host
+// maps the same file, and any of them can pass it on.
+//
+// Thread safety: const methods; what they return are atomics, or is protected as table_layout.h
+// says.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "paceline/engine/core/system/fd.h"
+#include "paceline/engine/tables/host/table_layout.h"
+#include "paceline/engine/transport/shared_memory.h"
+
+namespace paceline::tables {
+
+class TableMemory {
+ public:
+  // Makes an empty table. Throws Error(kSystem) with the size if the system has no memory for it.
+  static std::shared_ptr<TableMemory> make(const Settings& settings, std::uint64_t epoch);
+  // Maps a table that another process has made. Throws Error(kCorrupt) for any other file.
+  static std::shared_ptr<TableMemory> of_file(Fd file);
+
+  int descriptor() const { return file_.get(); }
+  const TableLayout& layout() const { return layout_; }
+  const Settings& settings() const { return header().settings; }
+  TableHeader& header() const { return *at<TableHeader>(0); }
+  WorkerSlot& worker(std::uint32_t i) const {
+    return *at<WorkerSlot>(layout_.workers + i * sizeof(WorkerSlot));
+  }
+  SessionRecord& session(std::uint32_t i) const {
+    return *at<SessionRecord>(layout_.sessions + i * sizeof(SessionRecord));
+  }
+  SlotState& slot(std::uint32_t i) const {
+    return *at<SlotState>(layout_.slots + i * sizeof(SlotState));
+  }
+  Journal& journal(std::uint32_t worker) const {
+    return *at<Journal>(layout_.journals + worker * layout_.journal_bytes);
+  }
+  float* journal_image(std::uint32_t worker) const {
+    return at<float>(layout_.journals + worker * layout_.journal_bytes + sizeof(Journal));
+  }
+  // The head of the chain of an id.
+  Word& bucket(Id id) const;
+  Word& bucket_number(std::size_t i) const { return at<Word>(layout_.buckets)[i]; }
+  std::size_t num_buckets() const { return std::size_t{kNumSlots} * layout_.buckets_per_slot; }
+  // Requires: 1 <= number <= TableLayout::max_entries, max_data.
+  Entry& entry(std::uint32_t number) const {
+    return *at<Entry>(layout_.entries + std::size_t{number - 1} * sizeof(Entry));
+  }
+  LongWord* data(std::uint32_t number) const {
+    return at<LongWord>(layout_.data + std::size_t{number - 1} * layout_.data_bytes);
+  }
+  Id* staged_ids(std::uint32_t worker) const {
+    return at<Id>(layout_.stages + worker * layout_.stage_bytes);
+  }
+  float* staged_gradients(std::uint32_t worker) const {
+    return reinterpret_cast<float*>(staged_ids(worker) + layout_.stage_rows);
+  }
+
+  template <class T>
+  T* at(std::size_t offset) const {
+    return reinterpret_cast<T*>(mapping_.data() + offset);
+  }
+  std::size_t offset_of(const void* place) const {
+    return static_cast<std::size_t>(static_cast<const std::byte*>(place) - mapping_.data());
+  }
+
+  // Allocates pages, so that touching them raises no signal. Throws Error(kSystem) if the system
+  // has no memory for them.
+  void allocate(std::size_t offset, std::size_t bytes) const;
+
+ private:
+  TableMemory(Fd file, Mapping mapping, const Settings& settings)
+      : file_(std::move(file)), mapping_(std::move(mapping)), layout_(settings) {}
+
+  const Fd file_;
+  const Mapping mapping_;
+  const TableLayout layout_;
+};
+using MemoryPointer = std::shared_ptr<TableMemory>;  // owners: the Rows of this process, copies of
+                                                     // the pointer in calls under way
+
+}  // namespace paceline::tables
