@@ -27,8 +27,8 @@
 // Messages with a CUDA backend do not wait for the device either. They are delivered in the order
 // of sending: recv() waits until this rank has also asked for all earlier messages of the sender
 // (irecv()). The first message from one rank to another waits for its receive. The stream of a
-// send() waits for the message, so ranks that all call send() before recv() wait for each other; use
-// isend() or batch_isend_irecv().
+// send() waits for the message, so ranks that all call send() before recv() wait for each other;
+// use isend() or batch_isend_irecv().
 //
 // The tensors of an asynchronous call must be dense, and for the operations of the last column
 // contiguous; the call keeps them alive until the work has completed.

@@ -47,7 +47,8 @@ TEST_F(DeviceNccl, unequal_and_coalesced_collectives_are_those_of_the_cpu) {
   run(3, [](ProcessGroup& group, c10::Device device) {
     const auto both = [&](at::ScalarType type, const auto& call) {
       const at::Tensor host = (torch::arange(999) + 100 * group.rank()).remainder(120).to(type);
-      const at::Tensor expected = call(host), found = call(host.to(device));
+      const at::Tensor on_device = host.to(device);
+      const at::Tensor expected = call(host), found = call(on_device);
       EXPECT_EQ(found.device(), device);
       EXPECT_TRUE(torch::equal(found.cpu(), expected)) << c10::toString(type);
     };
@@ -129,6 +130,7 @@ TEST_F(DeviceNccl, messages_do_not_make_the_host_wait) {
     for (int i = 0; i < 4; ++i) exchange();
     group.barrier();
     EXPECT_EQ(simulated::counts().synchronisations, 0U);
+    group.barrier();
     EXPECT_EQ(mine.sum().item<float>(), 500 * 32);
   });
 }
