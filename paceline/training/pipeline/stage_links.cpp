@@ -318,8 +318,7 @@ StageLinks::Tensors StageLinks::receive(int stage, int micro_batch, Direction di
   Arrival arrival = arrival_of(peer, key);
   for (const WorkPtr& work : arrival.works) work->wait();
   for (at::Tensor& tensor : arrival.tensors) {
-    if (tensor.defined() && tensor.device() != device_)
-      tensor = tensor.to(device_);
+    if (tensor.defined() && tensor.device() != device_) tensor = tensor.to(device_);
   }
   return std::move(arrival.tensors);
 }
