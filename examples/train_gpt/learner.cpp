@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "paceline/engine/core/check.h"
 #include "paceline/training/models/gpt.h"
 #include "paceline/training/tensor/random.h"
 #include "paceline/training/tensor_parallel/tensor_parallel_layers.h"
@@ -14,12 +13,6 @@ namespace models = paceline::models;
 
 std::unique_ptr<Learner> make_learner(const Options& options, std::int64_t vocabulary,
                                       const paceline::DeviceMesh& mesh) {
-  if (mesh.size("pp") > 1 && !options.training.loading.device.is_cpu()) {
-    paceline::fail(paceline::ErrorCode::kUnsupported,
-                   "--device {}: train_gpt plans the stages of a pipeline by times on the CPU; "
-                   "choose a mesh without pp, or --device cpu",
-                   options.training.process.device);
-  }
   return mesh.size("pp") > 1 ? make_staged_learner(options, vocabulary, mesh)
                              : make_whole_learner(options, vocabulary, mesh);
 }

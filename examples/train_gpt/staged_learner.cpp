@@ -168,8 +168,8 @@ class StagedLearner : public Learner {
     return (share + options_.micro_batches() - 1) / options_.micro_batches();
   }
 
-  // The blocks that differ: the first one with the embedding, one in the middle if there is any,
-  // and the last one with the logits.
+  // The blocks that differ, on the CPU, where the division is planned: the first one with the
+  // embedding, one in the middle if there is any, and the last one with the logits.
   std::vector<PipelineStage> different_blocks() const {
     const std::int64_t last = gpt_.layers - 1;
     std::vector<PipelineStage> blocks{stage_of(0, make_stage({0, 1}))};
@@ -199,7 +199,10 @@ class StagedLearner : public Learner {
 
   std::vector<models::GptStage> make_stages() const {
     std::vector<models::GptStage> stages;
-    for (const int index : own_stages()) stages.push_back(make_stage(range_of(index)));
+    for (const int index : own_stages()) {
+      stages.push_back(make_stage(range_of(index)));
+      stages.back()->to(options_.training.loading.device);
+    }
     models::join_ends(stages);
     // For dropout: different samples and different stages get different random numbers.
     torch::manual_seed(

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# device_test.sh PACELINE TRAIN_IMAGE TRAIN_GPT LIBRARY: the programs with --device, on the simulated CUDA devices of LIBRARY. Losses are those of
-# the CPU, and a run that was saved on a device goes on on the CPU.
+# device_test.sh PACELINE TRAIN_IMAGE TRAIN_GPT LIBRARY CUDART NCCL: the programs with --device, on the simulated CUDA devices of LIBRARY, also over
+# the stand-ins CUDART and NCCL. Losses are those of the CPU, and a run that was saved on a device goes on on the CPU.
 set -uo pipefail
 # shellcheck source=tests/examples/small_job.sh
 source "$(dirname "$0")/small_job.sh" "$1" "$2"
 train_gpt=$3
 on_devices=(env LD_PRELOAD="$4")
+over_nccl=(env LD_PRELOAD="$4" "PACELINE_LIBCUDART=$5" "PACELINE_LIBNCCL=$6")
 
 # with_losses_of FILE OTHER: the losses of the steps in FILE are those in OTHER, up to rounding.
 with_losses_of() {
@@ -36,7 +37,12 @@ expect gpt_cuda 0 ' s, 4 steps' "${on_devices[@]}" "${run2[@]}" "${gpt[@]}" --me
 expect gpt_losses 0 'the same losses' bash -c 'with_losses_of "$@"' _ "$work/gpt.cuda" "$work/gpt.cpu"
 expect gpt_shards 0 ' s, 4 steps' "${on_devices[@]}" "${run2[@]}" "${gpt[@]}" --shard 2 --device cuda
 expect gpt_stage_3 2 'take stage 2' "${on_devices[@]}" "${run2[@]}" "${gpt[@]}" --shard 3 --device cuda
-expect gpt_pipeline 2 'choose a mesh without pp' "${on_devices[@]}" "${run2[@]}" "${gpt[@]}" --mesh pp=2 --device cuda
+expect gpt_pp_cpu 0 ' s, 4 steps' "${run2[@]}" "${gpt[@]}" --mesh pp=2 --metrics "$work/pp.cpu"
+expect gpt_pp_cuda 0 ' s, 4 steps' "${on_devices[@]}" "${run2[@]}" "${gpt[@]}" --mesh pp=2 --device cuda --metrics "$work/pp.cuda"
+expect gpt_pp_losses 0 'the same losses' bash -c 'with_losses_of "$@"' _ "$work/pp.cuda" "$work/pp.cpu"
+expect gpt_pp_nccl 0 ' s, 4 steps' "${over_nccl[@]}" "${run2[@]}" --backend cpu:paceline,cuda:nccl "${gpt[@]}" --mesh pp=2 --device cuda \
+  --metrics "$work/pp.nccl"
+expect gpt_nccl_losses 0 'the same losses' bash -c 'with_losses_of "$@"' _ "$work/pp.nccl" "$work/pp.cpu"
 
 expect no_such_device 2 'device cuda:9: this process sees 4 CUDA devices' "${on_devices[@]}" "${image[@]}" --device cuda:9
 expect no_cuda 2 'built without CUDA' "${image[@]}" --device cuda

@@ -36,13 +36,20 @@ struct PointToPointCall {
   Dtype dtype = Dtype::kUint8;
   std::size_t count = 0;
   std::byte* data = nullptr;  // a send does not write to it
-  std::uint32_t shape = 0;    // Call::shape
+  Device device = Device::kCpu;
+  // For device memory: `data` is in host memory and has this many bytes, which announce the message
+  // to the engine of the other rank. The library of the device moves the elements.
+  std::size_t announcement_bytes = 0;
+  std::shared_ptr<const DeviceOrder> order = {};  // for device memory: CallOptions::order
+  std::uint32_t shape = 0;                        // Call::shape
   // Set only in a send: the sizes travel with the message.
   std::optional<std::vector<std::int64_t>> sizes = {};
   // Set only in a receive: provides type, count and data.
   std::shared_ptr<MessagePlace> place = {};
   std::shared_ptr<void> keep_alive;
   bool is_blocking = false;  // the caller waits for it at once
+  // For device memory: the Work ends only when the device has finished.
+  bool waits_for_device = false;
 };
 
 class Backend {
@@ -61,6 +68,8 @@ class Backend {
   virtual bool supports(Op op, Dtype dtype, ReduceOp reduce_op, Device device) const = 0;
   // Whether run() takes coalesced calls on memory of `device` (Collective::parts).
   virtual bool takes_parts(Device /*device*/) const { return false; }
+  // Whether send() and receive() take messages in memory of `device`.
+  virtual bool takes_messages(Device device) const { return device == Device::kCpu; }
 
   // Blocks until this rank's part is done. Calls come one at a time, in the same order on every
   // rank.

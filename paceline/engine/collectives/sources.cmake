@@ -15,6 +15,7 @@ set(SOURCES
   backends/nccl/nccl_calls.cpp
   backends/nccl/nccl_communicator.cpp
   backends/nccl/nccl_library.cpp
+  backends/nccl/nccl_messages.cpp
   backends/paceline/group_share.cpp
   backends/paceline/message_executor.cpp
   backends/paceline/message_queues.cpp

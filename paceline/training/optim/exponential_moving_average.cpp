@@ -49,6 +49,10 @@ WordSums average(const at::Tensor& parameter, const at::Tensor& average, double 
   return sums;
 }
 
+void average_on_device(const at::Tensor& parameter, const at::Tensor& average, double decay) {
+  average.mul_(decay).add_(parameter.detach().to(at::kFloat), 1 - decay);
+}
+
 }  // namespace
 
 ExponentialMovingAverage::ExponentialMovingAverage(const std::vector<at::Tensor>& parameters,
@@ -60,13 +64,17 @@ ExponentialMovingAverage::ExponentialMovingAverage(const std::vector<at::Tensor>
     if (!known.insert(parameter.unsafeGetTensorImpl()).second) continue;
     const auto type = parameter.scalar_type();
     check((type == at::kFloat || type == at::kBFloat16 || type == at::kHalf) &&
-              parameter.device().is_cpu() && parameter.is_non_overlapping_and_dense(),
-          "parameter {} is not a dense float32, bfloat16 or float16 tensor on the CPU, which an "
-          "average of weights needs",
+              (parameter.is_cpu() || parameter.is_cuda()) &&
+              parameter.is_non_overlapping_and_dense(),
+          "parameter {} is not a dense float32, bfloat16 or float16 tensor on the CPU or a CUDA "
+          "device, which an average of weights needs",
           parameters_.size());
+    check(parameters_.empty() || parameter.device() == parameters_.front().device(),
+          "an average of weights on {} and on {}; move them to one device",
+          parameters_.empty() ? "" : parameters_.front().device().str(), parameter.device().str());
     parameters_.push_back(parameter);
-    averages_.push_back(
-        at::empty_strided(parameter.sizes(), parameter.strides(), at::kFloat).zero_());
+    const auto options = at::TensorOptions(at::kFloat).device(parameter.device());
+    averages_.push_back(at::empty_strided(parameter.sizes(), parameter.strides(), options).zero_());
   }
   sums_.resize(averages_.size());
 }
@@ -77,15 +85,25 @@ void ExponentialMovingAverage::update() {
   const auto updates = static_cast<double>(num_updates_);
   const double warm = (1 + updates) / (10 + updates);
   const double decay = warm_up_ ? std::min(decay_, warm) : decay_;
+  const double kept = num_updates_ == 0 ? 0 : decay;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const WordSums sums = average(parameters_[i], averages_[i], num_updates_ == 0 ? 0 : decay);
+    if (!is_checked()) {
+      average_on_device(parameters_[i], averages_[i], kept);
+      continue;
+    }
+    const WordSums sums = average(parameters_[i], averages_[i], kept);
     require_sum(i, sums.read);
     sums_[i] = sums.written;
   }
   ++num_updates_;
 }
 
+bool ExponentialMovingAverage::is_checked() const {
+  return !averages_.empty() && averages_.front().is_cpu();
+}
+
 void ExponentialMovingAverage::verify() const {
+  if (!is_checked()) return;
   for (std::size_t i = 0; i < averages_.size(); ++i) require_sum(i, sum_of(averages_[i]));
 }
 
@@ -138,7 +156,7 @@ void ExponentialMovingAverage::set_state(const NamedTensors& state) {
   const at::NoGradGuard no_grad;
   for (std::size_t i = 0; i < averages_.size(); ++i) {
     averages_[i].copy_(state[i].second);
-    sums_[i] = sum_of(averages_[i]);
+    if (is_checked()) sums_[i] = sum_of(averages_[i]);
   }
   num_updates_ = state.back().second.item<std::int64_t>();
 }

@@ -16,7 +16,8 @@
 // The average is guarded like an optimizer's state (guarded_state.h): each update computes
 // checksums of the average that it reads and of the one that it writes. It throws DamagedState if
 // it does not read what the previous update wrote. The optimizer of the parameters does not treat a
-// swap as a write: it keeps comparing them with the values that its last step wrote.
+// swap as a write: it keeps comparing them with the values that its last step wrote. On a CUDA
+// device the average is not checked, because the host would have to wait for the device.
 //
 // Ownership: shares the parameters' tensors. Thread safety: none.
 
@@ -35,7 +36,7 @@ class ExponentialMovingAverage {
  public:
   // With `warm_up`, decay is at most (1 + t) / (10 + t) at update t, so that the first weights lose
   // their influence sooner. Error(kInvalid) for a decay outside [0, 1] and parameters that are not
-  // dense float32, bfloat16 or float16 tensors on the CPU.
+  // dense float32, bfloat16 or float16 tensors, all on the CPU or all on one CUDA device.
   explicit ExponentialMovingAverage(const std::vector<at::Tensor>& parameters, double decay = 0.999,
                                     bool warm_up = false);
 
@@ -78,6 +79,7 @@ class ExponentialMovingAverage {
   void require_compatible(const Metadata& options) const;
 
  private:
+  bool is_checked() const;
   void require_sum(std::size_t parameter, std::uint32_t found) const;
 
   std::vector<at::Tensor> parameters_;

@@ -19,16 +19,17 @@ namespace {
 
 void require_float(const std::vector<GradientBucket>& buckets, const std::string& hook) {
   for (const auto& bucket : buckets) {
-    if (!bucket.flat.is_cpu()) {
-      fail(ErrorCode::kUnsupported,
-           "communication hook {} works on gradients in host memory, not on {}; use CompressHook, "
-           "or no hook",
-           hook, bucket.flat.device().str());
-    }
     check(bucket.flat.scalar_type() == at::kFloat,
           "communication hook {} takes float32 gradients, not {}", hook,
           c10::toString(bucket.flat.scalar_type()));
   }
+}
+
+// Returns memory for collectives: symmetric, or on the bucket's device.
+at::Tensor memory_for(ProcessGroup& group, const GradientBucket& bucket, at::IntArrayRef sizes,
+                      at::ScalarType type) {
+  if (bucket.flat.is_cpu()) return empty_symmetric(group, sizes, type);
+  return at::zeros(sizes, bucket.flat.options().dtype(type));
 }
 
 // Returns the gradient as a matrix with a row for each index of dim 0; a copy if its memory has
@@ -53,8 +54,30 @@ void add_errors(const at::Tensor& errors, const GradientBucket& bucket,
     kept.push_back({"error", i, same_place(errors, bucket, bucket.gradients[i]), true});
 }
 
+// Both functions work on a device without waiting for it.
+void orthogonalize_on_device(const at::Tensor& matrix, double epsilon) {
+  const at::Tensor all = matrix.to(at::kDouble);
+  for (std::int64_t i = 0; i < all.size(1); ++i) {
+    at::Tensor column = all.select(1, i);
+    const at::Tensor before = all.narrow(1, 0, i);
+    for (int pass = 0; pass < 2 && i > 0; ++pass) column.sub_(before.mv(before.t().mv(column)));
+    const at::Tensor norm = column.square().sum().sqrt() + epsilon;
+    column.copy_(at::where(norm > 0, column / norm, column));
+  }
+  matrix.copy_(all);
+}
+
 void orthogonalize_columns(const at::Tensor& matrix, double epsilon) {
+  if (!matrix.is_cpu()) return orthogonalize_on_device(matrix, epsilon);
   orthogonalize(matrix.data_ptr<float>(), matrix.size(0), matrix.size(1), epsilon);
+}
+
+at::Tensor product_of_factors(const at::Tensor& p, const at::Tensor& q) {
+  if (!p.is_cpu()) return p.mm(q.t());
+  at::Tensor product = at::empty({p.size(0), q.size(0)}, at::kFloat);
+  multiply_factors(p.data_ptr<float>(), q.data_ptr<float>(), p.size(0), q.size(0), p.size(1),
+                   product.data_ptr<float>());
+  return product;
 }
 
 constexpr const char* kNumSteps = "num_steps";
@@ -75,10 +98,8 @@ std::string CompressHook::name() const {
 
 void CompressHook::prepare(ProcessGroup& group, const std::vector<GradientBucket>& buckets) {
   narrow_.clear();
-  for (const auto& bucket : buckets) {
-    narrow_.push_back(bucket.flat.is_cpu() ? empty_symmetric(group, bucket.flat.sizes(), type_)
-                                           : at::empty_like(bucket.flat, type_));
-  }
+  for (const auto& bucket : buckets)
+    narrow_.push_back(memory_for(group, bucket, bucket.flat.sizes(), type_));
 }
 
 WorkPtr CompressHook::start_round(ProcessGroup& group, const GradientBucket& bucket, int round) {
@@ -132,8 +153,9 @@ void PowerSGDHook::prepare(ProcessGroup& group, const std::vector<GradientBucket
       state.whole.push_back(i);
       num_whole += gradient.numel();
     }
-    state.whole_and_p = empty_symmetric(group, {std::max<std::int64_t>(num_whole + num_p, 1)});
-    state.qs = empty_symmetric(group, {std::max<std::int64_t>(num_q, 1)});
+    state.whole_and_p =
+        memory_for(group, bucket, {std::max<std::int64_t>(num_whole + num_p, 1)}, at::kFloat);
+    state.qs = memory_for(group, bucket, {std::max<std::int64_t>(num_q, 1)}, at::kFloat);
     std::int64_t at_p = 0, at_q = 0;
     for (const std::size_t i : state.whole) {
       const at::Tensor& gradient = bucket.gradients[i];
@@ -155,11 +177,14 @@ void PowerSGDHook::prepare(ProcessGroup& group, const std::vector<GradientBucket
   }
 }
 
-// Draws new factors, which are different in each step and the same on all ranks.
+// Draws new factors, which are different in each step and the same on all ranks and devices.
 void PowerSGDHook::start_from_random(State& state) const {
   auto generator =
       at::detail::createCPUGenerator(options_.seed + static_cast<std::uint64_t>(num_steps_));
-  for (const Matrix& matrix : state.matrices) matrix.q.normal_(0, 1, generator);
+  for (const Matrix& matrix : state.matrices) {
+    const at::Tensor drawn = at::empty(matrix.q.sizes(), at::kFloat).normal_(0, 1, generator);
+    matrix.q.copy_(drawn, /*non_blocking=*/true);
+  }
 }
 
 WorkPtr PowerSGDHook::start_round(ProcessGroup& group, const GradientBucket& bucket, int round) {
@@ -206,10 +231,7 @@ void PowerSGDHook::multiply(const GradientBucket& bucket, State& state) const {
     bucket.gradients[state.whole[i]].copy_(state.whole_places[i]);
   for (const Matrix& matrix : state.matrices) {
     const at::Tensor& gradient = bucket.gradients[matrix.gradient];
-    const at::Tensor product = at::empty(gradient.sizes(), at::kFloat);
-    multiply_factors(matrix.p.data_ptr<float>(), matrix.q.data_ptr<float>(), matrix.p.size(0),
-                     matrix.q.size(0), matrix.p.size(1), product.data_ptr<float>());
-    gradient.copy_(product);
+    gradient.copy_(product_of_factors(matrix.p, matrix.q).view(gradient.sizes()));
   }
   if (options_.use_error_feedback) at::sub_out(state.error, state.input, bucket.flat);
 }
@@ -244,8 +266,8 @@ void TopKHook::prepare(ProcessGroup& group, const std::vector<GradientBucket>& b
   for (const auto& bucket : buckets) {
     const auto k =
         static_cast<std::int64_t>(std::ceil(static_cast<double>(bucket.flat.numel()) * density_));
-    states_.push_back({at::zeros_like(bucket.flat), empty_symmetric(group, {2, k}, at::kInt),
-                       empty_symmetric(group, {group.world_size(), 2, k}, at::kInt)});
+    states_.push_back({at::zeros_like(bucket.flat), memory_for(group, bucket, {2, k}, at::kInt),
+                       memory_for(group, bucket, {group.world_size(), 2, k}, at::kInt)});
   }
 }
 

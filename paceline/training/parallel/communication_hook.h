@@ -102,8 +102,9 @@ struct PowerSGDOptions {
 // PowerSGD (Vogels, Karimireddy and Jaggi, 2019): a gradient is treated as an n x m matrix (dim 0
 // by all other dimensions), and sent as factors of n x rank and m x rank. Options and their
 // defaults are PyTorch's. PyTorch's limits on start_step do not apply, because buckets do not
-// change after the first pass. Gradients are float32 on the CPU. All ranks get the same bits, even
-// if their processors differ (vectorised_loops.h).
+// change after the first pass. Gradients are float32. On the CPU all ranks get the same bits, even
+// if their processors differ (vectorised_loops.h); on CUDA devices, if their devices and LibTorch
+// are the same.
 class PowerSGDHook : public CommunicationHook {
  public:
   // Error(kInvalid) unless rank is at least 1, min_compression_rate above 0, and the epsilon at

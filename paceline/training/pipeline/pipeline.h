@@ -17,8 +17,9 @@
 //
 // Tensors between stages may differ in shape from one micro-batch to the next, but not in number.
 // Floating-point tensors carry gradients. A parameter belongs to one stage. The stages of a rank
-// are on one device, as are the inputs of the first stage and the targets of the last one; tensors
-// on a CUDA device travel between ranks through host memory.
+// are on one device, as are the inputs of the first stage and the targets of the last one. Tensors
+// on a CUDA device are messages of the group's CUDA backend, and then neither rank waits for its
+// device; without such a backend they travel through host memory.
 //
 // While a SymmetricTensors exists, ranks on the same host read each other's large tensors in place;
 // ranks that are threads of one process read all tensors in place. After step() or evaluate() has

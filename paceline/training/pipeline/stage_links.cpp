@@ -14,8 +14,10 @@
 #include <ATen/ATen.h>
 #include <c10/core/CPUAllocator.h>
 
+#include "paceline/engine/collectives/group/engine_group.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/training/device/device_snapshot.h"
+#include "paceline/training/device/streams.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/tensor/shaped_messages.h"
 #include "paceline/training/tensor/tensor_allocator.h"
@@ -157,45 +159,65 @@ namespace {
 
 // How one tensor arrives: a row of the list that is sent first.
 struct Row {
-  enum How : std::int64_t { kUndefined, kAsMessage, kLent };
+  enum How : std::int64_t { kUndefined, kAsMessage, kLent, kByDevice };
   std::int64_t how = kUndefined;
   Loans::Loan loan;
   std::int64_t dtype = 0, num_sizes = 0;
   std::array<std::int64_t, kMaxMessageSizes> sizes{};
+
+  static Row of(How how, const at::Tensor& tensor) {
+    Row row{.how = how,
+            .dtype = static_cast<std::int64_t>(to_dtype(tensor.scalar_type())),
+            .num_sizes = tensor.dim()};
+    std::copy(tensor.sizes().begin(), tensor.sizes().end(), row.sizes.begin());
+    return row;
+  }
+  at::IntArrayRef shape() const {
+    const auto count = std::clamp<std::int64_t>(num_sizes, 0, std::ssize(sizes));
+    return {sizes.data(), static_cast<std::size_t>(count)};
+  }
+  at::ScalarType type() const { return to_scalar_type(static_cast<Dtype>(dtype)); }
 };
 constexpr std::int64_t kWords = sizeof(Row) / sizeof(std::int64_t);
 
-Row row_of(const Loans::Loan& loan, const at::Tensor& tensor) {
-  Row row{.how = Row::kLent,
-          .loan = loan,
-          .dtype = static_cast<std::int64_t>(to_dtype(tensor.scalar_type())),
-          .num_sizes = tensor.dim()};
-  std::copy(tensor.sizes().begin(), tensor.sizes().end(), row.sizes.begin());
-  return row;
-}
+// The tag of all lists in a group with messages of a CUDA backend.
+constexpr std::uint32_t kInOrder = kAllReturned - 1;
 
 }  // namespace
 
 StageLinks::StageLinks(std::shared_ptr<ProcessGroup> group, const PipelineSchedule& schedule,
                        c10::Device device)
-    : group_(std::move(group)), schedule_(schedule), device_(device), loans_(group_) {}
+    : group_(std::move(group)),
+      schedule_(schedule),
+      device_(device),
+      loans_(group_),
+      has_device_messages_(engine(*group_).takes_messages(Device::kCuda)) {}
 
 // Each micro-batch has its own tag for each boundary and direction, so that a rank need not receive
 // micro-batches in the order in which they were sent.
-std::uint32_t StageLinks::tag(int from, int micro_batch, Direction direction) const {
+std::uint32_t StageLinks::tag(const Key& key) const {
+  if (has_device_messages_) return kInOrder;
+  const auto [from, micro_batch, direction] = key;
   const auto way =
       2u * static_cast<std::uint32_t>(from) + (direction == Direction::kForward ? 0u : 1u);
   return way * static_cast<std::uint32_t>(schedule_.num_micro_batches) +
          static_cast<std::uint32_t>(micro_batch);
 }
 
-// Returns the tensors, or copies of those that are on the device once it has computed them.
+bool StageLinks::is_sent_by_device(const at::Tensor& tensor) const {
+  return has_device_messages_ && tensor.is_cuda() && tensor.numel() > 0 &&
+         tensor.dim() <= std::ssize(Row().sizes);
+}
+
+// Returns the tensors, or copies of those on the device that travel through host memory, once the
+// device has computed them.
 StageLinks::Tensors StageLinks::on_host(const Tensors& tensors) const {
   if (device_.is_cpu()) return tensors;
   Tensors copies = tensors;
   DeviceSnapshot snapshot;
   for (at::Tensor& tensor : copies) {
-    if (tensor.defined() && !tensor.is_cpu()) tensor = snapshot.copy_of(tensor.contiguous());
+    if (!tensor.defined() || tensor.is_cpu() || is_sent_by_device(tensor)) continue;
+    tensor = snapshot.copy_of(tensor.contiguous());
   }
   snapshot.wait(Deadline::after(group_->timeout()),
                 fmt::format("{}: a tensor for the next rank of a pipeline", group_->self()));
@@ -209,59 +231,96 @@ void StageLinks::send(int stage, int micro_batch, Direction direction, const Ten
           "{}: stage {} gives {} tensors; in its first micro-batch it gave {}", group_->self(),
           stage, tensors.size(), known->second);
   }
+  const Key key(stage, micro_batch, direction);
   const int peer = rank_of(direction == Direction::kForward ? stage + 1 : stage - 1);
   if (peer == group_->rank()) {
-    own_[{stage, micro_batch, direction}] = tensors;
+    own_[key] = tensors;
     return;
   }
   drop_finished_sends();
-  const at::Tensor list = at::zeros({static_cast<std::int64_t>(tensors.size()), kWords}, at::kLong);
+  const at::Tensor list =
+      at::zeros({1 + static_cast<std::int64_t>(tensors.size()), kWords}, at::kLong);
+  auto* const words = static_cast<std::int64_t*>(list.data_ptr());
+  words[0] = stage;
+  words[1] = micro_batch;
+  words[2] = static_cast<std::int64_t>(direction);
   auto* row = static_cast<Row*>(list.data_ptr());
-  Tensors all{list};
+  Tensors all{list}, by_device;
   for (const at::Tensor& given : on_host(tensors)) {
-    Row& own = *row++;
+    Row& own = *++row;
     if (!given.defined()) continue;
     const at::Tensor tensor = given.contiguous();
+    if (is_sent_by_device(tensor)) {
+      own = Row::of(Row::kByDevice, tensor);
+      by_device.push_back(tensor);
+      continue;
+    }
     const auto loan =
         tensor.dim() <= std::ssize(own.sizes) ? loans_.lend(tensor, peer) : std::nullopt;
     if (loan) {
-      own = row_of(*loan, tensor);
+      own = Row::of(Row::kLent, tensor);
+      own.loan = *loan;
     } else {
       own.how = Row::kAsMessage;
       all.push_back(tensor);
     }
   }
-  for (const at::Tensor& tensor : all) {
-    sends_.push_back(isend_with_shape(*group_, tensor, peer, tag(stage, micro_batch, direction)));
+  for (const at::Tensor& tensor : all)
+    sends_.push_back(isend_with_shape(*group_, tensor, peer, tag(key)));
+  for (const at::Tensor& tensor : by_device)
+    sends_.push_back(isend(*group_, tensor, peer, tag(key)));
+}
+
+// Receives the next list with this tag, and its tensors.
+std::pair<StageLinks::Key, StageLinks::Arrival> StageLinks::next_arrival(int peer,
+                                                                         std::uint32_t tag) {
+  const auto take = [&] { return recv_with_shape(*group_, peer, tag).tensor; };
+  const at::Tensor list = take();
+  check(list.scalar_type() == at::kLong && list.dim() == 2 && list.size(0) > 0 &&
+            list.size(1) == kWords,
+        "{}: {} has sent {} in a pipeline's step; use another group for other messages",
+        group_->self(), group_->name_of_member(static_cast<std::size_t>(peer)), shapes_of({list}));
+  const auto* const words = static_cast<const std::int64_t*>(list.data_ptr());
+  const Key key(static_cast<int>(words[0]), static_cast<int>(words[1]),
+                static_cast<Direction>(words[2]));
+  Arrival arrival;
+  for (const Row& row :
+       std::span(static_cast<const Row*>(list.data_ptr()), static_cast<std::size_t>(list.size(0)))
+           .subspan(1)) {
+    at::Tensor& tensor = arrival.tensors.emplace_back();
+    if (row.how == Row::kAsMessage) tensor = take();
+    if (row.how == Row::kLent) tensor = loans_.borrow(row.loan, peer, row.shape(), row.type());
+    if (row.how == Row::kByDevice) {
+      const c10::Device device = with_index(device_.is_cuda() ? device_ : c10::Device(c10::kCUDA));
+      tensor = at::empty(row.shape(), at::TensorOptions(row.type()).device(device));
+      arrival.works.push_back(irecv(*group_, tensor, peer, tag));
+    }
+  }
+  return {key, std::move(arrival)};
+}
+
+StageLinks::Arrival StageLinks::arrival_of(int peer, const Key& key) {
+  if (auto kept = kept_.extract({peer, key}); !kept.empty()) return std::move(kept.mapped());
+  for (;;) {
+    auto [found, arrival] = next_arrival(peer, tag(key));
+    if (found == key) return std::move(arrival);
+    check(has_device_messages_ && kept_.emplace(std::pair(peer, found), std::move(arrival)).second,
+          "{}: {} has sent the tensors of another stage or micro-batch of a pipeline",
+          group_->self(), group_->name_of_member(static_cast<std::size_t>(peer)));
   }
 }
 
 StageLinks::Tensors StageLinks::receive(int stage, int micro_batch, Direction direction) {
   const int from = direction == Direction::kForward ? stage - 1 : stage + 1;
+  const Key key(from, micro_batch, direction);
   const int peer = rank_of(from);
-  if (peer == group_->rank())
-    return std::move(own_.extract({from, micro_batch, direction}).mapped());
-  const auto take = [&] {
-    return recv_with_shape(*group_, peer, tag(from, micro_batch, direction)).tensor;
-  };
-  const at::Tensor list = take();
-  check(list.scalar_type() == at::kLong && list.dim() == 2 && list.size(1) == kWords,
-        "{}: {} has sent {} in a pipeline's step; use another group for other messages",
-        group_->self(), group_->name_of_member(static_cast<std::size_t>(peer)), shapes_of({list}));
-  Tensors tensors;
-  for (const Row& row : std::span(static_cast<const Row*>(list.data_ptr()),
-                                  static_cast<std::size_t>(list.size(0)))) {
-    at::Tensor& tensor = tensors.emplace_back();
-    if (row.how == Row::kAsMessage) tensor = take();
-    if (row.how == Row::kLent) {
-      const at::IntArrayRef sizes(
-          row.sizes.data(), static_cast<std::size_t>(
-                                std::clamp<std::int64_t>(row.num_sizes, 0, std::ssize(row.sizes))));
-      tensor = loans_.borrow(row.loan, peer, sizes, to_scalar_type(static_cast<Dtype>(row.dtype)));
-    }
-    if (tensor.defined() && !device_.is_cpu()) tensor = tensor.to(device_);
+  if (peer == group_->rank()) return std::move(own_.extract(key).mapped());
+  Arrival arrival = arrival_of(peer, key);
+  for (const WorkPtr& work : arrival.works) work->wait();
+  for (at::Tensor& tensor : arrival.tensors) {
+    if (tensor.defined() && tensor.device() != device_) tensor = tensor.to(device_);
   }
-  return tensors;
+  return std::move(arrival.tensors);
 }
 
 void StageLinks::drop_finished_sends() {

@@ -16,6 +16,7 @@
 
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/planning/schedules/pipeline_schedule.h"
+#include "paceline/training/tensor/collectives.h"
 
 namespace paceline {
 
@@ -78,8 +79,15 @@ class Loans {
 // the backward pass their gradients. First a list is sent that describes how each tensor arrives:
 // as a loan, if both ranks are on the same host (Loans), or as a message that includes its shape
 // and type. Between stages of the same rank tensors are not moved. Sends return without waiting;
-// finish() waits. Tensors of a CUDA device travel through pinned host memory: a send waits until
-// the device has computed them, a receive queues the copies to the device. Thread safety: none.
+// finish() waits.
+//
+// Tensors of a CUDA device are messages of the group's CUDA backend if it has one: neither end then
+// waits for the device. Such a backend delivers messages in the order of sending, so in these
+// groups the lists of a rank are also received in that order, and tensors that arrive before they
+// are needed are kept. In other groups the tensors travel through pinned host memory: a send waits
+// until the device has computed them, a receive queues the copies to the device.
+//
+// Thread safety: none.
 class StageLinks {
  public:
   using Tensors = std::vector<at::Tensor>;
@@ -101,9 +109,19 @@ class StageLinks {
   void finish();
 
  private:
+  using Key = std::tuple<int, int, Direction>;  // sending stage, micro-batch
+  // Tensors that have arrived, or are about to.
+  struct Arrival {
+    Tensors tensors;
+    std::vector<WorkPtr> works;  // messages of the CUDA backend
+  };
+
   int rank_of(int stage) const { return schedule_.rank_of_stage[static_cast<std::size_t>(stage)]; }
-  std::uint32_t tag(int from, int micro_batch, Direction direction) const;
+  std::uint32_t tag(const Key& key) const;
+  bool is_sent_by_device(const at::Tensor& tensor) const;
   Tensors on_host(const Tensors& tensors) const;
+  std::pair<Key, Arrival> next_arrival(int peer, std::uint32_t tag);
+  Arrival arrival_of(int peer, const Key& key);
   void drop_finished_sends();
 
   const std::shared_ptr<ProcessGroup> group_;
@@ -111,7 +129,9 @@ class StageLinks {
   const c10::Device device_;
   Loans loans_;
   std::map<int, std::size_t> counts_;  // [sending stage]: the number of tensors
-  std::map<std::tuple<int, int, Direction>, Tensors> own_;
+  std::map<Key, Tensors> own_;
+  const bool has_device_messages_;               // the group has a CUDA backend
+  std::map<std::pair<int, Key>, Arrival> kept_;  // [sending rank, key]
   std::vector<WorkPtr> sends_;
 };
 

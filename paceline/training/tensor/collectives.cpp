@@ -382,6 +382,7 @@ std::vector<WorkPtr> batch_isend_irecv(GroupRef group, const std::vector<P2POp>&
   std::vector<Call> calls;
   const auto keep_alive = std::make_shared<std::vector<std::shared_ptr<void>>>();
   bool has_copies = false;
+  std::shared_ptr<const DeviceOrder> order;  // of the messages in a device's memory
   for (const P2POp& message : messages) {
     check(message.op == Op::kSend || message.op == Op::kReceive,
           "{}: batch_isend_irecv takes sends and receives, not {}", group->self(),
@@ -389,12 +390,13 @@ std::vector<WorkPtr> batch_isend_irecv(GroupRef group, const std::vector<P2POp>&
     prepared.emplace_back(
         group, message_of(message.op, message.tensor, message.peer, message.tag, options));
     has_copies |= prepared.back().copies != nullptr;
+    if (prepared.back().options.order) order = prepared.back().options.order;
     calls.push_back(prepared.back().call);
     keep_alive->push_back(prepared.back().options.keep_alive);
   }
   if (has_copies) return batch_on_copies(group, prepared);
-  return engine(*group).batch_isend_irecv(calls,
-                                          {.timeout = options.timeout, .keep_alive = keep_alive});
+  return engine(*group).batch_isend_irecv(
+      calls, {.timeout = options.timeout, .keep_alive = keep_alive, .order = order});
 }
 
 at::Tensor empty_symmetric(GroupRef group, at::IntArrayRef sizes, at::ScalarType type) {

@@ -22,7 +22,13 @@
 // a call starts after the work that is already queued on the current stream. Work that is queued on
 // it after the call or its Work::wait() has returned starts after the call has ended.
 // GroupOptions::blocking_wait makes the host wait for the results. Tensors on devices of other
-// types, and send and recv with a CUDA backend, are Error(kUnsupported).
+// types are Error(kUnsupported).
+//
+// Messages with a CUDA backend do not wait for the device either. They are delivered in the order
+// of sending: recv() waits until this rank has also asked for all earlier messages of the sender
+// (irecv()). The first message from one rank to another waits for its receive. The stream of a
+// send() waits for the message, so ranks that all call send() before recv() wait for each other;
+// use isend() or batch_isend_irecv().
 //
 // The tensors of an asynchronous call must be dense, and for the operations of the last column
 // contiguous; the call keeps them alive until the work has completed.

@@ -217,7 +217,9 @@ void PipelineGradients::average_whole(const std::vector<at::Tensor>& gradients) 
 void PipelineGradients::average_parts(const std::vector<bool>& used) {
   const auto& parameters = optimizer_.parameters();
   for (const optim::GradientUnit& unit : core_of(optimizer_).gradient_units()) {
-    const at::Tensor flat = at::zeros({unit.layout.count()}, unit.layout.type());
+    const at::Tensor flat =
+        at::zeros({unit.layout.count()},
+                  parameters[unit.parameters.front()].options().dtype(unit.layout.type()));
     bool adds = false;
     for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
       const std::size_t number = unit.parameters[i];

@@ -143,6 +143,50 @@ TEST(DeviceDataParallel, compresses_gradients) {
       false, {}, 2e-3);
 }
 
+Step with_hook(const std::function<std::shared_ptr<CommunicationHook>()>& make) {
+  return [make](auto& model, const at::Tensor& input, int step) {
+    if (step == 0) model.register_comm_hook(make());
+    model.forward(input).square().mean().backward();
+  };
+}
+
+TEST(DeviceDataParallel, sends_low_rank_factors_of_gradients) {
+  for (const bool warm_start : {true, false}) {
+    const PowerSGDOptions options{.rank = 2, .start_step = 1, .warm_start = warm_start};
+    expect_parity(with_hook([&] { return std::make_shared<PowerSGDHook>(options); }), false, {},
+                  2e-3);
+  }
+}
+
+TEST(DeviceDataParallel, sends_the_largest_elements_of_gradients) {
+  expect_parity(with_hook([] { return std::make_shared<TopKHook>(0.3); }), false, small_buckets(),
+                2e-3);
+}
+
+TEST(DeviceDataParallel, does_not_make_the_host_wait_with_hooks) {
+  run_on_devices(2, [](ProcessGroup& group, c10::Device device) {
+    for (const bool low_rank : {true, false}) {
+      Net net = net_of(nullptr);
+      net->to(device);
+      DistributedDataParallel model(net.ptr(), shared(group));
+      if (low_rank) {
+        model.register_comm_hook(
+            std::make_shared<PowerSGDHook>(PowerSGDOptions{.rank = 2, .start_step = 0}));
+      } else {
+        model.register_comm_hook(std::make_shared<TopKHook>(0.3));
+      }
+      const at::Tensor input = input_of(group, 0).to(device);
+      for (int i = 0; i < 2; ++i) plain_step(model, input, i);
+      group.barrier();
+      simulated::reset_counts();
+      group.barrier();
+      for (int i = 0; i < 3; ++i) plain_step(model, input, i);
+      group.barrier();
+      EXPECT_EQ(simulated::counts().synchronisations, 0U) << low_rank;
+    }
+  });
+}
+
 TEST(DeviceDataParallel, reads_gradients_that_several_streams_have_made) {
   expect_parity([](auto& model, const at::Tensor& input, int) {
     if (input.is_cpu()) return plain_step(model, input, 0);

@@ -19,6 +19,7 @@
 #include "tests/harness/borrowed_group.h"
 #include "tests/harness/process_ranks.h"
 #include "tests/harness/shared_counter.h"
+#include "tests/harness/standins.h"
 #include "tests/training/device/device_ranks.h"
 
 namespace paceline {
@@ -47,7 +48,7 @@ using Body = std::function<void(ProcessGroup& group, c10::Device device, SharedC
 // Sends `signal` to the victim once its device is held, and expects that the other ranks end with
 // an error that names it, within `most`.
 void expect_named(int signal, std::chrono::milliseconds timeout, Clock::duration most,
-                  const Body& body) {
+                  const Body& body, const std::string& backend = "") {
   SharedCounter reached;
   Clock::time_point sent;
   const auto results = harness::run_process_ranks(
@@ -59,7 +60,14 @@ void expect_named(int signal, std::chrono::milliseconds timeout, Clock::duration
         body(group, device, reached);
         return std::string("no error");
       },
-      {.group_timeout = timeout},
+      {.backend = backend,
+       .group_timeout = timeout,
+       .before_connect =
+           [](int rank) {
+             harness::use_standins();
+             const auto device = static_cast<c10::DeviceIndex>(rank + 1);
+             set_current_device({c10::kCUDA, device});  // NCCL's, from the beginning
+           }},
       [&](const std::vector<pid_t>& pids) {
         reached.wait_for(1, Deadline::after(60s));
         sent = Clock::now();
@@ -84,15 +92,23 @@ void expect_named(int signal, std::chrono::milliseconds timeout, Clock::duration
   }
 }
 
-// The victim's device never copies the message that the victim sends to the next stage.
+// The victim's device never copies the message that the victim sends to the next stage; over NCCL
+// it never computes it, and the other ranks have queued theirs.
 void take_pipeline_step(ProcessGroup& group, c10::Device device, SharedCounter& reached) {
   torch::nn::Linear layer(6, 6);
   layer->to(device);
   PipelineStage stage = make_stage(group.rank(), layer);
   if (group.rank() == kVictim) {
-    stage.forward = [&reached, device, calls = 0,
+    stage.forward = [&reached, &group, device, calls = 0,
                      inner = stage.forward](const Tensors& inputs) mutable {
-      if (++calls == 2) hold_for_ever(side_stream(device, SideStream::kToHost), reached);
+      if (++calls == 2) {
+        if (group.backend() == "paceline") {
+          hold_for_ever(side_stream(device, SideStream::kToHost), reached);
+        } else {
+          ::setenv("STANDIN_NCCL_SKIP", "any", 1);
+          reached.add();
+        }
+      }
       return inner(inputs);
     };
   }
@@ -101,6 +117,15 @@ void take_pipeline_step(ProcessGroup& group, c10::Device device, SharedCounter& 
     inputs.push_back({torch::ones({2, 6}, device)});
   Pipeline(borrowed(group), pipeline_schedule("1f1b", kRanks, kMicroBatches), {stage})
       .step(inputs, [](const Tensors& outputs, int) { return outputs[0].mean(); });
+}
+
+// As above. With NCCL a step ends before the device has finished it, so the error may come later.
+void take_pipeline_steps(ProcessGroup& group, c10::Device device, SharedCounter& reached) {
+  take_pipeline_step(group, device, reached);
+  for (;;) {
+    all_reduce(group, torch::ones({10}, device));
+    StreamEvent::after_current(device).wait_on_host(Deadline::after(20s), "the device");
+  }
 }
 
 // The victim's device never comes to the collectives that are queued behind other work.
@@ -128,6 +153,14 @@ TEST(DeviceFaults, a_rank_killed_with_collectives_queued_is_named) {
 
 TEST(DeviceFaults, a_rank_stopped_with_collectives_queued_is_named) {
   expect_named(SIGSTOP, 3s, 15s, queue_collectives);
+}
+
+TEST(DeviceFaults, a_rank_killed_with_a_message_of_a_pipeline_queued_in_nccl_is_named) {
+  expect_named(SIGKILL, 20s, 10s, take_pipeline_steps, "cpu:paceline,cuda:nccl");
+}
+
+TEST(DeviceFaults, a_rank_stopped_with_a_message_of_a_pipeline_queued_in_nccl_is_named) {
+  expect_named(SIGSTOP, 3s, 15s, take_pipeline_steps, "cpu:paceline,cuda:nccl");
 }
 
 }  // namespace

@@ -16,6 +16,8 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/Stream.h>
 
+#include "paceline/training/device/streams.h"
+
 #include "tests/harness/simulated_cuda/simulated_cuda.h"
 #include "tests/harness/thread_ranks.h"
 
@@ -63,8 +65,12 @@ class HeldStream {
 // Calls `body` on `world_size` threads, at most 3, whose current device is their own, and expects
 // that nothing used device 0.
 inline void run_on_devices(int world_size, const DeviceBody& body,
-                           const harness::RanksOptions& options = {}) {
+                           harness::RanksOptions options = {}) {
   const std::uint64_t touches = simulated::num_touches(0);
+  // A group of backend nccl works on the device that is current when it forms.
+  options.adjust = [](int rank, GroupOptions& /*group*/) {
+    set_current_device({c10::kCUDA, static_cast<c10::DeviceIndex>(rank + 1)});
+  };
   harness::run_ranks_ok(
       world_size,
       [&](ProcessGroup& group) {

@@ -278,6 +278,8 @@ LibraryBackend::Libraries connect_libraries(const BackendChoice& choice,
       .agree = [run](bool mine, Deadline deadline) { return agree(run, mine, deadline); },
       .tell_all =
           [&](const std::function<std::string()>& tell) { return tell_all(run, options, tell); },
+      .announce = [&engine](Op op, const PointToPointCall& call,
+                            Deadline deadline) { return engine.announce(op, call, deadline); },
       .fail_group = [&engine](const Error& error) { return engine.fail_group(error); }};
   try {
     return {.cpu = connect_library(choice.cpu, context),

@@ -29,10 +29,10 @@ class SymmetricRegistry;
 // Before a library touches a byte, the ranks meet in the engine and compare their calls. So every
 // backend reports the same typed error for calls that differ, for a missing rank and for a dead
 // one. That costs one barrier of the engine for each call and, with oneCCL, an agreement about
-// turns (docs/network.md). The engine alone carries out barriers, send and recv, symmetric memory,
-// operations with unequal counts in host memory, operations that make groups, and everything in
-// groups of one rank. An error inside a library is an error of the group, and the engine's
-// lifelines show which rank died.
+// turns (docs/network.md). The engine alone carries out barriers, messages in host memory,
+// symmetric memory, operations with unequal counts in host memory, operations that make groups, and
+// everything in groups of one rank. An error inside a library is an error of the group, and the
+// engine's lifelines show which rank died.
 class LibraryBackend : public PacelineBackend {
  public:
   struct Libraries {
@@ -54,14 +54,32 @@ class LibraryBackend : public PacelineBackend {
     const Library* const library = library_of(device);
     return library != nullptr && library->takes_parts();
   }
+  bool takes_messages(Device device) const override {
+    return device == Device::kCpu || (libraries_.cuda && libraries_.cuda->takes_messages());
+  }
   void run(const Collective& call, const Fingerprint& fingerprint,
            const WaitOptions& wait) override;
+  WorkPtr send(const PointToPointCall& call, Deadline deadline) override {
+    return start(Op::kSend, call, deadline);
+  }
+  WorkPtr receive(const PointToPointCall& call, Deadline deadline) override {
+    return start(Op::kReceive, call, deadline);
+  }
+  // Sends or receives a message, or its announcement, by the engine.
+  WorkPtr announce(Op op, const PointToPointCall& call, Deadline deadline) {
+    return op == Op::kSend ? PacelineBackend::send(call, deadline)
+                           : PacelineBackend::receive(call, deadline);
+  }
   bool is_symmetric(ConstBuffer buffer) override;
   void abort(const Error& cause) override;
   // Fails the group after a library's error; returns the error to report (LibraryContext).
   Error fail_group(const Error& error);
 
  private:
+  WorkPtr start(Op op, const PointToPointCall& call, Deadline deadline) {
+    return call.device == Device::kCpu ? announce(op, call, deadline)
+                                       : libraries_.cuda->start(op, call, deadline);
+  }
   Library* library_of(Device device) const {
     return (device == Device::kCuda ? libraries_.cuda : libraries_.cpu).get();
   }

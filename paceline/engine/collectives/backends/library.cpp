@@ -26,6 +26,10 @@ ErrorCode code_of_text(std::string_view text) {
   return ErrorCode::kSystem;
 }
 
+WorkPtr Library::start(Op op, const PointToPointCall& /*call*/, Deadline /*deadline*/) {
+  fail(ErrorCode::kUnsupported, "{}: {} takes no messages", name_of(op), transport());
+}
+
 // Runs the kernel's mean on the sum as the only contribution, because the kernel supports all types
 // and their rounding.
 void finish_mean(const Collective& call, int rank, int world_size) {

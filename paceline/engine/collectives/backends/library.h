@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "paceline/engine/collectives/collective.h"
+#include "paceline/engine/collectives/work.h"
 #include "paceline/engine/core/deadline.h"
 #include "paceline/engine/core/dtype_traits.h"
 #include "paceline/engine/core/error.h"
@@ -27,6 +28,8 @@
 #include "paceline/engine/transport/mesh.h"
 
 namespace paceline {
+
+struct PointToPointCall;
 
 class Library {
  public:
@@ -37,6 +40,13 @@ class Library {
   virtual bool supports(Op op, Dtype dtype, ReduceOp reduce_op) const = 0;
   // Whether run() takes coalesced calls (Collective::parts).
   virtual bool takes_parts() const { return false; }
+  // Whether the library takes messages between two ranks (start()).
+  virtual bool takes_messages() const { return false; }
+  // Starts a send or a receive of elements in the device's memory; may be called from any thread at
+  // any time. The message has its place in the device's work as a call of run() does. The library
+  // lets the engine match it first (LibraryContext::announce). Errors: Error(kInvalid) for a buffer
+  // that the library cannot use, and the group's failure.
+  virtual WorkPtr start(Op op, const PointToPointCall& call, Deadline deadline);
   // Refuses a call of this rank with buffers that the library cannot use, before the ranks meet for
   // it: Error(kInvalid), and the group can continue.
   virtual void require_usable(const Collective& /*call*/) const {}
@@ -75,6 +85,10 @@ struct LibraryContext {
   // `tell` returns on the ranks, in rank order; each has at most 500 bytes. If it throws on a rank,
   // every rank throws that error, with the rank's name.
   std::function<std::vector<std::string>(const std::function<std::string()>& tell)> tell_all;
+  // Sends a message of the engine, or receives one. For a message on a device the engine moves only
+  // PointToPointCall::announcement_bytes, but compares the facts of both ends. Valid as long as the
+  // mesh.
+  std::function<WorkPtr(Op op, const PointToPointCall& call, Deadline deadline)> announce;
   // Fails the group because of an error outside of run(), from any thread, and returns the error
   // that the group's calls report: another rank's, if that one was first. Valid as long as the
   // mesh.

@@ -492,18 +492,30 @@ PointToPointCall EngineGroup::make_message(const Call& call, const CallOptions& 
   }
   require_addressable(what, buffer.dtype, buffer.count, 1);
   check(buffer.data != nullptr || buffer.count == 0, "{}: {}: the buffer is null", self_, what);
-  if (buffer.device != Device::kCpu) {
+  const bool is_on_host = buffer.device == Device::kCpu;
+  if (!backend_->takes_messages(buffer.device)) {
     fail(ErrorCode::kUnsupported,
-         "{}: {} of CUDA memory is not supported by any backend; copy to the host", self_, what);
+         "{}: {}: group {} has no backend for messages in CUDA memory; form it with --backend "
+         "cpu:paceline,cuda:nccl, or copy to the host",
+         self_, what, name_);
   }
   PointToPointCall message{.peer = call.peer,
                            .tag = call.tag,
                            .dtype = buffer.dtype,
                            .count = buffer.count,
                            .data = const_cast<std::byte*>(buffer.data),
+                           .device = buffer.device,
+                           .order = is_on_host ? nullptr : options.order,
                            .shape = call.shape,
-                           .keep_alive = options.keep_alive};
+                           .keep_alive = options.keep_alive,
+                           .waits_for_device = options_.blocking_wait};
   if (call.sizes) {
+    if (!is_on_host) {
+      fail(ErrorCode::kUnsupported,
+           "{}: {}: a tensor in CUDA memory cannot travel with its shape; send its shape in host "
+           "memory first, or copy it to the host",
+           self_, what);
+    }
     check(call.sizes->size() <= kMaxMessageSizes,
           "{}: {}: a tensor of {} dimensions; {} is the maximum for one that travels with its "
           "shape",

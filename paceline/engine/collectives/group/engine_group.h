@@ -83,6 +83,8 @@ class EngineGroup final : public ProcessGroup {
   // the operation allows; otherwise Error(kInvalid).
   void run(const Call& call, const CallOptions& options = {}) override;
   WorkPtr start(const Call& call, const CallOptions& options = {}) override;
+  // Whether sends and receives take buffers in memory of `device`.
+  bool takes_messages(Device device) const { return members("messages").takes_messages(device); }
   // Like run() of a kReceive; returns the sender's rank, as Work::source_rank() does.
   int recv(const Call& call, const CallOptions& options = {}) override;
   using ProcessGroup::recv;

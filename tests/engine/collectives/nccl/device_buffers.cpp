@@ -6,6 +6,8 @@
 
 #include "paceline/engine/core/error.h"
 
+#include "tests/harness/standins.h"
+
 namespace paceline {
 namespace {
 
@@ -36,9 +38,7 @@ void require_cuda(int code, const char* what) { CudaApi::load().require(code, ""
 bool uses_real_gpus() { return std::getenv("PACELINE_TEST_REAL_GPUS") != nullptr; }
 
 void use_standins() {
-  if (uses_real_gpus()) return;
-  setenv("PACELINE_LIBCUDART", STANDIN_CUDART, 1);
-  setenv("PACELINE_LIBNCCL", STANDIN_NCCL, 1);
+  if (!uses_real_gpus()) harness::use_standins();
 }
 
 std::string why_no_gpus(int wanted) {

@@ -118,6 +118,16 @@ void CudaApi::require(int code, std::string_view self, std::string_view what) co
        cudaGetErrorString(code), code, cure.text);
 }
 
+DeviceEvent event_after(const CudaApi& api, CudaStream stream, std::string_view self) {
+  CudaEvent event = nullptr;
+  api.require(api.cudaEventCreateWithFlags(&event, cuda::kDisableTiming), self, "cudaEventCreate");
+  DeviceEvent end(event, [destroy = api.cudaEventDestroy](void* last) {
+    destroy(static_cast<CudaEvent>(last));
+  });
+  api.require(api.cudaEventRecord(event, stream), self, "cudaEventRecord");
+  return end;
+}
+
 std::string cuda_version_text(int version) {
   if (version == 0) return "0 (no driver)";
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);

@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "paceline/engine/collectives/backends/nccl/device_library.h"
+#include "paceline/engine/collectives/device_order.h"
 
 namespace paceline {
 
@@ -92,6 +93,10 @@ struct CudaApi {
   // kInvalid if the configuration is at fault, otherwise kSystem. `self`: "rank 1"; may be empty.
   void require(int code, std::string_view self, std::string_view what) const;
 };
+
+// Returns an event that marks the end of the work that `stream` has now; null is the default
+// stream. Errors: those of CudaApi::require().
+DeviceEvent event_after(const CudaApi& api, CudaStream stream, std::string_view self);
 
 // "12.4" for 12040.
 std::string cuda_version_text(int version);

@@ -91,10 +91,12 @@ struct DeviceWatch::State {
         const auto timeout = at->deadline.timeout().value_or(std::chrono::milliseconds());
         fail(ErrorCode::kTimeout,
              {.operation = at->name, .group = hooks.group, .ranks = {}, .deadline = timeout},
-             "{}: {} of group {} timed out after {:.1f} s, though every rank had begun it: the "
-             "device has not finished it; a rank's earlier work on the device may be late, or a "
-             "rank's device may hang (nvidia-smi)",
-             hooks.self, at->what, hooks.group, std::chrono::duration<double>(timeout).count());
+             "{}: {} of group {} timed out after {:.1f} s{}; a rank's earlier work on the device "
+             "may be late, or a rank's device may hang (nvidia-smi)",
+             hooks.self, at->what, hooks.group, std::chrono::duration<double>(timeout).count(),
+             at->if_late.empty()
+                 ? ", though every rank had begun it: the device has not finished it"
+                 : ": " + at->if_late);
       }
       at = next;
     }

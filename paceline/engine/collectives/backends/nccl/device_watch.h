@@ -28,6 +28,8 @@ struct WatchedOperation {
   std::string what;      // "all_reduce #3", for errors
   std::string name;      // "all_reduce", for Error::operation()
   int source_rank = -1;  // of a received message
+  // Why it may be late, for the error at its deadline. Empty: the reasons of a collective.
+  std::string if_late = {};
 };
 
 // Functions and names of the device and the group for the thread; valid as long as the watch.

@@ -6,6 +6,7 @@
 #include "paceline/engine/collectives/backends/blocking_calls.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/log.h"
+#include "paceline/engine/core/system/thread.h"
 
 namespace paceline {
 namespace {
@@ -39,14 +40,33 @@ bool NcclCommunicator::is_ready() {
   return state == nccl::kSuccess;
 }
 
-void NcclCommunicator::close(Deadline deadline) {
+// All begin before the first one is waited for: otherwise ranks that wait in different orders would
+// wait for each other.
+void NcclCommunicator::close(const Several& all, Deadline deadline) {
+  Several closing;
+  for (const auto& one : all) {
+    if (one->begin_to_close()) closing.push_back(one);
+  }
+  for (const auto& one : closing) one->end_closing(deadline);
+}
+
+bool NcclCommunicator::begin_to_close() {
   try {
     call("ncclCommFinalize", [&](NcclHandle handle) { return api_.ncclCommFinalize(handle); });
+    return true;
+  } catch (const Error&) {  // another rank has failed or left, which is reported elsewhere
+    abort();
+    return false;
+  }
+}
+
+void NcclCommunicator::end_closing(Deadline deadline) {
+  try {
     while (!is_ready()) {
       if (deadline.expired()) fail(ErrorCode::kTimeout, "{}: ncclCommFinalize is late", self_);
       std::this_thread::sleep_for(kNap);
     }
-  } catch (const Error&) {  // another rank has failed or left, which is reported elsewhere
+  } catch (const Error&) {
     abort();
     return;
   }
@@ -62,6 +82,14 @@ bool NcclCommunicator::abort() {
   NcclHandle handle = std::exchange(handle_, nullptr);
   return run_bounded("ncclCommAbort", Deadline::after(kMostToAbort),
                      [&api = api_, handle] { return api.ncclCommAbort(handle); });
+}
+
+void NcclCommunicator::abort(const Several& all) {
+  std::vector<std::jthread> others;
+  for (std::size_t i = 1; i < all.size(); ++i) {
+    others.push_back(start_thread("paceline-nccl", [one = all[i]] { one->abort(); }));
+  }
+  if (!all.empty()) all.front()->abort();
 }
 
 // `call` may outlive this object, so it must not refer to it.

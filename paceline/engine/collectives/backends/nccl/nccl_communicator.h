@@ -8,8 +8,10 @@
 
 #include <atomic>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "paceline/engine/collectives/backends/nccl/nccl_api.h"
 #include "paceline/engine/core/deadline.h"
@@ -35,16 +37,22 @@ class NcclCommunicator {
   // Whether NCCL has no work left on the host: all ranks are connected, and all calls have been
   // queued on the device. Throws NCCL's asynchronous error, if there is one.
   bool is_ready();
-  // Closes the communicator of a rank whose operations have finished. Aborts it if that fails, or
-  // if the other ranks have not followed by `deadline`.
-  void close(Deadline deadline);
+  using Several = std::vector<std::shared_ptr<NcclCommunicator>>;
+  // Closes communicators whose operations have finished. Aborts those for which that fails, or
+  // whose other ranks have not followed by `deadline`. The ranks need not close them in the same
+  // order.
+  static void close(const Several& all, Deadline deadline);
   // Ends all operations under way, also on the device. If NCCL does not return within kMostToAbort,
   // logs a warning and returns false: the communicator then exists until the process ends.
   bool abort();
+  // Aborts all at the same time, so that together they take no longer than one.
+  static void abort(const Several& all);
 
   static constexpr std::chrono::seconds kMostToAbort{3};
 
  private:
+  bool begin_to_close();
+  void end_closing(Deadline deadline);
   bool run_bounded(const char* what, Deadline deadline, std::function<int()> call);
 
   const NcclApi& api_;

@@ -10,6 +10,7 @@
 #include "paceline/engine/collectives/backends/nccl/gpu_facts.h"
 #include "paceline/engine/collectives/backends/nccl/nccl_calls.h"
 #include "paceline/engine/collectives/backends/nccl/nccl_communicator.h"
+#include "paceline/engine/collectives/backends/nccl/nccl_messages.h"
 #include "paceline/engine/collectives/device_order.h"
 #include "paceline/engine/collectives/op_traits.h"
 #include "paceline/engine/collectives/work.h"
@@ -74,21 +75,27 @@ class NcclLibrary : public Library {
     nccl::Id id;
     if (rank_ == 0) api_.require(api_.ncclGetUniqueId(&id), self_, "ncclGetUniqueId");
     share_id(context, id.bytes, "NCCL");
-    communicator_ = std::make_unique<NcclCommunicator>(api_, world_size_, id, rank_, self_);
+    communicator_ = std::make_shared<NcclCommunicator>(api_, world_size_, id, rank_, self_);
     wait_for_host(context.deadline, "connecting with NCCL");
     // This stream does not synchronise with the default stream; wait_for_caller() orders each call
     // after the caller's work.
     cuda_.require(cuda_.cudaStreamCreateWithFlags(&stream_, cuda::kNonBlocking), self_,
                   "cudaStreamCreate");
     watch_ = std::make_unique<DeviceWatch>(hooks(context));
+    messages_ = std::make_unique<NcclMessages>(api_, context, device_, *watch_);
   }
 
   // Waits for the calls that were queued on the device, because the program may rely on their
   // results: their Work has already been waited for.
   ~NcclLibrary() override {
+    NcclCommunicator::Several open = messages_->stop();
     watch_.reset();
-    if (!mesh_.failed()) communicator_->close(Deadline::after(kMostToClose));
-    communicator_.reset();
+    open.push_back(std::move(communicator_));
+    if (mesh_.failed()) {
+      NcclCommunicator::abort(open);
+    } else {
+      NcclCommunicator::close(open, Deadline::after(kMostToClose));
+    }
     cuda_.cudaStreamDestroy(stream_);
   }
 
@@ -97,6 +104,15 @@ class NcclLibrary : public Library {
     return nccl_supports(op, dtype, reduce_op);
   }
   bool takes_parts() const override { return true; }
+  bool takes_messages() const override { return true; }
+  WorkPtr start(Op op, const PointToPointCall& call, Deadline deadline) override {
+    {
+      const CudaDeviceGuard guard(cuda_, device_, self_);
+      const OwnCaptures captures(cuda_);
+      require_here(op, call.count > 0 ? call.data : nullptr);
+    }
+    return messages_->start(op, call, deadline);
+  }
 
   // Buffers of another GPU would cause an error of the device long after the call.
   void require_usable(const Collective& call) const override {
@@ -120,7 +136,7 @@ class NcclLibrary : public Library {
       return nccl::kSuccess;
     });
     wait_for_host(deadline, what);  // afterwards the stream has the whole call
-    const DeviceEvent end = end_of_stream();
+    const DeviceEvent end = event_after(cuda_, stream_, self_);
     if (call.work == nullptr) {
       poll_until([&] { return is_done(end.get()) && communicator_->is_ready(); }, mesh_, deadline,
                  what);
@@ -136,12 +152,17 @@ class NcclLibrary : public Library {
     }
   }
 
-  // Also releases streams that wait for the communicator's operations.
-  void abort() override {
-    if (communicator_) communicator_->abort();
-  }
+  // Also releases streams that wait for the communicators' operations.
+  void abort() override { NcclCommunicator::abort(communicators()); }
 
  private:
+  NcclCommunicator::Several communicators() const {
+    NcclCommunicator::Several all;
+    if (messages_) all = messages_->communicators();
+    if (communicator_) all.push_back(communicator_);
+    return all;
+  }
+
   WatchHooks hooks(const LibraryContext& context) {
     return {.self = self_,
             .group = context.group,
@@ -155,7 +176,7 @@ class NcclLibrary : public Library {
             .look =
                 [this] {
                   mesh_.throw_if_failed();
-                  communicator_->is_ready();
+                  for (const auto& one : communicators()) one->is_ready();
                 },
             .fail = context.fail_group};
   }
@@ -185,24 +206,11 @@ class NcclLibrary : public Library {
     if (call.order != nullptr) {
       ready = call.order->ready();
     } else {
-      own = end_of(nullptr);
+      own = event_after(cuda_, nullptr, self_);
       ready = own.get();
     }
     cuda_.require(cuda_.cudaStreamWaitEvent(stream_, static_cast<CudaEvent>(ready), 0), self_,
                   "cudaStreamWaitEvent");
-  }
-
-  DeviceEvent end_of_stream() const { return end_of(stream_); }
-
-  DeviceEvent end_of(CudaStream stream) const {
-    CudaEvent event = nullptr;
-    cuda_.require(cuda_.cudaEventCreateWithFlags(&event, cuda::kDisableTiming), self_,
-                  "cudaEventCreate");
-    DeviceEvent end(event, [destroy = cuda_.cudaEventDestroy](void* last) {
-      destroy(static_cast<CudaEvent>(last));
-    });
-    cuda_.require(cuda_.cudaEventRecord(event, stream), self_, "cudaEventRecord");
-    return end;
   }
 
   bool is_captured() const {
@@ -230,8 +238,9 @@ class NcclLibrary : public Library {
   Mesh& mesh_;
   const int device_;
   CudaStream stream_ = nullptr;
-  std::unique_ptr<NcclCommunicator> communicator_;
+  std::shared_ptr<NcclCommunicator> communicator_;  // owners: this object, and calls that close it
   std::unique_ptr<DeviceWatch> watch_;
+  std::unique_ptr<NcclMessages> messages_;  // destroyed before the watch
 };
 
 }  // namespace

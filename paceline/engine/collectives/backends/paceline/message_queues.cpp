@@ -27,6 +27,7 @@ Fingerprint fingerprint_of(const PointToPointCall& call) {
   Fingerprint fingerprint;
   fingerprint.op = Op::kSend;
   fingerprint.dtype = call.dtype;
+  fingerprint.device = call.device;
   fingerprint.count = call.count;
   fingerprint.shape = call.shape;
   return fingerprint;
@@ -57,15 +58,16 @@ bool MessageHead::fits_payload() const {
 
 std::string MessageLabel::operator()() const {
   return fmt::format(
-      "{} of {} {} {}, tag {}", what,
+      "{} of {}{} {} {}, tag {}", what,
       any_shape ? "a tensor with its shape" : fmt::format("{} x {}", name_of(dtype), count),
-      what == name_of(Op::kSend) ? "to" : "from",
+      device == Device::kCpu ? "" : " in CUDA memory", what == name_of(Op::kSend) ? "to" : "from",
       peer == kAnySource ? "any rank" : rank_name(peer, peer_in_world), tag);
 }
 
 MessageLabel label_of(const char* what, const PointToPointCall& call, const Mesh& mesh) {
   const int in_world = call.peer == kAnySource ? kAnySource : mesh.in_world(call.peer);
-  return {what, call.dtype, call.count, call.place != nullptr, call.peer, in_world, call.tag};
+  return {what,      call.dtype, call.count, call.device, call.place != nullptr,
+          call.peer, in_world,   call.tag};
 }
 
 namespace {
@@ -384,7 +386,9 @@ void MessageQueues::require_matching(int peer, const MessageHead& head,
   Fingerprint reshaped = theirs;
   reshaped.shape = call.shape;
   std::string what;
-  if (call.place) {
+  if (theirs.device != call.device) {
+    what = theirs.device == Device::kCpu ? " in host memory" : " in CUDA memory";
+  } else if (call.place) {
     what = " without a shape";
   } else if (reshaped == fingerprint_of(call) && bytes == bytes_of(call)) {
     what = " of another shape or memory layout";
@@ -392,7 +396,7 @@ void MessageQueues::require_matching(int peer, const MessageHead& head,
   fail(ErrorCode::kInvalid, "{}: {} was posted, but {} sent {} x {}{} with that tag{}",
        mesh_.self(), label_of("recv", call, mesh_)(), mesh_.describe(peer), name_of(theirs.dtype),
        theirs.count, what,
-       call.place || what.empty()
+       call.place || what.empty() || theirs.device != call.device
            ? ""
            : "; both ends need tensors of the same sizes and strides (tensor.contiguous() gives "
              "those of its sizes)");

@@ -28,8 +28,9 @@ class Mesh;
 
 // The facts that both ends of a message must agree on.
 Fingerprint fingerprint_of(const PointToPointCall& call);
+// The number of bytes that the engine moves.
 inline std::size_t bytes_of(const PointToPointCall& call) {
-  return call.count * size_of(call.dtype);
+  return call.device == Device::kCpu ? call.count * size_of(call.dtype) : call.announcement_bytes;
 }
 
 // The head of a message, which travels ahead of its payload: the header, and the shape of a tensor
@@ -68,6 +69,7 @@ struct MessageLabel {
   const char* what;
   Dtype dtype;
   std::size_t count;
+  Device device;
   bool any_shape;
   int peer, peer_in_world;
   std::uint32_t tag;
