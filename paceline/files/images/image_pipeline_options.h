@@ -1,6 +1,6 @@
 #pragma once
 
-// The options of an ImagePipeline (image_pipeline.h): how an image file becomes the input of a
+// The options of an ImagePipeline: how an image file becomes the input of a
 // model.
 //
 // Thread safety: values.
@@ -19,7 +19,7 @@ struct Size {
 // How much of an image file is accepted. A value.
 struct DecodeOptions {
   std::int64_t max_pixels = 178'956'970;      // Pillow's limit as well
-  std::int64_t max_file_bytes = 256LL << 20;  // the longest file, see image_files.h
+  std::int64_t max_file_bytes = 256LL << 20;  // the longest file
   bool exif_transpose = true;  // turn by EXIF or XMP, unlike torchvision's ImageFolder
 };
 

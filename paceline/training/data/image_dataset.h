@@ -16,7 +16,7 @@
 
 namespace paceline::data {
 
-// How ImageSamples (image_dataset.h) makes the model's input of an image.
+// How ImageSamples makes the model's input of an image.
 struct ImageSamplesOptions {
   std::vector<float> mean;  // for each channel, of pixels in [0, 1]; empty: 0
   std::vector<float> std;   // for each channel, above 0; empty: 1
@@ -28,7 +28,7 @@ struct ImageSamplesOptions {
   std::uint64_t seed = 0;      // for the random choices
 };
 
-class ImageTransform;  // transform.h
+class ImageTransform;
 
 // Images as the files store them: one byte for each pixel and channel.
 struct ImageDataset {

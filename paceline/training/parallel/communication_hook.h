@@ -103,7 +103,7 @@ struct PowerSGDOptions {
 // by all other dimensions), and sent as factors of n x rank and m x rank. Options and their
 // defaults are PyTorch's. PyTorch's limits on start_step do not apply, because buckets do not
 // change after the first pass. Gradients are float32. On the CPU all ranks get the same bits, even
-// if their processors differ (vectorised_loops.h); on CUDA devices, if their devices and LibTorch
+// if their processors differ; on CUDA devices, if their devices and LibTorch
 // are the same.
 class PowerSGDHook : public CommunicationHook {
  public:

@@ -11,6 +11,8 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include "paceline/training/tensor/own_gradient.h"
+
 namespace paceline {
 
 namespace {
@@ -181,7 +183,7 @@ namespace {
 // rank.
 void accumulate(const at::Tensor& parameter, at::Tensor gradient) {
   at::NoGradGuard no_gradients;
-  at::Tensor& total = parameter.mutable_grad();
+  at::Tensor& total = own_gradient(parameter);
   if (total.defined()) {
     total.add_(gradient);
     return;

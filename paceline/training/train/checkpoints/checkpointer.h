@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
@@ -44,6 +45,20 @@ struct CheckpointOptions {
   std::string stop_file = {};     // RunCheckpoints: the file of AgreedStop
 };
 
+namespace detail {
+
+// The parts that Checkpointer::attach() takes.
+template <class Part>
+concept Attachable =
+    Stateful<Part> || OwnValue<Part> ||
+    std::is_convertible_v<Part&, std::shared_ptr<torch::nn::Module>> ||
+    std::is_base_of_v<optim::Optimizer, Part> || std::is_base_of_v<torch::optim::Optimizer, Part> ||
+    std::is_base_of_v<data::DataLoader, Part> || std::is_same_v<torch::optim::StepLR, Part> ||
+    std::is_same_v<optim::ExponentialMovingAverage, Part> ||
+    requires { typename Part::ContainedType; } || requires(Part& model) { model.module_ptr(); };
+
+}  // namespace detail
+
 class CheckpointerCore;
 struct RestoredRun;
 struct RunParts;
@@ -59,12 +74,11 @@ struct TrainingState;
 // of the first replica are saved; all ranks evaluate and continue with them
 // (DistributedDataParallel).
 //
-// A checkpoint consists of boxes of whole tensors (run_boxes.h), so a run can continue with any
-// number of ranks and hosts and any division of model and optimizer. All ranks write at the same
-// time, in the background; to restore, they read the boxes that they need (checkpoint_team.h). The
-// memory of a host holds the files of its own ranks and those of another host, so that no state is
-// lost with a single host (memory_checkpoint.h). No rank needs additional memory for parts of the
-// run that it does not hold.
+// A checkpoint consists of boxes of whole tensors (docs/checkpoints.md), so a run can continue with
+// any number of ranks and hosts and any division of model and optimizer. All ranks write at the
+// same time, in the background; to restore, they read the boxes that they need. The memory of a
+// host holds the files of its own ranks and those of another host, so that no state is lost with a
+// single host. No rank needs additional memory for parts of the run that it does not hold.
 //
 // A training program attaches the parts of its run under names, and calls begin(), which ensures
 // that the job continues only a state of its own:
@@ -115,10 +129,12 @@ class Checkpointer {
   void attach(const std::string& name, optim::Optimizer& optimizer);
   void attach(const std::string& name, optim::ExponentialMovingAverage& average);
   // For these parts rank 0's state is saved, and all ranks get it: any number of optimizers of
-  // torch::optim, a loader with its position, a schedule, a loss scaler, any class with the
-  // functions state() and set_state() (Stateful), numbers, texts and tensors (OwnValue).
+  // torch::optim, LibTorch's StepLR, a loader with its position, a schedule, a loss scaler, any
+  // class with the functions state() and set_state() (Stateful), numbers, texts and tensors
+  // (OwnValue).
   // Error(kUnsupported) in save() for an optimizer of torch::optim if the ranks divide the model.
   void attach(const std::string& name, torch::optim::Optimizer& optimizer);
+  void attach(const std::string& name, torch::optim::StepLR& schedule);
   void attach(const std::string& name, data::DataLoader& loader);
   template <class Part>
     requires Stateful<Part> || OwnValue<Part>
@@ -139,8 +155,8 @@ class Checkpointer {
   // saved for messages that distinguish two runs.
   // Error(kInvalid) if no module is attached; kCorrupt when no state passes verification.
   std::int64_t begin(std::uint64_t seed = 0);
-  // Collective. Returns once the state has been copied; it is written in the background
-  // (checkpoint_writer.h). If a checkpoint cannot be written (disk full), this is logged and the
+  // Collective. Returns once the state has been copied; it is written in the
+  // background. If a checkpoint cannot be written (disk full), this is logged and the
   // older ones are kept. Returns false on every rank when an earlier checkpoint could not be
   // written. DamagedState on every rank, without writing anything, when the parameters of replicas
   // differ or when any code except the optimizer changed the state of a rank's optimizer
@@ -161,6 +177,21 @@ class Checkpointer {
   std::optional<int> checkpoints_that_fit() const;
 
  public:  // internal
+  // A usual mistake: a part that the other functions do not take.
+  template <class Part>
+    requires(!detail::Attachable<Part>)
+  void attach(const std::string& /*name*/, Part& /*part*/) {
+    if constexpr (std::is_base_of_v<torch::nn::Module, Part>) {
+      static_assert(sizeof(Part) == 0,
+                    "attach() shares the module with the program: give it std::make_shared<Net>() "
+                    "or a holder (TORCH_MODULE), not the module itself");
+    } else {
+      static_assert(sizeof(Part) == 0,
+                    "attach() cannot read the state of this class: give it the functions state() "
+                    "and set_state() (Stateful); for LibTorch's ReduceLROnPlateauScheduler use "
+                    "paceline::optim::ReduceLROnPlateau");
+    }
+  }
   // TrainingRun names the parts of its run in each call instead.
   //
   // Sets the other parts of the run. Call it once, before begin() or restore(), with the same kinds
