@@ -13,7 +13,7 @@
 #include "paceline/training/parallel/distributed_data_parallel.h"
 #include "paceline/training/parallel/fully_shard.h"
 #include "paceline/training/pipeline/pipeline.h"
-#include "paceline/training/tensor/coalesced_collectives.h"
+#include "paceline/training/tensor/tensor_call.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/tensor/shaped_messages.h"
 
