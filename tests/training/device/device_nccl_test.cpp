@@ -13,9 +13,9 @@
 #include "paceline/training/parallel/distributed_data_parallel.h"
 #include "paceline/training/parallel/fully_shard.h"
 #include "paceline/training/pipeline/pipeline.h"
-#include "paceline/training/tensor/tensor_call.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/tensor/shaped_messages.h"
+#include "paceline/training/tensor/tensor_call.h"
 
 #include "tests/harness/borrowed_group.h"
 #include "tests/harness/expect_error.h"
