@@ -53,6 +53,7 @@
 #include "paceline/training/tensor/random.h"
 #include "paceline/training/tensor/tensor_lists.h"
 #include "paceline/training/tensor/tensor_memory.h"
+#include "paceline/training/tensor/usual_mistakes.h"
 #include "paceline/training/tensor_parallel/full_state_dict.h"
 #include "paceline/training/tensor_parallel/parallel_linear.h"
 #include "paceline/training/tensor_parallel/tensor_parallel_layers.h"

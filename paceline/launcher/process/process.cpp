@@ -1,10 +1,13 @@
 #include "paceline/launcher/process/process.h"
 
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <sstream>
+#include <string_view>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -23,7 +26,18 @@ namespace paceline::launcher {
 
 namespace {
 
-enum class Finding { kMissing, kDirectory, kNotExecutable, kGood };
+enum class Finding { kMissing, kDirectory, kNotExecutable, kNotLinked, kGood };
+
+// Whether the file is what a linker has not finished yet, or has left behind when it failed: empty,
+// or in the format of programs, without the permission that the linker sets last.
+bool is_being_linked(const std::string& path) {
+  constexpr std::string_view kMagic = "\x7f" "ELF";
+  std::array<char, kMagic.size()> head{};
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return false;
+  file.read(head.data(), head.size());
+  return file.gcount() == 0 || std::string_view(head.data(), head.size()) == kMagic;
+}
 
 Finding look_at(const std::string& path) {
   struct stat status {};
@@ -31,7 +45,8 @@ Finding look_at(const std::string& path) {
     return errno == EACCES ? Finding::kNotExecutable : Finding::kMissing;
   }
   if (S_ISDIR(status.st_mode)) return Finding::kDirectory;
-  return access(path.c_str(), X_OK) == 0 ? Finding::kGood : Finding::kNotExecutable;
+  if (access(path.c_str(), X_OK) == 0) return Finding::kGood;
+  return is_being_linked(path) ? Finding::kNotLinked : Finding::kNotExecutable;
 }
 
 std::string check_path(const std::string& name) {
@@ -45,6 +60,13 @@ std::string check_path(const std::string& name) {
       throw ProgramError(
           kExitNotExecutable,
           fmt::format("'{0}' may not be executed (make it executable: chmod +x {0})", name));
+    case Finding::kNotLinked:
+      throw ProgramError(
+          kExitNotExecutable,
+          fmt::format("'{0}' may not be executed: it is being linked, or its build has failed; "
+                      "start it when the build has ended (a finished program that was copied "
+                      "without its permissions: chmod +x {0})",
+                      name));
     case Finding::kGood:
       break;
   }

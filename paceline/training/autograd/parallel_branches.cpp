@@ -25,6 +25,7 @@
 #include "paceline/training/autograd/branch_functions.h"
 #include "paceline/training/tensor/coalesced_collectives.h"
 #include "paceline/training/tensor/collectives.h"
+#include "paceline/training/tensor/own_gradient.h"
 #include "paceline/training/tensor/random.h"
 #include "paceline/training/tensor/random_state.h"
 #include "paceline/training/tensor/tensor_marks.h"
@@ -244,7 +245,7 @@ at::Tensor which_have_gradients(const Branch& branch) {
 
 // Returns the gradient in the layout of the parameter, which is the same on every rank.
 at::Tensor gradient_to_share(const at::Tensor& parameter, bool is_own) {
-  at::Tensor& gradient = parameter.mutable_grad();
+  at::Tensor& gradient = own_gradient(parameter);
   const at::Tensor known = gradient;
   if (!known.defined() || known.strides() != parameter.strides()) {
     gradient = at::empty_like(parameter.detach());
@@ -273,7 +274,7 @@ void share_branch_gradients(GroupRef group, const std::vector<Branch>& branches,
     const std::uint8_t* has = have.data_ptr<std::uint8_t>();
     for (const at::Tensor& parameter : branches[i].parameters) {
       if (*has++ == 0) {
-        parameter.mutable_grad().reset();
+        own_gradient(parameter).reset();
         continue;
       }
       lists[{owner[i], parameter.scalar_type()}].push_back(

@@ -8,10 +8,18 @@
 #include "paceline/engine/core/logical_shards.h"
 #include "paceline/engine/core/system/thread.h"
 #include "paceline/training/data/batch_source.h"
+#include "paceline/training/device/streams.h"
 #include "paceline/training/tensor/random.h"
 
 namespace paceline::data {
 namespace {
+
+// Without this check the first batch would fail, with LibTorch's words.
+void require_device(c10::Device device) try {
+  if (!device.is_cpu()) choose_device(device.str(), 0);
+} catch (const Error& error) {
+  throw error.reworded(std::string("data loader: ") + error.what());
+}
 
 const DataLoaderOptions& valid(const DataLoaderOptions& options) {
   check(options.batch_size > 0, "data loader: the batch size {} is not above 0",
@@ -31,6 +39,7 @@ const DataLoaderOptions& valid(const DataLoaderOptions& options) {
   check(options.num_threads >= 0 && options.num_threads <= 1024, "data loader: {} threads",
         options.num_threads);
   check(options.prefetch > 0, "data loader: the prefetch {} is not above 0", options.prefetch);
+  require_device(options.device);
   return options;
 }
 

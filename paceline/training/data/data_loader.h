@@ -79,7 +79,8 @@ struct DataLoaderOptions {
   std::int64_t logical_shards = paceline::detail::job_logical_shards();
   // The device of the batches' tensors. For a CUDA device the loader's threads prepare them in
   // pinned memory, and taking a batch queues the copies in the current stream without waiting for
-  // them.
+  // them. The loader's constructor throws Error(kUnsupported) if LibTorch was built without CUDA,
+  // kInvalid for a device that does not exist.
   c10::Device device = c10::kCPU;
   // With a sampler: the samples of a batch, or of a global batch, belong to one group. Null:
   // samples may be of any group.

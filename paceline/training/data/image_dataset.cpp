@@ -76,6 +76,10 @@ ImageDataset load_mnist(const std::string& folder, Split split) {
 }
 
 ImageDataset load_fashion_mnist(const std::string& folder, Split split) {
+  check(std::filesystem::is_directory(folder),
+        "the data folder {} does not exist; Debian's package dataset-fashion-mnist installs "
+        "Fashion-MNIST in {}",
+        folder, ImageDataset::kFashionMnistFolder);
   return load_idx(folder, split, "fashion-mnist",
                   {"T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt",
                    "sneaker", "bag", "ankle boot"});

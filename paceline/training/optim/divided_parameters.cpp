@@ -13,6 +13,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/record_function.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include "paceline/engine/core/check.h"
@@ -27,9 +28,11 @@ using torch::autograd::AutogradMeta;
 
 class DividedGradient : public AutogradMeta {
  public:
-  DividedGradient(c10::TensorImpl* parameter, AutogradMeta& before,
-                  std::weak_ptr<const void> divider)
-      : AutogradMeta(parameter, before.requires_grad_), divider_(std::move(divider)) {
+  DividedGradient(c10::TensorImpl* parameter, AutogradMeta& before, std::size_t number,
+                  std::weak_ptr<const DropGradient> divider)
+      : AutogradMeta(parameter, before.requires_grad_),
+        number_(number),
+        divider_(std::move(divider)) {
     name_ = std::move(before.name_);
     grad_ = std::move(before.grad_);
     grad_accumulator_ = before.grad_accumulator_;
@@ -48,6 +51,12 @@ class DividedGradient : public AutogradMeta {
     }
     return grad_;
   }
+  at::Tensor& mutable_grad() override {
+    const bool is_in_backward = torch::autograd::get_current_graph_task_exec_info() != nullptr;
+    const auto drop = is_in_backward ? nullptr : divider_.lock();
+    if (drop) (*drop)(number_);
+    return grad_;
+  }
   bool is_divided() const { return !divider_.expired(); }
 
  private:
@@ -58,15 +67,18 @@ class DividedGradient : public AutogradMeta {
       to.post_acc_grad_hooks_ = std::move(from.post_acc_grad_hooks_);
   }
 
-  const std::weak_ptr<const void> divider_;
+  const std::size_t number_;
+  const std::weak_ptr<const DropGradient> divider_;
 };
 
 }  // namespace
 
-void guard_divided_gradient(const at::Tensor& parameter, std::weak_ptr<const void> divider) {
+void guard_divided_gradient(const at::Tensor& parameter, std::size_t number,
+                            std::weak_ptr<const DropGradient> divider) {
   auto* const before = torch::autograd::impl::materialize_autograd_meta(parameter);
   auto* const impl = parameter.unsafeGetTensorImpl();
-  impl->set_autograd_meta(std::make_unique<DividedGradient>(impl, *before, std::move(divider)));
+  impl->set_autograd_meta(
+      std::make_unique<DividedGradient>(impl, *before, number, std::move(divider)));
 }
 
 bool is_gradient_divided(const at::Tensor& parameter) {

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -21,14 +22,23 @@
 
 namespace paceline::optim {
 
-// Makes parameter.grad() throw Error(kInvalid) while the gradient is undefined and `divider` is
-// alive. LibTorch's own functions, such as torch::nn::utils::clip_grad_norm_ and the steps of
-// torch::optim, would otherwise see a parameter without a gradient and silently do nothing.
+// Drops the divided gradient of the optimizer's parameter of this number.
+using DropGradient = std::function<void(std::size_t parameter)>;
+
+// While `divider` is alive, LibTorch's functions on this parameter treat its gradient as divided:
+//
+// - parameter.grad() throws Error(kInvalid) while the gradient is undefined. LibTorch's own
+//   functions, such as torch::nn::utils::clip_grad_norm_ and the steps of torch::optim, would
+//   otherwise see a parameter without a gradient and silently do nothing.
+// - parameter.mutable_grad() outside of a backward pass calls `*divider` with `number`. LibTorch's
+//   zero_grad() of modules and optimizers, and programs that set a gradient, call mutable_grad();
+//   without this the next backward pass would be added to a gradient that the program has dropped.
+//
 // LibTorch keeps a tensor's autograd data in an object with virtual functions; this function
-// replaces that object by one that checks. Backward passes and zero_grad() use mutable_grad(),
-// which works as before. Requires: the parameter is a leaf. Thread safety: none for calls with the
-// same parameter.
-void guard_divided_gradient(const at::Tensor& parameter, std::weak_ptr<const void> divider);
+// replaces that object by one that does this. Paceline's own code uses own_gradient(). Requires:
+// the parameter is a leaf. Thread safety: none for calls with the same parameter.
+void guard_divided_gradient(const at::Tensor& parameter, std::size_t number,
+                            std::weak_ptr<const DropGradient> divider);
 // Whether this parameter's gradient is divided by a divider that is still alive. Functions that get
 // only parameters call this, so that they can throw instead of finding no gradient. Any thread may
 // call it.

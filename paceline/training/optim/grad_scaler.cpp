@@ -11,6 +11,7 @@
 #include "paceline/training/optim/metadata_words.h"
 #include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/optim/rules/tensor_blocks.h"
+#include "paceline/training/tensor/own_gradient.h"
 
 namespace paceline::optim {
 namespace {
@@ -52,7 +53,7 @@ at::Tensor GradScaler::scale(const at::Tensor& loss) const { return loss * kept(
 // Divides the gradients by the scale. Returns whether all of them were finite.
 bool GradScaler::divide(const Optimizer& optimizer) const {
   for (const at::Tensor& parameter : optimizer.parameters()) {
-    at::Tensor& gradient = parameter.mutable_grad();
+    at::Tensor& gradient = own_gradient(parameter);
     if (gradient.defined() && gradient.scalar_type() == at::kHalf)
       gradient = gradient.to(at::kFloat);
   }

@@ -160,8 +160,10 @@ void OptimizerCore::shard(std::shared_ptr<ProcessGroup> group, const ShardOption
   }
   const at::NoGradGuard no_grad;
   if (divides_gradients) {
-    gradient_divider_ = std::make_shared<bool>();
-    for (const auto& parameter : parameters()) guard_divided_gradient(parameter, gradient_divider_);
+    gradient_divider_ = std::make_shared<const DropGradient>(
+        [this](std::size_t parameter) { rows_.drop_gradient(parameter); });
+    for (std::size_t i = 0; i < parameters().size(); ++i)
+      guard_divided_gradient(parameters()[i], i, gradient_divider_);
   }
   rows_.make(plan, {group->world_size(), group->rank(), divides_gradients});
   home_ = make_shared_home(rows_, std::move(group), options);

@@ -10,6 +10,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error_text.h"
+#include "paceline/training/tensor/own_gradient.h"
 #include "paceline/training/tensor/tensor_marks.h"
 
 namespace paceline::optim {
@@ -223,9 +224,19 @@ at::Tensor ParameterRows::gradient_part(std::size_t unit) {
 }
 
 void ParameterRows::drop_gradients() {
-  for (const at::Tensor& parameter : parameters_) parameter.mutable_grad() = at::Tensor();
+  for (const at::Tensor& parameter : parameters_) own_gradient(parameter) = at::Tensor();
   for (Row& row : rows_) row.gradients = at::Tensor();
   has_gradient_.assign(parameters_.size(), false);
+}
+
+// The next pass may be added to the gradients of the unit's other parameters, so the elements
+// become zeros.
+void ParameterRows::drop_gradient(std::size_t parameter) {
+  if (!division_.divides_gradients || !has_gradient_[parameter]) return;
+  const auto [first, last] = own_elements(parameter);
+  if (first < last)
+    row_of(parameter).gradients.narrow(0, own_offset(parameter) + first, last - first).zero_();
+  has_gradient_[parameter] = false;
 }
 
 }  // namespace paceline::optim

@@ -111,6 +111,8 @@ class ParameterRows {
   bool has_gradient(std::size_t parameter) const { return has_gradient_[parameter]; }
   void set_has_gradient(std::size_t parameter) { has_gradient_[parameter] = true; }
   void drop_gradients();
+  // Drops this rank's part of one divided gradient; does nothing if gradients are not divided.
+  void drop_gradient(std::size_t parameter);
 
  private:
   struct Place {

@@ -135,8 +135,8 @@ class DistributedDataParallel {
   void train(bool on = true) { module_->train(on); }
   void eval() { module_->eval(); }
   bool is_training() const { return module_->is_training(); }
-  // Drops the gradients, including those that an optimizer of fully_shard() has received; the
-  // module's own zero_grad() does not reach these.
+  // Drops the gradients, as the module's own zero_grad() does; with fully_shard() these include the
+  // gradients that the optimizer has received.
   void zero_grad() {
     module_->zero_grad();
     detail::forget_gradients(*state_);

@@ -1,4 +1,5 @@
 #include "paceline/training/pipeline/backward_pass.h"
+#include "paceline/training/tensor/own_gradient.h"
 
 #include <unordered_map>
 #include <unordered_set>
@@ -181,7 +182,7 @@ namespace {
 // rank.
 void accumulate(const at::Tensor& parameter, at::Tensor gradient) {
   at::NoGradGuard no_gradients;
-  at::Tensor& total = parameter.mutable_grad();
+  at::Tensor& total = own_gradient(parameter);
   if (total.defined()) {
     total.add_(gradient);
     return;

@@ -9,6 +9,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/training/tensor/collectives.h"
+#include "paceline/training/tensor/own_gradient.h"
 #include "paceline/training/tensor/tensor_lists.h"
 
 namespace paceline {
@@ -28,8 +29,8 @@ TiedWeights::TiedWeights(GroupRef group, std::vector<at::Tensor> own) : own_(std
 void TiedWeights::add_gradients() {
   const at::NoGradGuard no_grad;
   for (at::Tensor weight : own_) {
-    if (!weight.mutable_grad().defined()) weight.mutable_grad() = at::zeros_like(weight);
-    all_reduce(*holders_, weight.mutable_grad());
+    if (!own_gradient(weight).defined()) own_gradient(weight) = at::zeros_like(weight);
+    all_reduce(*holders_, own_gradient(weight));
   }
 }
 

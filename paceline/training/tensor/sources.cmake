@@ -3,6 +3,7 @@ set(SOURCES
   c10d_gloo.cpp
   collectives.cpp
   compute_settings.cpp
+  own_gradient.cpp
   prepared_call.cpp
   tensor_lists.cpp
   random.cpp

@@ -17,6 +17,7 @@
 #include "paceline/training/optim/shard_options.h"
 #include "paceline/training/tensor/coalesced_collectives.h"
 #include "paceline/training/tensor/collectives.h"
+#include "paceline/training/tensor/own_gradient.h"
 #include "paceline/training/tensor/tensor_view.h"
 #include "paceline/training/train/backward_passes.h"
 
@@ -184,7 +185,7 @@ void PipelineGradients::average() {
   std::vector<at::Tensor> gradients;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     if (!used[i]) continue;
-    at::Tensor& gradient = parameters[i].mutable_grad();
+    at::Tensor& gradient = own_gradient(parameters[i]);
     if (!gradient.defined()) gradient = at::zeros_like(parameters[i]);
     gradients.push_back(gradient);
   }
@@ -195,7 +196,7 @@ void PipelineGradients::average() {
 std::vector<bool> PipelineGradients::used_parameters() {
   std::vector<std::int32_t> used;
   for (const at::Tensor& parameter : optimizer_.parameters())
-    used.push_back(parameter.mutable_grad().defined() ? 1 : 0);
+    used.push_back(own_gradient(parameter).defined() ? 1 : 0);
   options_.replicas->all_reduce(std::span(used), ReduceOp::kMax);
   return {used.begin(), used.end()};
 }
@@ -222,7 +223,7 @@ void PipelineGradients::average_parts(const std::vector<bool>& used) {
     for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
       const std::size_t number = unit.parameters[i];
       if (!used[number]) continue;
-      at::Tensor& gradient = parameters[number].mutable_grad();
+      at::Tensor& gradient = own_gradient(parameters[number]);
       unit.layout.place(flat, i, parameters[number]).copy_(gradient);
       gradient = at::Tensor();
       adds = adds || core_of(optimizer_).has_gradient(number);

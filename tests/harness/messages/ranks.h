@@ -244,7 +244,8 @@ inline constexpr Message kRankMessages[] = {
     {"library.not_on_device", "a buffer is declared to be in CUDA memory, but is not"},
     {"one_copy.written_outside",
      "{}: {} was written to outside of the optimizer's step; the ranks of this host share one copy "
-     "of it, which the step alone may change"},
+     "of it, which the step alone may change: load or initialise weights before fully_shard(), or "
+     "hold optimizer.writable_parameters() on all ranks while you write"},
     // engine: rpc, the simulator, shards and files
     {"rpc.name_taken",
      "join: a worker named '{}' is present (role {}); every worker needs a name of its own"},

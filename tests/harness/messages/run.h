@@ -159,6 +159,9 @@ inline constexpr Message kRunMessages[] = {
      "paceline: the ranks that the job waits for have ended; stopping the ranks that serve"},
     {"run.ended_because", "paceline: the job ended because of {}"},
     {"program.missing", "'{}' does not exist"},
+    {"program.being_linked",
+     "'{}' may not be executed: it is being linked, or its build has failed; start it when the "
+     "build has ended"},
     {"program.not_in_path", "'{}' was not found in PATH"},
     {"program.no_module", "-m needs the name of a module"},
     {"program.cannot_execute", "paceline: cannot execute {}: {}"},

@@ -416,5 +416,15 @@ TEST(DataLoader, options_out_of_range_are_refused) {
   EXPECT_THROW(sample_dataset(4, {.mean = {0.5F}}), Error);
 }
 
+TEST(DataLoader, a_device_that_cannot_be_used_is_refused_before_the_first_batch) {
+  try {
+    DataLoader(sample_dataset(10), DistributedSampler(10, 1, 0),
+               {.device = c10::Device(c10::kCUDA, 99)});
+    FAIL() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("data loader: device cuda:99: "));
+  }
+}
+
 }  // namespace
 }  // namespace paceline::data

@@ -256,6 +256,35 @@ TEST(FullyShard, the_wrappers_zero_grad_drops_divided_gradients) {
   });
 }
 
+// LibTorch's zero_grad() of a module knows nothing of the optimizer.
+TEST(FullyShard, the_modules_zero_grad_drops_divided_gradients) {
+  expect_bits_of_ddp(2, [](Trainee& trainee, int rank) {
+    for (std::int64_t step = 0; step < kTowerSteps; ++step) {
+      if (step == 1) {
+        for (const auto& child : trainee.net->children()) child->zero_grad(true);
+      } else {
+        trainee.net->zero_grad(true);
+      }
+      tower_loss(trainee.model->forward(tower_input(step, rank))).backward();
+      if (step == 2) trainee.net->a->zero_grad(true);  // the other parameters are updated
+      if (step == 3) trainee.net->wide->weight.mutable_grad() = at::Tensor();
+      trainee.optimizer->step();
+    }
+  });
+}
+
+TEST(FullyShard, zero_grad_of_a_libtorch_optimizer_drops_divided_gradients) {
+  run_ranks_ok(2, [](ProcessGroup& group) {
+    Trainee trainee(group, 3, make_tower());
+    torch::optim::SGD other(trainee.net->parameters(), 0.1);
+    tower_loss(trainee.model->forward(tower_input(0, group.rank()))).backward();
+    EXPECT_GT(optim::grad_norm(*trainee.optimizer), 0);
+    other.zero_grad();
+    EXPECT_EQ(optim::grad_norm(*trainee.optimizer), 0);
+    group.barrier();
+  });
+}
+
 TEST(FullyShard, clipping_the_parameters_themselves_is_an_error) {
   run_ranks_ok(2, [](ProcessGroup& group) {
     Trainee trainee(group, 2, make_tower());

@@ -100,9 +100,11 @@ std::string own_loop(ProcessGroup& group, const std::string& name, const std::st
   Rank rank(group);
   const auto loader = rank.loader(3);
   const Made optimizer = make(name, rank.model->parameters());
+  torch::optim::StepLR schedule(*optimizer, 4, 0.7);
   Checkpointer checkpointer(rank.group, {.folder = folder, .resume = resume});
   checkpointer.attach("model", rank.model);
   checkpointer.attach("optimizer", *optimizer);
+  checkpointer.attach("schedule", schedule);
   checkpointer.attach("data", *loader);
   std::int64_t step = checkpointer.begin(3);
   for (std::int64_t epoch = loader->position().epoch; epoch < 3; ++epoch) {
@@ -113,11 +115,8 @@ std::string own_loop(ProcessGroup& group, const std::string& name, const std::st
         loss.backward();
         return at::tensor(all_reduce_value(group, loss.item<double>()));  // LBFGS compares it
       });
-      if (++step % 4 == 0) {
-        for (auto& of_group : optimizer->param_groups())
-          of_group.options().set_lr(of_group.options().get_lr() * 0.7);
-      }
-      if (step == save_at) {
+      schedule.step();
+      if (++step == save_at) {
         EXPECT_TRUE(checkpointer.save(step));
       }
       if (step == end_at) {

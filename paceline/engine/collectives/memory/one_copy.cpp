@@ -98,7 +98,9 @@ WriteFaultRange::WriteFaultRange(std::span<const std::byte> memory, const std::s
           known->offsets.push_back(named.begin);
           known->writes.push_back(fmt::format(
               "{}: {} was written to outside of the optimizer's step; the ranks of this host share "
-              "one copy of it, which the step alone may change\n",
+              "one copy of it, which the step alone may change: load or initialise weights before "
+              "fully_shard(), or hold optimizer.writable_parameters() on all ranks while you "
+              "write\n",
               who, named.name));
           known->reads.push_back(fmt::format(
               "{}: {} was read through a pointer while parts of it are on other hosts; read it "

@@ -12,6 +12,7 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/dtype_traits.h"
 #include "paceline/engine/optim_kernels/kernels.h"
+#include "paceline/training/tensor/own_gradient.h"
 #include "paceline/training/tensor/tensor_view.h"
 
 namespace paceline::optim {
@@ -35,9 +36,9 @@ template <class Visit>
 void for_gradients(const std::vector<at::Tensor>& parameters, const Visit& visit) {
   std::unordered_set<const void*> known;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    if (!parameters[i].mutable_grad().defined()) continue;
+    if (!own_gradient(parameters[i]).defined()) continue;
     if (!known.insert(parameters[i].unsafeGetTensorImpl()).second) continue;
-    require_floats(parameters[i].mutable_grad(), i);
+    require_floats(own_gradient(parameters[i]), i);
     visit(i, parameters[i]);
   }
 }
@@ -47,7 +48,7 @@ void for_gradients(const std::vector<at::Tensor>& parameters, const Visit& visit
 std::vector<OrderedGradient> ordered_gradients(const std::vector<at::Tensor>& parameters) {
   std::vector<OrderedGradient> all;
   for_gradients(parameters, [&](std::size_t i, const at::Tensor& parameter) {
-    at::Tensor gradient = parameter.mutable_grad();
+    at::Tensor gradient = own_gradient(parameter);
     if (gradient.strides() != parameter.strides())
       gradient = at::empty_like(parameter, gradient.options()).copy_(gradient);
     all.push_back({i, gradient, 0});
@@ -58,7 +59,7 @@ std::vector<OrderedGradient> ordered_gradients(const std::vector<at::Tensor>& pa
 std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) {
   std::vector<at::Tensor> all;
   for_gradients(parameters, [&](std::size_t, const at::Tensor& parameter) {
-    all.push_back(parameter.mutable_grad());
+    all.push_back(own_gradient(parameter));
   });
   return all;
 }

@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 
 #include "paceline/training/device/streams.h"
+#include "paceline/training/tensor/own_gradient.h"
 
 namespace paceline {
 
@@ -72,7 +73,7 @@ std::vector<BucketPlan> plan_buckets(const std::vector<at::Tensor>& parameters,
 
 void Gradient::store(const at::Tensor& incoming) {
   const at::NoGradGuard no_grad;
-  at::Tensor& gradient = parameter.mutable_grad();
+  at::Tensor& gradient = own_gradient(parameter);
   if (!place.defined()) {
     // The sum is written while the pass continues, so no other code may use the memory. All ranks
     // must have their elements in the same order, that of the parameter.
@@ -87,7 +88,7 @@ void Gradient::store(const at::Tensor& incoming) {
 
 void Gradient::stand_in_for_missing() {
   const at::NoGradGuard no_grad;
-  at::Tensor& gradient = parameter.mutable_grad();
+  at::Tensor& gradient = own_gradient(parameter);
   at::Tensor& goes = place.defined() ? place : stand_in;
   if (gradient.defined() && place.defined() && gradient.is_alias_of(place)) {
     gradient = gradient.clone();
@@ -135,7 +136,7 @@ void Buckets::begin_pass() {
 at::Tensor Buckets::content(const Bucket& bucket) const {
   if (bucket.flat.defined()) return bucket.flat;
   const Gradient& gradient = gradients[bucket.plan.parameters.front()];
-  return gradient.stand_in.defined() ? gradient.stand_in : gradient.parameter.mutable_grad();
+  return gradient.stand_in.defined() ? gradient.stand_in : own_gradient(gradient.parameter);
 }
 
 at::Tensor Buckets::leaving(const Bucket& bucket) const {
@@ -146,7 +147,7 @@ at::Tensor Buckets::leaving(const Bucket& bucket) const {
 
 void Buckets::drop_gradients() {
   for (Gradient& gradient : gradients) {
-    if (gradient.is_trained) gradient.parameter.mutable_grad() = at::Tensor();
+    if (gradient.is_trained) own_gradient(gradient.parameter) = at::Tensor();
   }
 }
 

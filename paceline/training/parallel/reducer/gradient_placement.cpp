@@ -14,6 +14,7 @@
 #include "paceline/training/parallel/hook_state.h"
 #include "paceline/training/parallel/reducer/lockstep.h"
 #include "paceline/training/tensor/collectives.h"
+#include "paceline/training/tensor/own_gradient.h"
 #include "paceline/training/tensor/tensor_call.h"
 #include "paceline/training/tensor/tensor_marks.h"
 #include "paceline/training/tensor/tensor_memory.h"
@@ -135,7 +136,7 @@ void GradientPlacement::deliver(PassMonitor& monitor) {
     const at::Tensor average =
         gradient.place.defined() ? gradient.place : std::exchange(gradient.stand_in, {});
     if (gradient.is_trained && !gradient.is_ready && monitor.is_used(i))
-      gradient.parameter.mutable_grad() = average;
+      own_gradient(gradient.parameter) = average;
   }
 }
 
@@ -253,7 +254,7 @@ void DividedPlacement::start(std::size_t bucket, const at::Tensor& leaving, std:
   for (const std::size_t i : plan.parameters) {
     Gradient& gradient = buckets_.gradients[i];
     gradient.stand_in = at::Tensor();
-    if (gradient.is_trained) gradient.parameter.mutable_grad() = at::Tensor();
+    if (gradient.is_trained) own_gradient(gradient.parameter) = at::Tensor();
   }
 }
 

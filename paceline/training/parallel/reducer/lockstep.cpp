@@ -61,7 +61,8 @@ Error with_advice(const Error& error) {
   constexpr const char* kAdvice =
       ": backward() averages gradients and broadcasts rank 0's buffers, so all ranks must call "
       "forward() and backward() alike, those of several modules in the same order; to run the "
-      "model on one rank alone, call model.module().forward(x)";
+      "model on one rank alone, call model.module().forward(x); where ranks have different numbers "
+      "of batches, train inside paceline::join(), or take batches from a data::DataLoader";
   constexpr const char* kLeft = "has left the group";  // in messages of engine/transport/mesh.cpp
   constexpr const char* kFewerInputs =
       "; where ranks have different numbers of batches, train inside paceline::join(), or take "

@@ -13,6 +13,7 @@
 #include "paceline/engine/core/log.h"
 #include "paceline/training/parallel/reducer/gradient_buckets.h"
 #include "paceline/training/parallel/reducer/vectorised_loops.h"
+#include "paceline/training/tensor/own_gradient.h"
 
 namespace paceline {
 
@@ -78,7 +79,7 @@ PassMonitor::PassMonitor(ProcessGroup& group, const std::vector<NamedParameter>&
 
 void PassMonitor::note_gradient(std::size_t parameter) {
   if (non_finite_ == NonFinite::kIgnore || not_finite_ || !is_on_cpu_) return;
-  const at::Tensor& gradient = parameters_[parameter].tensor.mutable_grad();
+  const at::Tensor& gradient = own_gradient(parameters_[parameter].tensor);
   if (!gradient.defined()) return;
   if (non_finite_ == NonFinite::kReport && gradient.nbytes() >= kAloneBytes) return;
   if (!is_finite(gradient)) not_finite_ = parameter;

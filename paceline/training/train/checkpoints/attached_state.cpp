@@ -19,6 +19,8 @@ constexpr const char* kCount = "count";
 constexpr const char* kText = "text";
 constexpr const char* kTensor = "tensor";
 constexpr const char* kLoader = "loader";
+constexpr const char* kStepLR = "torch::optim::StepLR";
+constexpr const char* kSteps = "steps";
 
 // The state of one value, as words with a single name.
 optim::Metadata one_word(std::string word) { return {{"value", std::move(word)}}; }
@@ -74,6 +76,27 @@ AttachedState state_of(const std::string& name, torch::optim::Optimizer& optimiz
               optimizer.load(archive);
               load_options(archive, optimizer);
             });
+          }};
+}
+
+namespace {
+
+// LibTorch keeps the number of steps in a protected member, which derived classes may use.
+struct StepCount : torch::optim::StepLR {
+  static unsigned& of(torch::optim::StepLR& schedule) { return schedule.*(&StepCount::step_count_); }
+};
+
+}  // namespace
+
+AttachedState state_of(const std::string& name, torch::optim::StepLR& schedule) {
+  return {name, kStepLR,
+          [&schedule] {
+            const auto steps = static_cast<std::int64_t>(StepCount::of(schedule));
+            return detail::to_bytes({{kSteps, optim::to_word(steps)}});
+          },
+          [&schedule, name](const std::string& bytes) {
+            StepCount::of(schedule) = static_cast<unsigned>(
+                optim::count_in(detail::words_in(bytes), kSteps, name));
           }};
 }
 

@@ -14,6 +14,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
+#include <torch/optim/schedulers/step_lr.h>
 
 #include "paceline/training/data/data_loader.h"
 #include "paceline/training/optim/metadata.h"
@@ -45,6 +46,9 @@ concept OwnValue =
 
 // The state refers to its object, which must outlive it.
 AttachedState state_of(const std::string& name, torch::optim::Optimizer& optimizer);
+// The number of its steps; the rates themselves are a part of its optimizer's state. LibTorch's
+// other schedulers have no state that a program can read.
+AttachedState state_of(const std::string& name, torch::optim::StepLR& schedule);
 // The position: after a restore, loader.epoch() of the saved epoch continues in its middle.
 AttachedState state_of(const std::string& name, data::DataLoader& loader);
 AttachedState state_of(const std::string& name, double& value);

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
@@ -23,6 +24,20 @@ class ExponentialMovingAverage;
 }
 
 namespace paceline::train {
+
+namespace detail {
+
+// The parts that Checkpointer::attach() takes.
+template <class Part>
+concept Attachable =
+    Stateful<Part> || OwnValue<Part> ||
+    std::is_convertible_v<Part&, std::shared_ptr<torch::nn::Module>> ||
+    std::is_base_of_v<optim::Optimizer, Part> || std::is_base_of_v<torch::optim::Optimizer, Part> ||
+    std::is_base_of_v<data::DataLoader, Part> || std::is_same_v<torch::optim::StepLR, Part> ||
+    std::is_same_v<optim::ExponentialMovingAverage, Part> ||
+    requires { typename Part::ContainedType; } || requires(Part& model) { model.module_ptr(); };
+
+}  // namespace detail
 
 class CheckpointerCore;
 struct RestoredRun;
@@ -95,10 +110,12 @@ class Checkpointer {
   void attach(const std::string& name, optim::Optimizer& optimizer);
   void attach(const std::string& name, optim::ExponentialMovingAverage& average);
   // For these parts rank 0's state is saved, and all ranks get it: any number of optimizers of
-  // torch::optim, a loader with its position, a schedule, a loss scaler, any class with the
-  // functions state() and set_state() (Stateful), numbers, texts and tensors (OwnValue).
+  // torch::optim, LibTorch's StepLR, a loader with its position, a schedule, a loss scaler, any
+  // class with the functions state() and set_state() (Stateful), numbers, texts and tensors
+  // (OwnValue).
   // Error(kUnsupported) in save() for an optimizer of torch::optim if the ranks divide the model.
   void attach(const std::string& name, torch::optim::Optimizer& optimizer);
+  void attach(const std::string& name, torch::optim::StepLR& schedule);
   void attach(const std::string& name, data::DataLoader& loader);
   template <class Part>
     requires Stateful<Part> || OwnValue<Part>
@@ -141,6 +158,21 @@ class Checkpointer {
   std::optional<int> checkpoints_that_fit() const;
 
  public:  // internal
+  // A usual mistake: a part that the other functions do not take.
+  template <class Part>
+    requires(!detail::Attachable<Part>)
+  void attach(const std::string& /*name*/, Part& /*part*/) {
+    if constexpr (std::is_base_of_v<torch::nn::Module, Part>) {
+      static_assert(sizeof(Part) == 0,
+                    "attach() shares the module with the program: give it std::make_shared<Net>() "
+                    "or a holder (TORCH_MODULE), not the module itself");
+    } else {
+      static_assert(sizeof(Part) == 0,
+                    "attach() cannot read the state of this class: give it the functions state() "
+                    "and set_state() (Stateful); for LibTorch's ReduceLROnPlateauScheduler use "
+                    "paceline::optim::ReduceLROnPlateau");
+    }
+  }
   // TrainingRun names the parts of its run in each call instead.
   //
   // Sets the other parts of the run. Call it once, before begin() or restore(), with the same kinds

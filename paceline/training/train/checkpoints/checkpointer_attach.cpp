@@ -64,6 +64,10 @@ void CheckpointerCore::attach(const std::string& name, torch::optim::Optimizer& 
   has_torch_optimizer_ = true;
 }
 
+void CheckpointerCore::attach(const std::string& name, torch::optim::StepLR& schedule) {
+  add_state(state_of(name, schedule));
+}
+
 void CheckpointerCore::attach(const std::string& name, data::DataLoader& loader) {
   add_state(state_of(name, loader));
 }

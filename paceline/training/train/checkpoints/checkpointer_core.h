@@ -41,6 +41,7 @@ class CheckpointerCore {
   void attach(const std::string& name, optim::Optimizer& optimizer);
   void attach(const std::string& name, optim::ExponentialMovingAverage& average);
   void attach(const std::string& name, torch::optim::Optimizer& optimizer);
+  void attach(const std::string& name, torch::optim::StepLR& schedule);
   void attach(const std::string& name, data::DataLoader& loader);
   void attach_reducer(Reducer& reducer);
   void add_state(AttachedState state);

@@ -29,6 +29,10 @@ void Checkpointer::attach(const std::string& name, torch::optim::Optimizer& opti
   core_->attach(name, optimizer);
 }
 
+void Checkpointer::attach(const std::string& name, torch::optim::StepLR& schedule) {
+  core_->attach(name, schedule);
+}
+
 void Checkpointer::attach(const std::string& name, data::DataLoader& loader) {
   core_->attach(name, loader);
 }
