@@ -22,6 +22,7 @@
 #include "paceline/engine/rpc/remote_ref.h"
 #include "paceline/engine/rpc/workers.h"
 #include "paceline/engine/store/store.h"
+#include "paceline/engine/tables/row_server.h"
 #include "paceline/engine/tables/tables.h"
 #include "paceline/engine/telemetry/metrics_log.h"
 #include "paceline/engine/telemetry/phase_times.h"

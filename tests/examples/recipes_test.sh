@@ -38,6 +38,12 @@ expect mixed_precision '^loss 0\.[0-2][0-9]+, weights are float32$' "$(two 2 mix
 expect lr_finder '^learning rate [0-9]\.[0-9]+$' "$(two 2 lr_finder)"
 expect gan '^mean (2\.[5-9]|3\.[0-4])[0-9], standard deviation 0\.[2-9]' "$(two 2 gan)"
 
+for weights in whole best/best.safetensors; do
+  expect "fine_tuning from $weights" '^accuracy 0\.[0-6][0-9] before, (0\.9[0-9]|1\.00) after$' "$(two 2 fine_tuning "$weights")"
+done
+expect plain_calls '^pi 3\.1416, largest 2, sum of squares 5, from rank 2, done$' "$(two 3 plain_calls)"
+expect plain_calls_alone '^pi 3\.1416, largest 0, sum of squares 0, from rank 0, done$' "$(RANK=0 WORLD_SIZE=1 "$folder/plain_calls")"
+
 zero=$(two 2 from_deepspeed zero)
 expect from_deepspeed '^step 40: loss 0\.[0-9]+$' "$zero"
 [ "$(two 3 from_deepspeed zero)" = "$zero" ] || { echo "FAILED: from_deepspeed went on after its end"; exit 1; }

@@ -12,8 +12,9 @@ command -v ccache >/dev/null && export CMAKE_CXX_COMPILER_LAUNCHER=ccache
 for inner in launcher/job/agent.h engine/transport/mesh.h engine/collectives/backends/paceline/shared_executor.h; do
   [ ! -e "$work/prefix/include/paceline/$inner" ] || { echo "FAILED: $inner is no public header, and is installed"; exit 1; }
 done
+"$python" "$(dirname "$0")/header_paths.py" "$work/prefix"
 # Each command has a manual page with its options.
-for page in paceline paceline-run paceline-bench-rpc; do
+for page in paceline paceline-bench-rpc $("$work/prefix/bin/paceline" --help | sed -n '/^Commands:/,/^$/s/^  \([a-z-]*\) .*/paceline-\1/p'); do
   zcat "$work/prefix/share/man/man1/$page.1.gz" >"$work/$page.1" || { echo "FAILED: no manual page $page"; exit 1; }
 done
 grep -q 'nproc.-per.-node' "$work/paceline-run.1" || { echo "FAILED: the manual page of paceline run has no options"; exit 1; }
@@ -32,6 +33,9 @@ if [ "$with_libtorch" = ON ]; then
   [ "$names" = "8 steps, 9 weights, told" ] || { echo "FAILED: data_parallel_names: $names"; exit 1; }
   "$python" "$here/count_names.py" "$here/../.." "$consumer/data_parallel_names.cpp" 40
   "$python" "$here/compile_with_installed.py" "$work/build" mistakes "$here"/mistakes/*.cpp
+  # Every block of C++ of the pages.
+  "$python" "$here/page_blocks.py" "$here/../.." >"$work/page_blocks.cpp"
+  "$python" "$here/compile_with_installed.py" "$work/build" programs "$work/page_blocks.cpp"
   # Two programs to copy; package.programs has all of them.
   examples=$here/../../examples
   "$python" "$here/compile_with_installed.py" "$work/build" programs "$examples/05_libtorch_parts.cpp" "$examples/recipes/checkpoint_loop.cpp"
@@ -49,6 +53,12 @@ PKG_CONFIG_PATH=$(dirname "$(find "$work/prefix" -name paceline-engine.pc)")
 # shellcheck disable=SC2046
 c++ -Wall -Wextra -Wshadow -Werror "$consumer/with_engine.cpp" -o "$work/by_pkg_config" $(pkg-config --cflags --libs paceline-engine)
 [ "$("$work/by_pkg_config")" = "sum 42" ]
+# The recipe for programs without LibTorch.
+# shellcheck disable=SC2046
+c++ -std=c++20 -Wall -Wextra -Wshadow -Werror -isystem "$work/prefix/include" "$(dirname "$0")/../../examples/recipes/plain_calls.cpp" \
+  -o "$work/plain_calls" $(pkg-config --cflags --libs paceline-engine)
+"$work/prefix/bin/paceline" run --nproc-per-node 3 "$work/plain_calls" | grep -qx 'pi 3.1416, largest 2, sum of squares 5, from rank 2, done' ||
+  { echo "FAILED: plain_calls"; exit 1; }
 # C++17 is refused with a few lines, and the first one gives the reason.
 if c++ -std=c++17 -fsyntax-only -I"$work/prefix/include" "$consumer/with_engine.cpp" >"$work/old" 2>&1; then
   echo "FAILED: compiled as C++17"

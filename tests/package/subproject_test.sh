@@ -26,6 +26,11 @@ if [ "$with_libtorch" = ON ]; then
   "$cmake" -S "$source/examples/project" -B "$work/copied" "${flags[@]}" -DPACELINE=sources -DPACELINE_SOURCES="$source" >"$work/log" 2>&1 ||
     { tail -n 30 "$work/log"; exit 1; }
   "$cmake" --build "$work/copied" -- -t commands train | grep -q -e '-o train .*libpaceline_train.a.*libtorch_cpu'
+  if git -C "$source" rev-parse --verify -q HEAD >/dev/null; then  # not in a source archive
+    "$cmake" -S "$source/examples/project" -B "$work/fetched" "${flags[@]}" -DPACELINE=fetched -DPACELINE_SOURCES="$source" >"$work/log" 2>&1 ||
+      { tail -n 30 "$work/log"; exit 1; }
+    "$cmake" --build "$work/fetched" -- -t commands train | grep -q -e '-o train .*libpaceline_train.a.*libtorch_cpu'
+  fi
 fi
 
 # A build tool that only records its arguments.

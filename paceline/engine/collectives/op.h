@@ -1,6 +1,6 @@
 #pragma once
 
-// The operations of a group, and how they reduce elements (op_traits.h has their properties).
+// The operations of a group, and how they reduce elements.
 
 #include <cstdint>
 
@@ -26,7 +26,7 @@ enum class Op : std::uint8_t {
   kNewGroup = 15,  // the ranks compare the members that they name
   kSplit = 16,
   kTakeTurns = 17,  // takes turns in a library that serves one group of a process at a time
-  kVisit = 18,      // a body runs on every rank's buffers (call.h)
+  kVisit = 18,      // a body runs on every rank's buffers
 };
 
 // How the elements of all ranks are reduced to one. The numbers are part of the wire format.

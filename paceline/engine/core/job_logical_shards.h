@@ -1,6 +1,6 @@
 #pragma once
 
-// The job's number of logical shards (logical_shards.h).
+// The job's number of logical shards (docs/data_parallel.md).
 
 #include <cstdint>
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// The options of the rendezvous (rendezvous.h), at which the processes of a job meet.
+// The options of the rendezvous, at which the processes of a job meet.
 //
 // Thread safety: a value.
 

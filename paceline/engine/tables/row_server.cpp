@@ -208,7 +208,7 @@ void RowServer::serve(rpc::Workers& workers, const RowServerOptions& options) {
   shelf_->hold_again(workers);
 }
 
-std::string backup_of(Store& store, const std::string& server) {
+std::string internal::backup_of(Store& store, const std::string& server) {
   const std::string key = backup_key(server);
   return store.check({key}) ? store.get(key) : std::string();
 }

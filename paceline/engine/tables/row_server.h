@@ -45,7 +45,11 @@ class RowServer {
   const std::shared_ptr<Shelf> shelf_;  // owners: this object and the open tables of workers
 };
 
+inline namespace internal {
+
 // The name of the backup that a server has announced in the job's store; empty if it has none.
 std::string backup_of(Store& store, const std::string& server);
+
+}  // namespace internal
 
 }  // namespace paceline::tables

@@ -1,31 +1,48 @@
 #include "paceline/engine/tables/tables.h"
 
+#include <fmt/format.h>
+
+#include "paceline/engine/core/check.h"
 #include "paceline/engine/tables/host_directory.h"
 #include "paceline/engine/tables/remote_rows.h"
 #include "paceline/engine/tables/shared_rows.h"
 
 namespace paceline::tables {
 
-std::unique_ptr<Rows> Tables::open_rows(const std::string& name, const RowOptions& options,
-                                        const TableOptions& table_options) {
-  const Settings settings = Settings::of(name, options);
-  if (!table_options.servers.empty()) {
-    return std::make_unique<RemoteRows>(workers_, name, options,
-                                        SlotMap::agree(*workers_.store(), table_options.servers),
-                                        RemoteRowsOptions{.timeout = table_options.timeout,
-                                                          .as_bfloat16 = table_options.as_bfloat16,
-                                                          .session = table_options.session});
+namespace {
+
+// Waits until `wanted` workers have opened the table. Each worker counts once.
+void wait_for_workers(rpc::Workers& workers, const std::string& table, int wanted,
+                      std::chrono::milliseconds timeout) {
+  Store& store = *workers.store();
+  const std::string count = fmt::format("tables/opened/{}", table), all = count + "/all";
+  const bool is_new = store.add(fmt::format("{}/by/{}", count, workers.name()), 1) == 1;
+  if (is_new && store.add(count, 1) >= wanted) store.set(all, "1");
+  try {
+    store.wait({all}, timeout);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kTimeout) throw;
+    fail(ErrorCode::kTimeout,
+         "worker {}: open_rows: table '{}': {} of {} workers (num_workers) have opened it within "
+         "{} s; every worker that trains the table must open it",
+         workers.name(), table, store.add(count, 0), wanted,
+         std::chrono::duration<double>(timeout).count());
   }
-  const auto directory = std::make_shared<HostDirectory>(workers_.store(), name);
+}
+
+// Opens a table in the memory of this host.
+std::unique_ptr<Rows> open_here(rpc::Workers& workers, const std::string& name,
+                                const Settings& settings, const TableOptions& table_options) {
+  const auto directory = std::make_shared<HostDirectory>(workers.store(), name);
   const Deadline deadline = Deadline::after(table_options.timeout);
   SharedRowsOptions shared{
       .table = name,
-      .worker = workers_.name(),
+      .worker = workers.name(),
       .session = table_options.session,
       .timeout = table_options.timeout,
       .torn_reads = table_options.allow_torn_reads ? TornReads::kAllowed : TornReads::kRefused,
       .is_lost =
-          [&workers = workers_](const std::string& worker) {
+          [&workers](const std::string& worker) {
             return workers.wait_until_gone(worker, std::chrono::milliseconds(0));
           },
       .next_memory =
@@ -39,6 +56,26 @@ std::unique_ptr<Rows> Tables::open_rows(const std::string& name, const RowOption
       // The table moved between the two steps.
     }
   }
+}
+
+}  // namespace
+
+std::unique_ptr<Rows> Tables::open_rows(const std::string& name, const RowOptions& options,
+                                        const TableOptions& table_options) {
+  const Settings settings = Settings::of(name, options);
+  std::unique_ptr<Rows> rows;
+  if (table_options.servers.empty()) {
+    rows = open_here(workers_, name, settings, table_options);
+  } else {
+    rows = std::make_unique<RemoteRows>(workers_, name, options,
+                                        SlotMap::agree(*workers_.store(), table_options.servers),
+                                        RemoteRowsOptions{.timeout = table_options.timeout,
+                                                          .as_bfloat16 = table_options.as_bfloat16,
+                                                          .session = table_options.session});
+  }
+  if (table_options.num_workers > 0)
+    wait_for_workers(workers_, name, table_options.num_workers, table_options.timeout);
+  return rows;
 }
 
 }  // namespace paceline::tables

@@ -2,7 +2,7 @@
 
 // Opens tables of rows for the workers of a job (rpc/workers.h). docs/tables.md has the guarantees.
 //
-//   auto workers = rpc::join({});
+//   auto workers = rpc::join();
 //   tables::Tables tables(*workers);
 //   auto rows = tables.open_rows("item", {.width = 64, .optimizer = tables::RowAdagrad{.lr = 0.02}});
 
@@ -22,6 +22,10 @@ namespace paceline::tables {
 struct TableOptions {
   // The session of a worker that died, for a worker that repeats its last push; default: a new one.
   std::optional<std::uint64_t> session{};
+  // Above 0: open_rows() returns when this many workers of the job have opened the table, so that
+  // the first clocks of a synchronous or bounded table have the pushes of all. A worker that opens
+  // it again does not wait.
+  int num_workers = 0;
   // How long a call waits for other workers that are alive.
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
   // A pull may mix elements of two steps of a row; such reads are counted
@@ -45,7 +49,8 @@ class Tables {
   // workers must name the same servers in the same order. A worker opens a table at most once at a
   // time. Throws Error(kInvalid) for options that are impossible or differ from those of the first
   // worker, and names the option; Error(kSystem) if the system has no memory for it, or if the
-  // memory of the other workers cannot be mapped; rpc::CallError if a server does not answer;
+  // memory of the other workers cannot be mapped; Error(kTimeout) if fewer workers than
+  // TableOptions::num_workers have opened it in time; rpc::CallError if a server does not answer;
   // errors of the store.
   std::unique_ptr<Rows> open_rows(const std::string& name, const RowOptions& options,
                                   const TableOptions& table_options = {});

@@ -1,7 +1,7 @@
 #pragma once
 
 // The log of a training program's steps for `paceline advise`. Each step is also counted in a gauge
-// that other programs read while the program runs (step_gauge.h).
+// that other programs read while the program runs.
 
 #include <cstdint>
 #include <memory>

@@ -18,7 +18,7 @@ struct LinkOptions {
   // different parts share no memory and communicate over TCP, as if they were on different hosts.
   // Use it to try out many hosts on one machine. At most 255 bytes.
   std::string host = {};
-  // Encrypts the TCP connections (transport/FORMAT.md, section 7); the ranks of a host trust its
+  // Encrypts the TCP connections (docs/network.md); the ranks of a host trust its
   // kernel. All ranks must choose the same. Only the engine's own connections can be encrypted:
   // Error(kUnsupported) with another backend.
   bool encrypt = false;

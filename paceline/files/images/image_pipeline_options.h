@@ -1,6 +1,6 @@
 #pragma once
 
-// The options of an ImagePipeline (image_pipeline.h): how an image file becomes the input of a
+// The options of an ImagePipeline: how an image file becomes the input of a
 // model.
 //
 // Thread safety: values.

@@ -31,7 +31,9 @@ enum class Finding { kMissing, kDirectory, kNotExecutable, kNotLinked, kGood };
 // Whether the file is what a linker has not finished yet, or has left behind when it failed: empty,
 // or in the format of programs, without the permission that the linker sets last.
 bool is_being_linked(const std::string& path) {
-  constexpr std::string_view kMagic = "\x7f" "ELF";
+  constexpr std::string_view kMagic =
+      "\x7f"
+      "ELF";
   std::array<char, kMagic.size()> head{};
   std::ifstream file(path, std::ios::binary);
   if (!file) return false;

@@ -3,7 +3,7 @@
 // Collectives with a backward pass, for models that are divided among ranks (tensor and sequence
 // parallelism). A tensor is *replicated* (the same on every rank, as outside of a parallel region)
 // or *own* (different on each rank). The table shows which kind each function takes ("from") and
-// returns ("to"); the functions that change the kind are in regions.h. The backward pass of each
+// returns ("to"); other functions change the kind. The backward pass of each
 // function is again one of these functions, so gradients of any order are correct.
 //
 //   function                 forward             backward            from         to
@@ -13,8 +13,8 @@
 //   all_to_all_autograd      all-to-all          all-to-all          own          own
 //
 // The gradient of a replicated tensor must be the same on every rank; the gradient of an own tensor
-// is the gradient of the sum of all ranks' losses. Sums have the engine's fixed order
-// (kernels/reduce.h).
+// is the gradient of the sum of all ranks' losses. Sums have the engine's fixed
+// order.
 //
 // All ranks of the group must call the functions in the same order, and every rank's backward pass
 // must reach them in the same order. Parts have equal sizes: if the number of ranks does not divide

@@ -11,7 +11,7 @@
 // position in a checkpoint, counts the batches that the loop has taken, not the batches prepared.
 //
 // With global_batch_size a step takes this many samples of all ranks together, so a job that
-// shrinks or grows continues with the same steps (batch_source.h). The training loop must then
+// shrinks or grows continues with the same steps. The training loop must then
 // use batch.weighted(loss) in place of each loss, and reduce gradients and call the optimizer only
 // after batches with `ends_step`; train::TrainingRun does that. The weight is meant for losses that
 // are means over a batch's samples; for other losses see training/train/step_gradients.h.
@@ -19,7 +19,7 @@
 // Streams are read in the same way (streamed_dataset.h). With DataLoaderOptions::groups all samples
 // of a batch belong to one group (distributed_sampler.h).
 //
-// With logical shards (engine/core/logical_shards.h) a step is also a global batch, and each of its
+// With logical shards (docs/data_parallel.md) a step is also a global batch, and each of its
 // batches is one shard. Taking a batch then seeds the random numbers of this rank
 // (training/tensor/random.h), so that dropout is the same for any number of ranks.
 //

@@ -17,7 +17,7 @@
 
 namespace paceline::data {
 
-class ImageTransform;  // transform.h
+class ImageTransform;
 
 // Images as the files store them: one byte for each pixel and channel.
 struct ImageDataset {

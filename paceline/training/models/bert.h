@@ -20,7 +20,7 @@
 
 namespace paceline::models {
 
-struct TransformerBlockOptions;  // transformer.h
+struct TransformerBlockOptions;
 class TransformerBlocksImpl;
 
 // The defaults are those of BERT-base, uncased, with 110 million parameters.
@@ -39,7 +39,7 @@ class BertImpl : public torch::nn::Cloneable<BertImpl> {
  public:
   using Options = BertOptions;
 
-  // Error(kInvalid) when a size is not positive or two sizes do not fit together (transformer.h).
+  // Error(kInvalid) when a size is not positive or two sizes do not fit together.
   explicit BertImpl(const BertOptions& options = {}, const Layers& layers = {});
   void reset() override;
 

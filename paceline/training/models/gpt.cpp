@@ -114,7 +114,7 @@ void GptImpl::keep(BlockRange range) {
   }
 }
 
-double operations_per_token(const GptOptions& options) {
+double internal::operations_per_token(const GptOptions& options) {
   const auto width = static_cast<double>(options.width), heads = static_cast<double>(options.heads);
   const double key_value_heads =
       options.key_value_heads > 0 ? static_cast<double>(options.key_value_heads) : heads;

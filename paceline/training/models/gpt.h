@@ -24,7 +24,7 @@
 
 namespace paceline::models {
 
-struct KeyValues;  // transformer.h
+struct KeyValues;
 struct TransformerBlockOptions;
 class TransformerBlocksImpl;
 
@@ -64,7 +64,7 @@ class GptImpl : public torch::nn::Cloneable<GptImpl> {
  public:
   using Options = GptOptions;
 
-  // Error(kInvalid) when a size is not positive or two sizes do not fit together (transformer.h).
+  // Error(kInvalid) when a size is not positive or two sizes do not fit together.
   explicit GptImpl(const GptOptions& options = {}, const Layers& layers = {});
   void reset() override;
 
@@ -103,11 +103,15 @@ class GptImpl : public torch::nn::Cloneable<GptImpl> {
 };
 TORCH_MODULE(Gpt);
 
+inline namespace internal {
+
 // The floating-point operations of a forward and a backward pass for each token of a sequence. In
 // the forward pass, each weight of a matrix product and each element of attention's two products
 // costs two operations; the backward pass costs twice as many (Chowdhery et al., PaLM, 2022,
 // appendix B).
 double operations_per_token(const GptOptions& options);
+
+}  // namespace internal
 
 // The cross-entropy between `logits` [N, T, vocabulary] and the next tokens [N, T]: the mean over
 // all positions.

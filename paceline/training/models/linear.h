@@ -6,7 +6,7 @@
 //   every weight once. LibTorch's product of so few rows reads at less than half of memory's speed.
 // - If LibTorch uses MKL on a processor that is not from Intel: oneDNN is twice as fast.
 //
-// All other products use LibTorch. benchmarks/README.md has the measurements.
+// All other products use LibTorch.
 //
 // Thread safety: same as torch::nn::Linear.
 

@@ -59,6 +59,8 @@ extern template class StageImpl<BertImpl>;
 TORCH_MODULE_IMPL(GptStage, StageImpl<GptImpl>);
 TORCH_MODULE_IMPL(BertStage, StageImpl<BertImpl>);
 
+inline namespace internal {
+
 // Joins the first and the last stage of the model if this rank has both.
 template <class Stage>
 void join_ends(std::vector<Stage> stages) {
@@ -68,6 +70,8 @@ void join_ends(std::vector<Stage> stages) {
     }
   }
 }
+
+}  // namespace internal
 
 // Combines a rank's stages into one module, whose parameters have their names in the whole model.
 std::shared_ptr<torch::nn::Module> one_module(

@@ -13,7 +13,7 @@
 // average costs 4 bytes for each parameter, the same again while it is swapped in, and one more
 // pass over the weights in each step.
 //
-// The average is guarded like an optimizer's state (guarded_state.h): each update computes
+// The average is guarded like an optimizer's state (docs/surviving.md): each update computes
 // checksums of the average that it reads and of the one that it writes. It throws DamagedState if
 // it does not read what the previous update wrote. The optimizer of the parameters does not treat a
 // swap as a write: it keeps comparing them with the values that its last step wrote.

@@ -164,10 +164,10 @@ class OptimizerCore {
   ParameterRows rows_;
   std::unique_ptr<ParameterHome> home_;
   GuardedState guard_;
-  std::unique_ptr<ParameterNorms> norms_;         // null: the update rule needs no norms
+  std::unique_ptr<ParameterNorms> norms_;                 // null: the update rule needs no norms
   std::shared_ptr<const DropGradient> gradient_divider_;  // null: gradients are not divided
-  std::vector<std::size_t> group_of_;             // [parameter]
-  std::vector<double> learning_rates_;            // [group]
+  std::vector<std::size_t> group_of_;                     // [parameter]
+  std::vector<double> learning_rates_;                    // [group]
   std::vector<std::int64_t> num_steps_;  // [parameter]: steps in which the parameter had a gradient
   ModelParts parts_;
   std::vector<bool> is_copy_;  // [parameter]: another rank counts it in norms

@@ -17,7 +17,7 @@ namespace paceline::optim {
 //   optimizer.set_model_parts(
 //       {.model = ..., .layers = mesh.group("tp"), .divided = {weight}, ...});
 //
-// train::model_parts() (training/train/training_step.h) makes this value for a model whose layers
+// train::TrainingRun makes this value for a model whose layers
 // report how they are divided.
 struct ModelParts {
   // All ranks that together have one copy of the model; null: this rank has all of it.

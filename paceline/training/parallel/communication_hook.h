@@ -103,7 +103,7 @@ struct PowerSGDOptions {
 // by all other dimensions), and sent as factors of n x rank and m x rank. Options and their
 // defaults are PyTorch's. PyTorch's limits on start_step do not apply, because buckets do not
 // change after the first pass. Gradients are float32 on the CPU. All ranks get the same bits, even
-// if their processors differ (vectorised_loops.h).
+// if their processors differ.
 class PowerSGDHook : public CommunicationHook {
  public:
   // Error(kInvalid) unless rank is at least 1, min_compression_rate above 0, and the epsilon at

@@ -52,7 +52,7 @@ struct DistributedDataParallelOptions {
   NonFinite non_finite = NonFinite::kReport;
   // The number of logical shards of each step, the same on every rank; 0: no logical shards. With
   // shards, the model has the same bits for every number of ranks that divides them
-  // (engine/core/logical_shards.h), if each rank has the same number of threads. The loop must call
+  // (docs/data_parallel.md), if each rank has the same number of threads. The loop must call
   // set_synchronize(batch.ends_step) of the reducer before each pass, as train::TrainingRun does.
   std::int64_t logical_shards = paceline::detail::job_logical_shards();
   // Set by fully_shard(): the optimizer that the wrapper divides among the ranks, and how, once

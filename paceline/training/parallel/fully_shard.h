@@ -54,7 +54,7 @@ struct FullyShardOptions {
   // parameters get units by size. For stages 2 and 3.
   std::vector<std::vector<at::Tensor>> units = {};
   // For stage 3 on several hosts: each host keeps a part of the parameters instead of a copy, and a
-  // unit is whole only while operations read it (training/optim/divided_parameters.h).
+  // unit is whole only while operations read it (docs/sharding.md).
   bool shard_across_hosts = false;
   DistributedDataParallelOptions data_parallel = {};
 };

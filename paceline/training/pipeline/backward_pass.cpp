@@ -1,5 +1,4 @@
 #include "paceline/training/pipeline/backward_pass.h"
-#include "paceline/training/tensor/own_gradient.h"
 
 #include <unordered_map>
 #include <unordered_set>
@@ -11,6 +10,8 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
+
+#include "paceline/training/tensor/own_gradient.h"
 
 namespace paceline {
 

@@ -10,7 +10,7 @@
 //       int classes = 10;
 //       static auto fields(auto& m) { return std::tie(m.classes); }
 //     };
-//     static torch::nn::Linear make(const Arguments& a) { return {64, a.classes}; }
+//     static auto make(const Arguments& a) { return torch::nn::Linear(64, a.classes); }
 //   };
 //   remote::serve<Tail>(*workers);
 //
@@ -65,7 +65,7 @@
 
 namespace paceline::remote {
 
-class ServedModule;  // served_module.h
+class ServedModule;
 
 class RemoteModuleImpl : public torch::nn::Module {
  public:

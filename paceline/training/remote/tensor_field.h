@@ -33,7 +33,7 @@ namespace paceline::rpc::detail {
 inline constexpr std::size_t kMaxTensorDimensions = 64;
 
 struct TensorFields {
-  std::uint8_t type = 0;  // 0: undefined; rpc/FORMAT.md lists the other types
+  std::uint8_t type = 0;  // 0: undefined; otherwise the number of a type
   std::span<const std::int64_t> sizes{};
   std::span<const std::uint8_t> elements{};  // in row-major order
   static auto fields(auto& self) { return std::tie(self.type, self.sizes, self.elements); }

@@ -28,7 +28,7 @@ using OfParameter = std::function<at::Tensor(const at::Tensor& parameter)>;
 // Collective. Returns the whole parameters and buffers: if the ranks share memory, in one copy for
 // all of them, into which each rank writes its parts; otherwise each rank gets its own copy. The
 // shared copy must only be read: a write to it prints the name of the weight and ends the process
-// (engine/collectives/memory/one_copy.h). `of` returns another tensor for each parameter, such as
+// (docs/sharding.md). `of` returns another tensor for each parameter, such as
 // its gradient; then buffers are left out, and so are parameters for which it returns an undefined
 // tensor on all ranks. Error(kInvalid) when the model is not divided among exactly the ranks of
 // `group`; kSystem when the host does not have enough memory.

@@ -29,8 +29,8 @@ namespace paceline::train {
 struct ProcessOptions {
   int threads = 0;             // threads of LibTorch; 0: the launcher's choice
   std::string backend;         // empty: the launcher's choice or, without one, paceline
-  std::string device = "cpu";  // or cuda, cuda:N: see choose_device() (training/device/streams.h)
-  // The logical shards of each step (engine/core/logical_shards.h); 0: no logical shards. With
+  std::string device = "cpu";  // or cuda, cuda:N: see docs/devices.md
+  // The logical shards of each step (docs/data_parallel.md); 0: no logical shards. With
   // shards a rank has 1 thread, unless a number was chosen (training/tensor/compute_settings.h).
   std::int64_t logical_shards = paceline::detail::job_logical_shards();
 };

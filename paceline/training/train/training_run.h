@@ -13,12 +13,12 @@
 //       {.epochs = 90, .checkpoints = {.folder = "run"}, .metrics = "metrics.jsonl"});
 //   return run.train();
 //
-// With PACELINE_PROFILE=FILE in the environment it only measures a few steps (dry_run.h) and writes
+// With PACELINE_PROFILE=FILE in the environment it only measures a few steps and writes
 // their profile to FILE.
 //
 // Rank 0 prints progress, one line per epoch and the table, and writes metrics and weights. After
 // the first step the run plans its memory; the table shows this plan and the measured peak side by
-// side (run_report.h). After each epoch all ranks evaluate and, if due, save. A signal or a file
+// side. After each epoch all ranks evaluate and, if due, save. A signal or a file
 // stops all ranks after the same step, with a checkpoint. Messages suggest the usual flags:
 // --resume, --seed, --max-steps.
 //

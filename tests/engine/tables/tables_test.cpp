@@ -58,6 +58,40 @@ TEST(Tables, MustBeOpenedWithTheSameOptions) {
                [&] { second.open_rows("t", adding_rows(3)); });
 }
 
+// Without waiting, the first worker's clock 0 would end before the second one has joined it.
+TEST(Tables, WaitForTheWorkersThatTrainThem) {
+  Job job;
+  const auto one = job.join("one"), two = job.join("two");
+  const RowOptions options{.width = 1,
+                           .optimizer = SGD{.lr = -1},
+                           .initial_range = 0,
+                           .consistency = Consistency::synchronous()};
+  const auto train = [&](rpc::Workers& workers, std::chrono::milliseconds later) {
+    std::this_thread::sleep_for(later);
+    Tables tables(workers);
+    const auto rows = tables.open_rows("t", options, {.num_workers = 2});
+    rows->push(std::vector<Id>{1}, std::vector<float>{1});
+    rows->tick();
+    return pull(*rows, {1})[0];
+  };
+  float first = 0;
+  std::thread other([&] { first = train(*one, 0ms); });
+  EXPECT_EQ(train(*two, 50ms), 2);
+  other.join();
+  EXPECT_EQ(first, 2);
+  Tables again(*one);
+  again.open_rows("t", options, {.num_workers = 2});  // counts once
+}
+
+TEST(Tables, NameTheNumberOfWorkersThatTheyWaitFor) {
+  Job job;
+  const auto one = job.join("one");
+  Tables tables(*one);
+  expect_error(ErrorCode::kTimeout,
+               {"worker one: open_rows: table 't': 1 of 3 workers (num_workers) have opened it"},
+               [&] { tables.open_rows("t", adding_rows(1), {.num_workers = 3, .timeout = 20ms}); });
+}
+
 // Workers in processes of their own.
 class Processes : public testing::Test {
  protected:

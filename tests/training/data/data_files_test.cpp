@@ -162,7 +162,8 @@ TEST(Mnist, the_fashion_mnist_of_the_system_is_read_where_it_is_installed) {
 
 TEST(Mnist, a_missing_folder_or_file_is_named) {
   FreshDirectory folder;
-  expect_error(ErrorCode::kInvalid, {folder.path() + "/no", "does not exist", "dataset-fashion-mnist"},
+  expect_error(ErrorCode::kInvalid,
+               {folder.path() + "/no", "does not exist", "dataset-fashion-mnist"},
                [&] { load_fashion_mnist(folder.path() + "/no", Split::kTrain); });
   expect_error(ErrorCode::kInvalid, {folder.path(), "train-images-idx3-ubyte.gz"},
                [&] { load_mnist(folder.path(), Split::kTrain); });

@@ -11,7 +11,7 @@
 //
 // A signal reaches the ranks at different moments, or only one of them. So after each step the
 // ranks compare what they have received, by an all-reduce of four bytes right after the step's own
-// collectives, when the ranks are synchronised anyway (benchmarks/README.md has its cost).
+// collectives, when the ranks are synchronised anyway.
 //
 // From construction to destruction the signals are caught and not fatal, however often they arrive:
 // schedulers send SIGTERM to every process, and the launcher also passes on the one that it gets.

@@ -30,7 +30,7 @@ struct GroupOptions {
   // Records this rank's other activities for the program (timeline()); null for no records. Set and
   // shared as `recorder`.
   std::shared_ptr<Timeline> timeline = {};
-  // "gloo", "cpu:paceline,cuda:nccl", ... (backends/backend_list.h); empty: paceline.
+  // "gloo", "cpu:paceline,cuda:nccl", ...; empty: paceline.
   std::string backend = {};
   // A thread that waits for an operation on device memory waits for its result, not only until the
   // operation has been queued on the device: slower, and errors appear where they happen.

@@ -10,8 +10,8 @@
 //
 // Rules. All ranks of the group make the same collective calls in the same order, with the same
 // operation, type, count and root; otherwise every rank gets Error(kInvalid) (or kAborted with the
-// cause) that shows both calls. A sum has the same bits on every rank and over every transport
-// (kernels/reduce.h), unless another backend is chosen. After an error the group is finished: every
+// cause) that shows both calls. A sum has the same bits on every rank and over every
+// transport, unless another backend is chosen. After an error the group is finished: every
 // later call throws the cause, and the program must make a new group.
 //
 // Roots and peers are ranks of the called group, as rank() returns them. In a group made by
@@ -209,12 +209,12 @@ class ProcessGroup {
                 const CollectiveOptions& options = {});
 
  private:
-  friend class EngineGroup;  // the only implementation (engine_group.h)
+  friend class EngineGroup;  // the only implementation
   ProcessGroup() = default;
 
   WorkPtr carry_out(const Call& call, const CollectiveOptions& options);
 
-  // EngineGroup (engine_group.h) implements these.
+  // EngineGroup implements these.
   virtual void run(const Call& call, const CallOptions& options) = 0;
   virtual WorkPtr start(const Call& call, const CallOptions& options) = 0;
   virtual int recv(const Call& call, const CallOptions& options) = 0;
@@ -271,8 +271,8 @@ struct InitOptions {
 //   PACELINE_TCP_STREAMS: the number of connections of each pair (1 to 16), if the options have 1;
 //   PACELINE_TIMEOUT: GroupOptions::timeout in seconds (0.001 to a billion), if the options have
 //   none; an empty variable sets nothing;
-//   PACELINE_FLIGHT_DIR: the directory for the records of operations (flight/group_flight.h);
-//   PACELINE_TIMELINE_DIR: the directory for spans (engine/telemetry/timeline.h); set it for all
+//   PACELINE_FLIGHT_DIR: the directory for the records of operations (docs/diagnosis.md);
+//   PACELINE_TIMELINE_DIR: the directory for spans (docs/diagnosis.md); set it for all
 //   ranks or for none.
 //
 // An error in these variables or in the options is reported to the other ranks at the rendezvous,

@@ -12,7 +12,7 @@ namespace paceline {
 
 struct CostModel;
 
-// algorithms/message_algorithms.h explains how each algorithm works, and what it is for. kDirect
+// docs/network.md explains how each algorithm works, and what it is for. kDirect
 // supports every operation.
 enum class Algorithm : std::uint8_t {
   kDirect,
@@ -32,8 +32,8 @@ struct PlanningOptions {
   std::optional<Algorithm> algorithm = {};
   // Allows algorithms whose sums differ in their bits from the promised ones, if they are faster.
   bool allows_any_order = false;
-  // The costs by which the planner chooses (cost_model.h); rank 0's apply. If null, a group uses
-  // the calibration (calibration.h) or, without one, the defaults of CostModel.
+  // The costs by which the planner chooses; rank 0's apply. If null, a group uses
+  // the calibration or, without one, the defaults of CostModel.
   std::shared_ptr<const CostModel> costs = {};
 };
 

@@ -18,7 +18,7 @@
 // default value. Any other change gives an Error(kCorrupt) that names the field.
 //
 // Nothing in a message is executed. The reader checks every length against the bytes that are left
-// before it allocates memory, and stops at kMaxMessageDepth. rpc/FORMAT.md has the layout.
+// before it allocates memory, and stops at kMaxMessageDepth.
 //
 // Thread safety: none for one object; distinct objects are independent.
 
@@ -44,7 +44,7 @@ namespace paceline::rpc {
 template <class T>
 concept Message = requires(T& message) { T::fields(message); };
 
-class ReferenceHandle;  // references.h
+class ReferenceHandle;
 class ReferenceTable;
 
 namespace detail {

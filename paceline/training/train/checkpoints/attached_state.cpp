@@ -83,7 +83,9 @@ namespace {
 
 // LibTorch keeps the number of steps in a protected member, which derived classes may use.
 struct StepCount : torch::optim::StepLR {
-  static unsigned& of(torch::optim::StepLR& schedule) { return schedule.*(&StepCount::step_count_); }
+  static unsigned& of(torch::optim::StepLR& schedule) {
+    return schedule.*(&StepCount::step_count_);
+  }
 };
 
 }  // namespace
@@ -95,8 +97,8 @@ AttachedState state_of(const std::string& name, torch::optim::StepLR& schedule) 
             return detail::to_bytes({{kSteps, optim::to_word(steps)}});
           },
           [&schedule, name](const std::string& bytes) {
-            StepCount::of(schedule) = static_cast<unsigned>(
-                optim::count_in(detail::words_in(bytes), kSteps, name));
+            StepCount::of(schedule) =
+                static_cast<unsigned>(optim::count_in(detail::words_in(bytes), kSteps, name));
           }};
 }
 

@@ -54,12 +54,11 @@ struct TrainingState;
 // of the first replica are saved; all ranks evaluate and continue with them
 // (DistributedDataParallel).
 //
-// A checkpoint consists of boxes of whole tensors (run_boxes.h), so a run can continue with any
-// number of ranks and hosts and any division of model and optimizer. All ranks write at the same
-// time, in the background; to restore, they read the boxes that they need (checkpoint_team.h). The
-// memory of a host holds the files of its own ranks and those of another host, so that no state is
-// lost with a single host (memory_checkpoint.h). No rank needs additional memory for parts of the
-// run that it does not hold.
+// A checkpoint consists of boxes of whole tensors (docs/checkpoints.md), so a run can continue with
+// any number of ranks and hosts and any division of model and optimizer. All ranks write at the
+// same time, in the background; to restore, they read the boxes that they need. The memory of a
+// host holds the files of its own ranks and those of another host, so that no state is lost with a
+// single host. No rank needs additional memory for parts of the run that it does not hold.
 //
 // A training program attaches the parts of its run under names, and calls begin(), which ensures
 // that the job continues only a state of its own:
@@ -136,8 +135,8 @@ class Checkpointer {
   // saved for messages that distinguish two runs.
   // Error(kInvalid) if no module is attached; kCorrupt when no state passes verification.
   std::int64_t begin(std::uint64_t seed = 0);
-  // Collective. Returns once the state has been copied; it is written in the background
-  // (checkpoint_writer.h). If a checkpoint cannot be written (disk full), this is logged and the
+  // Collective. Returns once the state has been copied; it is written in the
+  // background. If a checkpoint cannot be written (disk full), this is logged and the
   // older ones are kept. Returns false on every rank when an earlier checkpoint could not be
   // written. DamagedState on every rank, without writing anything, when the parameters of replicas
   // differ or when any code except the optimizer changed the state of a rank's optimizer
