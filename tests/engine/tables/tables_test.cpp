@@ -64,8 +64,8 @@ TEST(Tables, WaitForTheWorkersThatTrainThem) {
   const auto one = job.join("one"), two = job.join("two");
   const RowOptions options{.width = 1,
                            .optimizer = SGD{.lr = -1},
-                           .initial_range = 0,
-                           .consistency = Consistency::synchronous()};
+                           .consistency = Consistency::synchronous(),
+                           .initial_range = 0};
   const auto train = [&](rpc::Workers& workers, std::chrono::milliseconds later) {
     std::this_thread::sleep_for(later);
     Tables tables(workers);
