@@ -183,6 +183,7 @@ TEST(DeviceDataParallel, does_not_make_the_host_wait_with_hooks) {
       for (int i = 0; i < 3; ++i) plain_step(model, input, i);
       group.barrier();
       EXPECT_EQ(simulated::counts().synchronisations, 0U) << low_rank;
+      group.barrier();
     }
   });
 }

@@ -339,7 +339,8 @@ TEST_F(NcclMessage, during_the_capture_of_a_graph_is_refused) {
         const TestStream captured;
         const OnDevice data(kElements * 4);
         auto* const begin = device_function<int(CudaStream, int)>("cudaStreamBeginCapture");
-        ASSERT_EQ(begin(captured.get(), 0), 0);
+        group.barrier();  // an allocation would end the capture of another rank
+        ASSERT_EQ(begin(captured.get(), cuda::kCaptureOfOwnThread), 0);
         const Buffer buffer = data.buffer(Dtype::kFloat32);
         engine(group).run(group.rank() == 0 ? sending(buffer, 1) : receiving(buffer, 0),
                           {.order = captured.order()});
@@ -439,6 +440,30 @@ TEST_F(NcclMessage, of_a_group_that_ends_is_aborted) {
     }
     group.barrier();
   });
+}
+
+// The second message is queued on the sender's device when the receiver leaves.
+TEST_F(NcclMessage, to_a_rank_that_leaves_does_not_hold_up_the_end_of_a_group) {
+  run(
+      [](ProcessGroup& group) {
+        std::shared_ptr<ProcessGroup> child = group.new_group({0, 1});
+        const OnDevice data(kElements * 4);
+        const Buffer buffer = data.buffer(Dtype::kFloat32);
+        const TestStream stream;
+        const CallOptions options{.timeout = 60s, .order = stream.order()};
+        const auto begin = std::chrono::steady_clock::now();
+        const auto first = engine(*child).start(
+            group.rank() == 0 ? sending(buffer, 1) : receiving(buffer, 0), options);
+        first->wait();
+        if (group.rank() == 1) return child.reset();
+        const auto second = engine(*child).start(sending(buffer, 1), options);
+        second->wait();
+        child.reset();
+        EXPECT_LT(std::chrono::steady_clock::now() - begin, 30s);
+        expect_error(ErrorCode::kPeerLost, {"rank 1", "has left group", "without receiving it"},
+                     [&] { second->wait(); });
+      },
+      2);
 }
 
 // The ranks are processes, so this program must not use CUDA before it has started them.

@@ -175,7 +175,7 @@ class NcclLibrary : public Library {
             .is_done = [this](void* event) { return is_done(event); },
             .look =
                 [this] {
-                  mesh_.throw_if_failed();
+                  messages_->require_peers(mesh_.throw_if_failed());
                   for (const auto& one : communicators()) one->is_ready();
                 },
             .fail = context.fail_group};

@@ -29,6 +29,9 @@ constexpr std::chrono::microseconds kSlowPoll{500};
 constexpr std::chrono::milliseconds kQuickFor{5};
 // How often the thread looks for the group's failure and for deadlines.
 constexpr std::chrono::milliseconds kLookAround{2};
+// How long a message may be unfinished after its other rank has left. A rank leaves only when its
+// own end of all messages has ended.
+constexpr std::chrono::seconds kMostAfterLeaving{1};
 
 // The place of a message that was called without an order, after the work of the default stream.
 class DefaultStreamOrder : public DeviceOrder {
@@ -104,6 +107,8 @@ struct NcclMessages::State : std::enable_shared_from_this<State> {
   mutable std::mutex mutex;  // guards the members below, and the channels
   std::condition_variable changed;
   std::map<std::pair<int, bool>, NcclChannel> channels;  // [peer, whether this rank sends]
+  std::vector<NcclMessagePtr> on_device;                 // queued there, perhaps finished
+  std::map<int, AwakeClock::time_point> left;            // [rank]: when it was seen to have left
   std::optional<Error> failure;
   bool ends = false;
   std::jthread thread;
@@ -311,6 +316,8 @@ struct NcclMessages::State : std::enable_shared_from_this<State> {
     {
       const std::lock_guard lock(mutex);
       message = std::exchange(channel.launched, nullptr);
+      std::erase_if(on_device, [](const auto& one) { return one->work->is_completed(); });
+      on_device.push_back(message);
     }
     if (!message->ends_on_host()) {
       message->work->queue(end, true, message->sends() ? -1 : message->peer);
@@ -347,6 +354,25 @@ struct NcclMessages::State : std::enable_shared_from_this<State> {
                                channel.next, peer, number),
              kAdviceForLate);
       }
+    }
+  }
+
+  // Throws if a message can never end, because its other rank has left.
+  void require_peers(const std::vector<int>& gone) {
+    const std::lock_guard lock(mutex);
+    for (const int peer : gone) left.try_emplace(peer, AwakeClock::now());
+    for (const NcclMessagePtr& message : on_device) {
+      const auto found = left.find(message->peer);
+      if (found == left.end() || message->work->is_completed()) continue;
+      if (AwakeClock::now() - found->second < kMostAfterLeaving) continue;
+      fail(ErrorCode::kPeerLost,
+           {.operation = std::string(name_of(message->op)),
+            .group = group,
+            .ranks = {mesh.in_world(message->peer)},
+            .deadline = {}},
+           "{}: {} cannot complete: {} has left group {} without {} it", self(),
+           message->work->description(), mesh.describe(message->peer), group,
+           message->sends() ? "receiving" : "sending");
     }
   }
 
@@ -419,6 +445,8 @@ WorkPtr NcclMessages::start(Op op, const PointToPointCall& call, Deadline deadli
   }
   return work;
 }
+
+void NcclMessages::require_peers(const std::vector<int>& left) { state_->require_peers(left); }
 
 NcclCommunicator::Several NcclMessages::communicators() const { return state_->communicators(); }
 

@@ -19,7 +19,7 @@
 // Thread safety: every method may be called from any thread; the destructor by one thread only.
 
 #include <memory>
-#include <string>
+#include <vector>
 
 #include "paceline/engine/collectives/backend.h"
 #include "paceline/engine/collectives/backends/library.h"
@@ -44,6 +44,9 @@ class NcclMessages {
 
   // Library::start(). Requires: the buffer is on the device.
   WorkPtr start(Op op, const PointToPointCall& call, Deadline deadline);
+  // For a thread that waits for the device: throws Error(kPeerLost) if a message is queued whose
+  // other rank is one of those that have left.
+  void require_peers(const std::vector<int>& left);
   // The communicators that have been made.
   NcclCommunicator::Several communicators() const;
   // Ends messages that have not been queued on the device with Error(kAborted). Returns the
