@@ -54,6 +54,7 @@ class PinnedAllocator final : public PortableAllocator {
  private:
   c10::DataPtr allocate_block(std::size_t bytes) const override {
     if (bytes == 0) return {nullptr, nullptr, &destroy, c10::Device(c10::kCPU)};
+    count_touch(current_device());  // as in CUDA, needs a context of the current device
     void* const memory = allocate_pinned(bytes);
     return {memory, memory, &destroy, c10::Device(c10::kCPU)};
   }

@@ -103,9 +103,22 @@ void Stream::carry_out_tasks() {
   }
 }
 
+void Stream::set_delays(const Delays& delays) {
+  const std::lock_guard lock(mutex_);
+  delays_ = delays;
+}
+
 void Stream::be_late(std::mt19937& random) {
-  const std::int64_t most = longest_delay;
-  const bool is_late = std::uniform_real_distribution<double>(0, 1)(random) < delayed_share;
+  double share = delayed_share;
+  std::int64_t most = longest_delay;
+  {
+    const std::lock_guard lock(mutex_);
+    if (delays_) {
+      share = delays_->share;
+      most = delays_->most.count();
+    }
+  }
+  const bool is_late = std::uniform_real_distribution<double>(0, 1)(random) < share;
   if (!is_late || most <= 0) return;
   std::this_thread::sleep_for(
       std::chrono::microseconds(std::uniform_int_distribution<std::int64_t>(0, most)(random)));

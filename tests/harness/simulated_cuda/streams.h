@@ -18,6 +18,7 @@
 #include <future>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
 
 namespace paceline::simulated {
@@ -43,6 +44,9 @@ class Stream {
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
+  // The delays of this stream, instead of those of set_delays().
+  void set_delays(const Delays& delays);
+
   int device() const { return device_; }
   std::int64_t id() const { return id_; }
   void push(std::function<void()> task) { push(std::move(task), true); }
@@ -67,6 +71,7 @@ class Stream {
   const std::int64_t id_;
   std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
+  std::optional<Delays> delays_;
   std::deque<Task> tasks_;
   std::uint64_t num_pushed_ = 0;
   std::uint64_t num_done_ = 0;

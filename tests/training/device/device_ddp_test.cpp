@@ -1,7 +1,7 @@
 // DistributedDataParallel and the fused optimizers on simulated CUDA devices, compared with the
 // CPU.
 
-#include <thread>
+#include <chrono>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,6 +10,7 @@
 #include <c10/core/StreamGuard.h>
 #include <torch/torch.h>
 
+#include "paceline/training/optim/exponential_moving_average.h"
 #include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/communication_hook.h"
 #include "paceline/training/parallel/distributed_data_parallel.h"
@@ -206,7 +207,8 @@ TEST(DeviceDataParallel, reads_gradients_that_several_streams_have_made) {
 
 // The gradients of the first layer are made on another stream than those of the last one, because
 // its parameters are trained only from the first forward pass on. So the reduction, which begins
-// with the first layer's gradients, must wait for both streams.
+// with the first layer's gradients, must wait for both streams. The kernels of the last layer's
+// stream write their results late.
 TEST(DeviceDataParallel, reduces_a_bucket_after_every_stream_of_its_gradients) {
   run_on_devices(2, [](ProcessGroup& group, c10::Device device) {
     const auto train = [&](c10::Device where) {
@@ -233,16 +235,13 @@ TEST(DeviceDataParallel, reduces_a_bucket_after_every_stream_of_its_gradients) {
           at::Tensor loss;
           {
             const c10::StreamGuard guard(first);
-            const at::Tensor output = model.forward(input);
-            output.register_hook([last](const at::Tensor& /*gradient*/) {
-              simulated::Stream::of(last.device_index(), last.id()).push([] {
-                std::this_thread::sleep_for(std::chrono::milliseconds(20));
-              });
-            });
-            loss = output.square().mean();
+            loss = model.forward(input).square().mean();
           }
           StreamEvent::after(first).block(last);
+          auto& late = simulated::Stream::of(last.device_index(), last.id());
+          late.set_delays({.share = 1, .most = std::chrono::milliseconds(40)});
           loss.backward();
+          late.set_delays({});
         }
         optimizer.step();
       }
@@ -278,6 +277,54 @@ TEST(DeviceDataParallel, does_not_make_the_host_wait_for_the_device) {
     group.barrier();
     EXPECT_EQ(simulated::counts().synchronisations, 0U);
     EXPECT_GT(simulated::counts().kernels, 0U);
+  });
+}
+
+TEST(DeviceDataParallel, trains_with_more_inputs_on_one_rank) {
+  run_on_devices(2, [](ProcessGroup& group, c10::Device device) {
+    const auto train = [&](c10::Device where) {
+      Net net = net_of(nullptr);
+      net->to(where);
+      DistributedDataParallel model(net.ptr(), shared(group));
+      optim::SGD optimizer(model.parameters(), {.lr = 0.05});
+      JoinedStep step([&] {
+        optimizer.step();
+        model.zero_grad();
+      });
+      join(model, step, [&] {
+        for (int i = 0; i < 2 + 2 * group.rank(); ++i) {
+          model.forward(input_of(group, i).to(where)).square().mean().backward();
+          step();
+        }
+      });
+      std::vector<at::Tensor> values;
+      for (const at::Tensor& one : model.parameters()) values.push_back(one.detach().cpu());
+      return values;
+    };
+    const auto host = train(c10::kCPU), on_device = train(device);
+    for (std::size_t i = 0; i < host.size(); ++i)
+      EXPECT_TRUE(torch::allclose(host[i], on_device[i], 1e-4, 1e-5)) << "tensor " << i;
+  });
+}
+
+// The gradients are in the buckets, so there is one copy of them.
+TEST(DeviceDataParallel, needs_the_memory_of_the_gradients_beside_the_model) {
+  run_on_devices(2, [](ProcessGroup& group, c10::Device device) {
+    torch::nn::Sequential net = made_with_seed(7, [] {
+      const auto layer = [] { return torch::nn::Linear(torch::nn::LinearOptions(256, 256)); };
+      return torch::nn::Sequential(layer(), layer(), layer(), layer());
+    });
+    net->to(device);
+    const std::size_t bytes = 4 * 257 * 256 * sizeof(float);
+    const std::size_t before = simulated::live_bytes(device.index());
+    DistributedDataParallel model(net.ptr(), shared(group));
+    for (int step = 0; step < 3; ++step) {
+      model.zero_grad();
+      model.forward(random_tensor({2, 256}, 1).to(device)).square().mean().backward();
+    }
+    group.barrier();
+    const std::size_t beside = simulated::live_bytes(device.index()) - before;
+    EXPECT_LT(beside, bytes + bytes / 4) << "bytes of the gradients: " << bytes;
   });
 }
 
@@ -372,6 +419,36 @@ TEST(DeviceOptimizers, take_the_steps_of_the_cpu) {
   expect_same_steps<LAMB>(LAMBOptions{.lr = 0.01, .weight_decay = 0.1});
   expect_same_steps<LARS>(LARSOptions{.lr = 0.1, .weight_decay = 0.1});
   expect_same_steps<AdamW>(AdamWOptions{.lr = 0.01}, at::kBFloat16);
+}
+
+TEST(DeviceAverage, follows_the_weights_as_on_the_cpu) {
+  const c10::Device device(c10::kCUDA, 1);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor host = random_tensor({20, 30}, 1).to(type), on_device = host.to(device);
+    optim::ExponentialMovingAverage by_host({host}, 0.9, true), by_device({on_device}, 0.9, true);
+    simulated::reset_counts();
+    for (std::uint64_t step = 0; step < 5; ++step) {
+      const at::Tensor change = random_tensor({20, 30}, 10 + step).to(type).pin_memory();
+      host.add_(change);
+      on_device.add_(change.to(device, /*non_blocking=*/true));
+      by_host.update();
+      by_device.update();
+    }
+    EXPECT_EQ(simulated::counts().synchronisations, 0U);
+    {
+      const auto swapped = by_host.swap_in(), on_device_swapped = by_device.swap_in();
+      EXPECT_TRUE(torch::allclose(host, on_device.cpu(), 1e-2, 1e-5));
+    }
+    EXPECT_TRUE(torch::equal(host, on_device.cpu())) << "the weights have come back";
+    const auto state = by_host.state();
+    EXPECT_TRUE(torch::allclose(by_device.state()[0].second.cpu(), state[0].second, 1e-4, 1e-5));
+    by_device.set_state(state);  // a checkpoint may come from the CPU
+    by_device.verify();
+    EXPECT_TRUE(torch::equal(by_device.state()[0].second.cpu(), state[0].second));
+  }
+  expect_error(ErrorCode::kInvalid, {"on cpu and on cuda:1; move them to one device"}, [&] {
+    optim::ExponentialMovingAverage({torch::zeros({3}), torch::zeros({3}, device)});
+  });
 }
 
 TEST(DeviceOptimizers, refuse_parameters_on_several_devices) {

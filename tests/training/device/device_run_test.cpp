@@ -10,6 +10,7 @@
 #include "paceline/training/data/data_loader.h"
 #include "paceline/training/device/device_snapshot.h"
 #include "paceline/training/optim/clip_gradients.h"
+#include "paceline/training/optim/exponential_moving_average.h"
 #include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/fully_shard.h"
 #include "paceline/training/pipeline/pipeline.h"
@@ -106,6 +107,12 @@ std::vector<at::Tensor> values_of(Mlp& net) {
   return values;
 }
 
+std::vector<at::Tensor> values_in(const optim::ExponentialMovingAverage& average) {
+  std::vector<at::Tensor> values;
+  for (const auto& [name, tensor] : average.state()) values.push_back(tensor.cpu().clone());
+  return values;
+}
+
 void expect_close(const std::vector<at::Tensor>& found, const std::vector<at::Tensor>& expected) {
   ASSERT_EQ(found.size(), expected.size());
   for (std::size_t i = 0; i < found.size(); ++i)
@@ -135,27 +142,35 @@ TEST(DeviceCheckpoint, continues_on_the_device_and_on_the_cpu) {
     Mlp net = make_mlp();
     net->to(device);
     optim::AdamW optimizer(net->parameters(), {.lr = 0.01});
+    optim::ExponentialMovingAverage average(net->parameters(), 0.5);
     {
       train::Checkpointer saver(borrowed(group), {.folder = folder.file("run")});
       saver.attach("model", net);
       saver.attach("optimizer", optimizer);
+      saver.attach("average", average);
       EXPECT_EQ(saver.begin(), 0);
       train_once(net, optimizer, 1);
+      average.update();
       EXPECT_TRUE(saver.save(1));
       train_once(net, optimizer, 2);  // while the checkpoint is being written
+      average.update();
       EXPECT_TRUE(saver.finish());
     }
-    const auto expected = values_of(net);
+    const auto expected = values_of(net), averages = values_in(average);
     for (const c10::Device next : {device, c10::Device(c10::kCPU)}) {
       Mlp restored = make_mlp();
       restored->to(next);
       optim::AdamW again(restored->parameters(), {.lr = 0.01});
+      optim::ExponentialMovingAverage average_again(restored->parameters(), 0.5);
       train::Checkpointer loader(borrowed(group), {.folder = folder.file("run"), .resume = true});
       loader.attach("model", restored);
       loader.attach("optimizer", again);
+      loader.attach("average", average_again);
       EXPECT_EQ(loader.begin(), 1);
       train_once(restored, again, 2);
+      average_again.update();
       expect_close(values_of(restored), expected);
+      expect_close(values_in(average_again), averages);
     }
   });
 }
