@@ -273,18 +273,6 @@ TEST(FullyShard, the_modules_zero_grad_drops_divided_gradients) {
   });
 }
 
-TEST(FullyShard, zero_grad_of_a_libtorch_optimizer_drops_divided_gradients) {
-  run_ranks_ok(2, [](ProcessGroup& group) {
-    Trainee trainee(group, 3, make_tower());
-    torch::optim::SGD other(trainee.net->parameters(), 0.1);
-    tower_loss(trainee.model->forward(tower_input(0, group.rank()))).backward();
-    EXPECT_GT(optim::grad_norm(*trainee.optimizer), 0);
-    other.zero_grad();
-    EXPECT_EQ(optim::grad_norm(*trainee.optimizer), 0);
-    group.barrier();
-  });
-}
-
 TEST(FullyShard, clipping_the_parameters_themselves_is_an_error) {
   run_ranks_ok(2, [](ProcessGroup& group) {
     Trainee trainee(group, 2, make_tower());

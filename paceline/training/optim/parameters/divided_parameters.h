@@ -31,8 +31,8 @@ using DropGradient = std::function<void(std::size_t parameter)>;
 //   functions, such as torch::nn::utils::clip_grad_norm_ and the steps of torch::optim, would
 //   otherwise see a parameter without a gradient and silently do nothing.
 // - parameter.mutable_grad() outside of a backward pass calls `*divider` with `number`. LibTorch's
-//   zero_grad() of modules and optimizers, and programs that set a gradient, call mutable_grad();
-//   without this the next backward pass would be added to a gradient that the program has dropped.
+//   zero_grad() of modules, and programs that set a gradient, call mutable_grad(); without this the
+//   next backward pass would be added to a gradient that the program has dropped.
 //
 // LibTorch keeps a tensor's autograd data in an object with virtual functions; this function
 // replaces that object by one that does this. Paceline's own code uses own_gradient(). Requires:
