@@ -9,7 +9,7 @@ if(Python3_Interpreter_FOUND AND GZIP_PROGRAM AND NOT CMAKE_CROSSCOMPILING)
     COMMAND sh -c "exec ${GZIP_PROGRAM} -9nf ${man}/man1/*.1"
     COMMAND ${CMAKE_COMMAND} -E touch ${man}/made
     DEPENDS paceline ${PROJECT_SOURCE_DIR}/tools/man_pages.py VERBATIM)
-  add_custom_target(paceline_man DEPENDS ${man}/made)
+  add_custom_target(paceline_man ALL DEPENDS ${man}/made)
   add_dependencies(paceline_installable paceline_man)
   set_property(TARGET paceline_installable APPEND PROPERTY PACELINE_FILES ${man}/made)
   install(DIRECTORY ${man}/man1 DESTINATION ${CMAKE_INSTALL_MANDIR} COMPONENT runtime)

@@ -32,10 +32,12 @@ int main() {
 
   // Rank 0 sends a text to all others, and each rank a number to the next one.
   const std::string word = paceline::broadcast_object(group, std::string("done"), 0);
-  std::vector<int> token = {rank}, received(1);
-  const auto sent = group->isend(std::span(token), (rank + 1) % ranks);
-  group->recv(std::span(received), (rank + ranks - 1) % ranks);
-  sent->wait();
+  std::vector<int> token = {rank}, received = token;
+  if (ranks > 1) {
+    const auto sent = group->isend(std::span(token), (rank + 1) % ranks);
+    group->recv(std::span(received), (rank + ranks - 1) % ranks);
+    sent->wait();
+  }
 
   if (rank == 0)
     std::printf("pi %.4f, largest %.0f, sum of squares %d, from rank %d, %s\n", pi, values[0],
