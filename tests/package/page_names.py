@@ -22,7 +22,9 @@ def declarations():
         spaces = [None]
         for line in header.read_text().splitlines():
             space = spaces[-1]
-            if match := re.match(r"namespace ([\w:]*) ?{", line):
+            if line.startswith("inline namespace"):
+                spaces.append(space)
+            elif match := re.match(r"namespace ([\w:]*) ?{", line):
                 spaces.append(match[1] if match[1].startswith("paceline") else None)
             elif line.startswith("}  // namespace"):
                 spaces.pop()
