@@ -78,6 +78,9 @@ def check(words):
         yield f"{words[0]} does not exist"
     if name in ("mpirun", "srun", "salloc", "podman") and "paceline" in words:
         yield from check(words[words.index("paceline"):])
+    elif name == "paceline" and words[1:2] == ["bench"] and "--against" in words:  # a command of the Python wheel
+        known = re.findall(r'add_argument\("(--[\w-]+)"', (ROOT / "python/paceline/bench.py").read_text())
+        yield from (f"paceline bench of the wheel has no option {word}" for word in words if OPTION.match(word) and word not in known)
     elif name == "paceline" and len(words) > 1 and words[1] not in PLACEHOLDERS and not words[1].startswith("-"):
         sub, rest = [words[1]], words[2:]
         if words[1] == "bench" and rest[:1] == ["rpc"] or words[1] == "submit" and rest:
