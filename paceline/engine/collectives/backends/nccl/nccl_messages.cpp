@@ -46,7 +46,7 @@ class DefaultStreamOrder : public DeviceOrder {
 
 }  // namespace
 
-// What the engine's message contains. Both ranks run the same build on hosts of the same byte
+// The contents of the engine's message. Both ranks run the same build on hosts of the same byte
 // order.
 struct NcclAnnouncement {
   std::uint64_t number = 0;  // of the message in its direction, from 1; 0: it has no elements
