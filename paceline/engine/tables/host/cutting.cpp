@@ -105,14 +105,20 @@ void check_fit(const TableAccess& access, const TableCut& cut) {
         access.self_name(), access.operation, access.table);
 }
 
+// Whether id `i` of the cut has an entry in this table. A count of sightings means nothing where
+// the first push of an id admits it.
+bool belongs(const TableLayout& layout, const TableCut& cut, std::size_t i, const TakesId& takes) {
+  return (!takes || takes(cut.ids[i])) && (cut.admitted[i] != 0 || !layout.is_paired);
+}
+
 void check_room(const TableAccess& access, const TableCut& cut, const TakesId& takes) {
+  const TableLayout& layout = access.memory->layout();
   std::uint64_t ids = 0, rows = 0;
   for (std::size_t i = 0; i < cut.ids.size(); ++i) {
-    if (takes && !takes(cut.ids[i])) continue;
+    if (!belongs(layout, cut, i, takes)) continue;
     ++ids;
     rows += cut.admitted[i];
   }
-  const TableLayout& layout = access.memory->layout();
   if (rows > layout.max_data || ids > layout.max_entries) {
     fail(ErrorCode::kSystem, {.operation = access.operation},
          "worker {}: {}: table '{}' has room for {} rows and {} ids, but the saved table has {} "
@@ -171,11 +177,12 @@ void restore_cut(const TableAccess& access, const TableCut& cut, const TakesId& 
   // The ages of the rows stay as they were; the time of this table goes on from its workers'
   // clocks.
   const std::uint64_t shift = header.now - cut.now;
+  const TableLayout& layout = access.memory->layout();
   std::size_t row = 0;
   for (std::size_t i = 0; i < cut.ids.size(); ++i) {
     const float* const values =
         cut.admitted[i] == 0 ? nullptr : cut.rows.data() + cut.row_floats * row++;
-    if (takes && !takes(cut.ids[i])) continue;
+    if (!belongs(layout, cut, i, takes)) continue;
     restore_row(access, cut.ids[i], static_cast<std::uint32_t>(cut.sightings[i]),
                 static_cast<std::uint64_t>(cut.used[i]) + shift, values);
   }

@@ -103,7 +103,7 @@ class Allocation {
     const std::uint32_t number = header_.num_entries + 1;
     if (number > memory_.layout().max_entries) is_full("candidates");
     make_ready(header_.ready_entries, number, memory_.layout().max_entries,
-               memory_.layout().entries, sizeof(Entry));
+               memory_.layout().entries, memory_.layout().entry_stride);
     transaction_.set(header_.num_entries, number);
     return number;
   }
@@ -115,7 +115,7 @@ class Allocation {
       number = header_.num_data + 1;
       if (number > memory_.layout().max_data) is_full("capacity");
       make_ready(header_.ready_data, number, memory_.layout().max_data, memory_.layout().data,
-                 memory_.layout().data_bytes);
+                 memory_.layout().data_stride);
       transaction_.set(header_.num_data, number);
     }
     transaction_.set(header_.num_rows, header_.num_rows + 1);

@@ -36,59 +36,47 @@ void push_row(const TableAccess& access, Id id, const float* gradient, const Als
 // Removes the expired rows of slots `begin` to `end`.
 void remove_expired(const TableAccess& access, std::uint32_t begin, std::uint32_t end);
 
-// Loads the rows of a batch into the cache, each part some places ahead of its use: first the
-// bucket, then the first entry of its chain, the second one if that is needed, and the data.
+// Loads the rows of a batch into the cache, a block at a time: the buckets of all its ids, then the
+// first entries of their chains, the next ones where they are needed, and the data. Each pass is a
+// short loop, so that the processor has many rows' misses, and walks of the page table, under way.
 template <class IdAt>
 class RowPrefetch {
  public:
   // `id_at(place)` returns an id of the batch, from `begin` on.
   RowPrefetch(const TableMemory& memory, std::size_t begin, std::size_t size, IdAt id_at)
-      : memory_(memory), size_(size), id_at_(id_at) {
-    for (std::size_t place = begin; place < std::min(begin + kBucket, size); ++place) start(place);
-  }
+      : memory_(memory), next_block_(begin), size_(size), id_at_(id_at) {}
   // Requires: called for each place in turn.
   void at(std::size_t place) {
-    if (place + kBucket < size_) start(place + kBucket);
-    if (place + kFirst < size_) {
-      const std::uint32_t first = head(place + kFirst);
-      if (first != 0) __builtin_prefetch(&memory_.entry(first));
-    }
-    if (place + kSecond < size_) {
-      const std::uint32_t first = head(place + kSecond);
-      const std::uint32_t second = first == 0 ? 0 : after(first, place + kSecond);
-      if (second != 0 && second != first) __builtin_prefetch(&memory_.entry(second));
-    }
-    if (place + kData < size_) load_data(place + kData);
+    if (place == next_block_) load_block();
   }
 
  private:
-  static constexpr std::size_t kBucket = 16, kFirst = 12, kSecond = 8, kData = 5;
-  static constexpr std::size_t kLine = 64;
-  static constexpr int kLongestWalk = 4;
+  static constexpr std::size_t kBlock = 64, kLine = 64;
+  static constexpr int kLongestWalk = 3;
 
-  void start(std::size_t place) {
-    buckets_[place % kBucket] = &memory_.bucket(id_at_(place));
-    __builtin_prefetch(buckets_[place % kBucket]);
-  }
-  std::uint32_t head(std::size_t place) const {
-    return buckets_[place % kBucket]->load(std::memory_order_relaxed);
-  }
-  // The entry itself if it has the id of that place, otherwise the next one in its chain.
-  std::uint32_t after(std::uint32_t number, std::size_t place) const {
-    const Entry& entry = memory_.entry(number);
-    const bool is_it =
-        entry.id.load(std::memory_order_relaxed) == static_cast<std::uint64_t>(id_at_(place));
-    return is_it ? number : entry.next.load(std::memory_order_relaxed);
-  }
-  void load_data(std::size_t place) const {
-    std::uint32_t number = head(place);
-    for (int i = 0; i < kLongestWalk && number != 0; ++i) {
-      const std::uint32_t next = after(number, place);
-      if (next == number) break;
-      number = next;
+  void load_block() {
+    const std::size_t count = std::min(kBlock, size_ - next_block_);
+    for (std::size_t i = 0; i < count; ++i) {
+      ids_[i] = static_cast<std::uint64_t>(id_at_(next_block_ + i));
+      numbers_[i] = memory_.bucket(id_at_(next_block_ + i)).load(std::memory_order_relaxed);
     }
-    const std::uint32_t data =
-        number == 0 ? 0 : memory_.entry(number).data.load(std::memory_order_relaxed);
+    for (int step = 0; step < kLongestWalk; ++step) {
+      for (std::size_t i = 0; i < count; ++i)  // without a branch that waits for memory
+        if (numbers_[i] != 0) __builtin_prefetch(&memory_.entry(numbers_[i]));
+      for (std::size_t i = 0; i < count; ++i) {
+        if (numbers_[i] == 0) continue;
+        const Entry& entry = memory_.entry(numbers_[i]);
+        if (entry.id.load(std::memory_order_relaxed) != ids_[i])
+          numbers_[i] = entry.next.load(std::memory_order_relaxed);
+      }
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      if (numbers_[i] != 0) load_data(memory_.entry(numbers_[i]));
+    }
+    next_block_ += count;
+  }
+  void load_data(const Entry& entry) const {
+    const std::uint32_t data = entry.data.load(std::memory_order_relaxed);
     if (data == 0) return;
     const auto* const row = reinterpret_cast<const std::byte*>(memory_.data(data));
     for (std::size_t at = 0; at < memory_.layout().data_bytes; at += kLine)
@@ -96,9 +84,11 @@ class RowPrefetch {
   }
 
   const TableMemory& memory_;
+  std::size_t next_block_;
   const std::size_t size_;
   const IdAt id_at_;
-  std::array<Word*, kBucket> buckets_{};
+  std::array<std::uint64_t, kBlock> ids_;
+  std::array<std::uint32_t, kBlock> numbers_;
 };
 
 // For copies of the whole table: calls `visit` for each entry in use of a slot. Requires: this

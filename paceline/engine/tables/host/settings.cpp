@@ -140,12 +140,15 @@ TableLayout::TableLayout(const Settings& settings) {
   row_floats = static_cast<std::uint32_t>(up(floats_of_row(settings), 2));
   max_data = static_cast<std::uint32_t>(settings.capacity);
   max_entries = static_cast<std::uint32_t>(settings.capacity + settings.candidates);
-  buckets_per_slot = std::max(4U, std::bit_ceil(max_entries / kNumSlots + 1));
+  buckets_per_slot = std::max(4U, std::bit_ceil(2 * (max_entries / kNumSlots + 1)));
   const bool stages_pushes =
       settings.consistency == static_cast<std::uint32_t>(Consistency::Kind::kSynchronous);
   stage_rows = stages_pushes ? std::min(max_entries, 1U << 16) : 0;
   journal_bytes = up(sizeof(Journal) + row_floats * sizeof(float), 64);
+  is_paired = settings.admit_after <= 1;
   data_bytes = row_floats * sizeof(float);
+  entry_stride = sizeof(Entry) + (is_paired ? data_bytes : 0);
+  data_stride = is_paired ? entry_stride : data_bytes;
   stage_bytes = up(stage_rows * (sizeof(Id) + settings.width * sizeof(float)), kPage);
 
   workers = up(sizeof(TableHeader), kPage);
@@ -154,8 +157,9 @@ TableLayout::TableLayout(const Settings& settings) {
   journals = slots + kNumSlots * sizeof(SlotState);
   buckets = up(journals + kMaxWorkers * journal_bytes, kPage);
   entries = up(buckets + std::size_t{kNumSlots} * buckets_per_slot * sizeof(Word), kPage);
-  data = up(entries + std::size_t{max_entries} * sizeof(Entry), kPage);
-  stages = up(data + std::size_t{max_data} * data_bytes, kPage);
+  const std::size_t entries_end = entries + std::size_t{max_entries} * entry_stride;
+  data = is_paired ? entries + sizeof(Entry) : up(entries_end, kPage);
+  stages = up(is_paired ? entries_end : data + std::size_t{max_data} * data_stride, kPage);
   bytes = stages + kMaxWorkers * stage_bytes;
 }
 

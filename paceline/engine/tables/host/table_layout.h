@@ -10,6 +10,10 @@
 // elements and the state of the optimizer. Entries and data are numbered from 1; 0 stands for none.
 // The pages of entries and data are allocated as rows appear, all other pages when the table is
 // made.
+//
+// Where the first push of an id admits it, every entry has data. Then both have the same number,
+// since they are taken and returned together, and the data follow their entry, so that a lookup
+// touches one page less.
 
 #include <array>
 #include <atomic>
@@ -154,7 +158,9 @@ struct TableLayout {
   std::uint32_t buckets_per_slot;
   std::uint32_t max_entries, max_data;
   std::uint32_t stage_rows;  // a worker may push in one clock; 0 unless synchronous
-  std::size_t journal_bytes, data_bytes, stage_bytes;                              // of one
+  bool is_paired;            // see above
+  std::size_t journal_bytes, data_bytes, stage_bytes;  // of one
+  std::size_t entry_stride, data_stride;               // from one to the next
   std::size_t workers, sessions, slots, journals, stages, buckets, entries, data;  // offsets
   std::size_t bytes;
 };

@@ -8,7 +8,6 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error_text.h"
-#include "paceline/engine/tables/host/row_update.h"
 
 namespace paceline::tables {
 
@@ -61,12 +60,6 @@ std::shared_ptr<TableMemory> TableMemory::of_file(Fd file) {
   if (!mapping) throw system_error(fmt::format("mapping a table of {}", size_text(bytes)));
   return std::shared_ptr<TableMemory>(
       new TableMemory(std::move(file), std::move(mapping), settings));
-}
-
-Word& TableMemory::bucket(Id id) const {
-  const std::uint64_t hash = mix(static_cast<std::uint64_t>(id));  // the slot has its upper 10 bits
-  const std::size_t in_slot = (hash >> 20) & (layout_.buckets_per_slot - 1);
-  return bucket_number((hash >> 54) * layout_.buckets_per_slot + in_slot);
 }
 
 void TableMemory::allocate(std::size_t offset, std::size_t bytes) const {

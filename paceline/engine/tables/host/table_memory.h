@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "paceline/engine/core/system/fd.h"
+#include "paceline/engine/tables/host/row_update.h"
 #include "paceline/engine/tables/host/table_layout.h"
 #include "paceline/engine/transport/shared_memory.h"
 
@@ -43,15 +44,19 @@ class TableMemory {
     return at<float>(layout_.journals + worker * layout_.journal_bytes + sizeof(Journal));
   }
   // The head of the chain of an id.
-  Word& bucket(Id id) const;
+  Word& bucket(Id id) const {
+    const std::uint64_t hash = mix(static_cast<std::uint64_t>(id));  // its upper 10 bits: the slot
+    const std::size_t in_slot = (hash >> 20) & (layout_.buckets_per_slot - 1);
+    return bucket_number((hash >> 54) * layout_.buckets_per_slot + in_slot);
+  }
   Word& bucket_number(std::size_t i) const { return at<Word>(layout_.buckets)[i]; }
   std::size_t num_buckets() const { return std::size_t{kNumSlots} * layout_.buckets_per_slot; }
   // Requires: 1 <= number <= TableLayout::max_entries, max_data.
   Entry& entry(std::uint32_t number) const {
-    return *at<Entry>(layout_.entries + std::size_t{number - 1} * sizeof(Entry));
+    return *at<Entry>(layout_.entries + std::size_t{number - 1} * layout_.entry_stride);
   }
   LongWord* data(std::uint32_t number) const {
-    return at<LongWord>(layout_.data + std::size_t{number - 1} * layout_.data_bytes);
+    return at<LongWord>(layout_.data + std::size_t{number - 1} * layout_.data_stride);
   }
   Id* staged_ids(std::uint32_t worker) const {
     return at<Id>(layout_.stages + worker * layout_.stage_bytes);

@@ -193,8 +193,8 @@ void copy(const TableMemory& from, const TableMemory& to) {
     std::memcpy(to.at<std::byte>(offset), from.at<std::byte>(offset), bytes);
   };
   copy_part(layout.workers, layout.entries - layout.workers);
-  copy_part(layout.entries, header.ready_entries * sizeof(Entry));
-  copy_part(layout.data, std::size_t{header.ready_data} * layout.data_bytes);
+  copy_part(layout.entries, header.ready_entries * layout.entry_stride);
+  if (!layout.is_paired) copy_part(layout.data, header.ready_data * layout.data_stride);
   for (std::uint32_t i = 0; i < kMaxWorkers && layout.stage_rows > 0; ++i) {
     const std::uint64_t rows = from.worker(i).staged_rows;
     if (rows == 0) continue;
