@@ -159,6 +159,25 @@ TEST(Cuts, KeepSightingsAndAges) {
   EXPECT_EQ(pull(*restored, {1, 2}), (std::vector<float>{0, 1}));  // row 1 is 11 ticks old
 }
 
+// Ids that were only counted have no row; where the first push admits an id, their counts go.
+TEST(Cuts, OfCandidatesCanBeLoadedWhereEveryPushAdmits) {
+  RowOptions counting = adding_rows(1), admitting = adding_rows(1);
+  counting.admit_after = 2;
+  counting.capacity = admitting.capacity = 2;
+  const Memories whole(counting), second(admitting);
+  const auto rows = open(whole.first(), "a");
+  const auto push_one = [](Rows& to, Id id) {
+    to.push(std::vector<Id>{id}, std::vector<float>{1});
+  };
+  for (const Id id : {1, 2, 3, 4, 4}) push_one(*rows, id);
+  const auto restored = open(second.first(), "b");
+  restored->restore(rows->cut());
+  EXPECT_EQ(restored->stats().rows, 1U);
+  push_one(*restored, 1);
+  EXPECT_EQ(restored->stats().rows, 2U);
+  EXPECT_EQ(pull(*restored, {1, 2, 4}), (std::vector<float>{1, 0, 1}));
+}
+
 TEST(Cuts, KeepSessions) {
   const Memories whole(adding_rows(1)), second(adding_rows(1));
   const auto rows = open(whole.first(), "a");
