@@ -1,4 +1,4 @@
-# Debian's LibTorch 1.13 lists OpenCV and FFmpeg among the libraries that it needs, but uses no symbol of either. They bring 220 others,
+# Debian's LibTorch 1.13 lists OpenCV and FFmpeg among the libraries that it needs, but uses no symbol of either. They bring 200 others,
 # and a program that loads all of them takes 1.6 times the processor time to start. The tests start more than a thousand programs, so the programs
 # in this project's own build folder load empty libraries of these names instead. Installed programs and `package` tests load the real ones.
 get_target_property(torch_cpu torch_cpu LOCATION)
