@@ -4,7 +4,6 @@
 // and memory that all ranks of a host map (SymmetricBuffer).
 
 #include <atomic>
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -13,33 +12,10 @@
 #include <utility>
 #include <vector>
 
+#include "paceline/engine/collectives/buffer_mistakes.h"
 #include "paceline/engine/core/dtype.h"
 
 namespace paceline {
-
-// The Dtype of a C++ type. float16 and bfloat16 have no C++ type; callers pass their Dtype.
-template <class T>
-constexpr Dtype dtype_of() {
-  using U = std::remove_cv_t<T>;
-  if constexpr (std::is_same_v<U, float>)
-    return Dtype::kFloat32;
-  else if constexpr (std::is_same_v<U, double>)
-    return Dtype::kFloat64;
-  else if constexpr (std::is_same_v<U, bool>)
-    return Dtype::kBool;
-  else if constexpr (std::is_same_v<U, std::uint8_t> || std::is_same_v<U, std::byte>)
-    return Dtype::kUint8;
-  else if constexpr (std::is_signed_v<U> && sizeof(U) == 1)
-    return Dtype::kInt8;
-  else if constexpr (std::is_signed_v<U> && sizeof(U) == 2)
-    return Dtype::kInt16;
-  else if constexpr (std::is_signed_v<U> && sizeof(U) == 4)
-    return Dtype::kInt32;
-  else if constexpr (std::is_signed_v<U> && sizeof(U) == 8)
-    return Dtype::kInt64;
-  else
-    static_assert(sizeof(U) == 0, "this type has no Dtype");
-}
 
 // The device that owns the memory. The numbers are part of the wire format.
 enum class Device : std::uint8_t { kCpu = 0, kCuda = 1 };
@@ -58,6 +34,10 @@ struct Buffer {
     requires(!std::is_const_v<T>)
   Buffer(std::span<T, Extent> elements)  // NOLINT: the conversion is the point
       : Buffer(elements.data(), elements.size(), dtype_of<T>()) {}
+  template <detail::NoBuffer<true> T>
+  Buffer(T&& /*mistake*/) {  // NOLINT: the conversion gives an error that says what to write
+    detail::explain_mistake<T, true>();
+  }
 
   std::size_t bytes() const { return count * detail::size_of(dtype); }
 };
@@ -77,6 +57,10 @@ struct ConstBuffer {
       : ConstBuffer(elements.data(), elements.size(), dtype_of<T>()) {}
   ConstBuffer(const Buffer& buffer)  // NOLINT: the conversion is the point
       : ConstBuffer(buffer.data, buffer.count, buffer.dtype, buffer.device) {}
+  template <detail::NoBuffer<false> T>
+  ConstBuffer(T&& /*mistake*/) {  // NOLINT: as above
+    detail::explain_mistake<T, false>();
+  }
 
   std::size_t bytes() const { return count * detail::size_of(dtype); }
 };
