@@ -34,9 +34,13 @@ struct Buffer {
     requires(!std::is_const_v<T>)
   Buffer(std::span<T, Extent> elements)  // NOLINT: the conversion is the point
       : Buffer(elements.data(), elements.size(), dtype_of<T>()) {}
-  template <detail::NoBuffer<true> T>
+  template <detail::NotWritable T>
   Buffer(T&& /*mistake*/) {  // NOLINT: the conversion gives an error that says what to write
-    detail::explain_mistake<T, true>();
+    if constexpr (detail::kIsConstant<T>)
+      static_assert(sizeof(T) == 0,
+                    "the operation writes to this argument, so it must not be const");
+    else
+      detail::explain_mistake<std::remove_cvref_t<T>, std::is_reference_v<T>>();
   }
 
   std::size_t bytes() const { return count * detail::size_of(dtype); }
@@ -57,9 +61,9 @@ struct ConstBuffer {
       : ConstBuffer(elements.data(), elements.size(), dtype_of<T>()) {}
   ConstBuffer(const Buffer& buffer)  // NOLINT: the conversion is the point
       : ConstBuffer(buffer.data, buffer.count, buffer.dtype, buffer.device) {}
-  template <detail::NoBuffer<false> T>
+  template <detail::NotReadable T>
   ConstBuffer(T&& /*mistake*/) {  // NOLINT: as above
-    detail::explain_mistake<T, false>();
+    detail::explain_mistake<std::remove_cvref_t<T>, std::is_reference_v<T>>();
   }
 
   std::size_t bytes() const { return count * detail::size_of(dtype); }

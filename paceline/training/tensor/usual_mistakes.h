@@ -29,8 +29,9 @@ int all_reduce(const First& /*first*/, const Rest&... /*rest*/) {
 template <class Group, NoTensor Memory, class... Rest>
   requires(!NoGroup<Group>)
 int all_reduce(const Group& /*group*/, const Memory& /*memory*/, const Rest&... /*rest*/) {
-  static_assert(sizeof...(Rest) > 1000,
-                "this is not a tensor: write group->all_reduce(std::span(values)) for other memory");
+  static_assert(
+      sizeof...(Rest) > 1000,
+      "this is not a tensor: write group->all_reduce(std::span(values)) for other memory");
   return 0;
 }
 
