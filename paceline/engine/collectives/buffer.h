@@ -17,6 +17,17 @@
 
 namespace paceline {
 
+// The Dtype of a C++ type. float16 and bfloat16 have no C++ type; callers pass their Dtype.
+template <class T>
+constexpr Dtype dtype_of() {
+  constexpr int kNumber = detail::dtype_number<std::remove_cv_t<T>>();
+  static_assert(
+      kNumber >= 0,
+      "an element is a float, double, bool, signed integer, std::uint8_t or std::byte; for "
+      "float16 and bfloat16 write Buffer(pointer, count, dtype)");
+  return static_cast<Dtype>(kNumber);
+}
+
 // The device that owns the memory. The numbers are part of the wire format.
 enum class Device : std::uint8_t { kCpu = 0, kCuda = 1 };
 
@@ -34,6 +45,10 @@ struct Buffer {
     requires(!std::is_const_v<T>)
   Buffer(std::span<T, Extent> elements)  // NOLINT: the conversion is the point
       : Buffer(elements.data(), elements.size(), dtype_of<T>()) {}
+
+  std::size_t bytes() const { return count * detail::size_of(dtype); }
+
+ public:  // internal
   template <detail::NotWritable T>
   Buffer(T&& /*mistake*/) {  // NOLINT: the conversion gives an error that says what to write
     if constexpr (detail::kIsConstant<T>)
@@ -42,8 +57,6 @@ struct Buffer {
     else
       detail::explain_mistake<std::remove_cvref_t<T>, std::is_reference_v<T>>();
   }
-
-  std::size_t bytes() const { return count * detail::size_of(dtype); }
 };
 
 // A typed view of elements that a collective reads.
@@ -61,12 +74,14 @@ struct ConstBuffer {
       : ConstBuffer(elements.data(), elements.size(), dtype_of<T>()) {}
   ConstBuffer(const Buffer& buffer)  // NOLINT: the conversion is the point
       : ConstBuffer(buffer.data, buffer.count, buffer.dtype, buffer.device) {}
+
+  std::size_t bytes() const { return count * detail::size_of(dtype); }
+
+ public:  // internal
   template <detail::NotReadable T>
   ConstBuffer(T&& /*mistake*/) {  // NOLINT: as above
     detail::explain_mistake<std::remove_cvref_t<T>, std::is_reference_v<T>>();
   }
-
-  std::size_t bytes() const { return count * detail::size_of(dtype); }
 };
 
 // Memory that every rank of a group has allocated with the same size. Ranks that are all on one

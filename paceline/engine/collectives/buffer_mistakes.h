@@ -16,6 +16,8 @@ namespace paceline {
 struct Buffer;
 struct ConstBuffer;
 class SymmetricBuffer;
+template <class T>
+constexpr Dtype dtype_of();
 
 namespace detail {
 
