@@ -20,12 +20,7 @@ namespace paceline {
 // The Dtype of a C++ type. float16 and bfloat16 have no C++ type; callers pass their Dtype.
 template <class T>
 constexpr Dtype dtype_of() {
-  constexpr int kNumber = detail::dtype_number<std::remove_cv_t<T>>();
-  static_assert(
-      kNumber >= 0,
-      "an element is a float, double, bool, signed integer, std::uint8_t or std::byte; for "
-      "float16 and bfloat16 write Buffer(pointer, count, dtype)");
-  return static_cast<Dtype>(kNumber);
+  return detail::require_dtype<std::remove_cv_t<T>>();
 }
 
 // The device that owns the memory. The numbers are part of the wire format.

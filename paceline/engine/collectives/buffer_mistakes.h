@@ -16,8 +16,6 @@ namespace paceline {
 struct Buffer;
 struct ConstBuffer;
 class SymmetricBuffer;
-template <class T>
-constexpr Dtype dtype_of();
 
 namespace detail {
 
@@ -57,7 +55,7 @@ constexpr void explain_mistake() {
     using Element =
         std::remove_cv_t<std::remove_pointer_t<decltype(std::data(std::declval<U&>()))>>;
     if constexpr (dtype_number<Element>() < 0)
-      dtype_of<Element>();
+      require_dtype<Element>();
     else if constexpr (!kIsKept)
       static_assert(kNever, "keep the elements in a variable `values` and write std::span(values)");
     else

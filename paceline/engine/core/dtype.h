@@ -65,6 +65,15 @@ constexpr int dtype_number() {
     return -1;
 }
 
+template <class T>
+constexpr Dtype require_dtype() {
+  static_assert(
+      dtype_number<T>() >= 0,
+      "an element is a float, double, bool, signed integer, std::uint8_t or std::byte; for "
+      "float16 and bfloat16 write Buffer(pointer, count, dtype)");
+  return static_cast<Dtype>(dtype_number<T>());
+}
+
 }  // namespace detail
 
 }  // namespace paceline
