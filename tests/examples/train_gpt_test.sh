@@ -107,7 +107,7 @@ sampled=(--batch-size 8 --max-steps 20 --prompt 'the rank ')
 expect sample 0 '^the rank ' "${gpt[@]}" "${sampled[@]}"
 expect sample_of_parts 0 '^the rank ' "${run2[@]}" "${gpt[@]}" "${sampled[@]}" --mesh tp=2
 expect sample_of_stages 0 '^the rank ' "${run2[@]}" "${gpt[@]}" "${sampled[@]}" --mesh pp=2 --schedule search
-expect default_text 0 'on jargon.txt.gz \(1[0-9]{6} training tokens\)' "$train_gpt" --max-steps 1 --layers 1 --context 32
+expect default_text 0 'on jargon.txt.gz \(1[0-9]{6} training tokens\)' "$train_gpt" --max-steps 1 --layers 1 --width 32 --heads 4 --context 32
 own_mounts=(unshare --mount)
 [ "$(id -u)" = 0 ] || own_mounts+=(--map-root-user)
 expect no_default_text 2 'install Debian.s package jargon-text .*, or name a text with --text' "${own_mounts[@]}" \

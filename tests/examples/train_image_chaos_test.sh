@@ -5,7 +5,7 @@ set -uo pipefail
 # shellcheck source=tests/examples/small_job.sh
 source "$(dirname "$0")/small_job.sh" "$1" "$2"
 
-job=("$train_image" "${data[@]}" --epochs 40 --max-steps 200 --memory-checkpoint-every 5)
+job=("$train_image" "${data[@]}" --model net --batch-size 16 --epochs 40 --max-steps 200 --memory-checkpoint-every 5)
 faults='kill:rank=1@step23,stop:rank=1:for=0.3s@step30,kill:rank=0@step61,slow:rank=1:for=0.5s@step64,kill:rank=0@step75'
 expect undisturbed 0 ' s, 200 steps' "${run2[@]}" --max-restarts 1 "${job[@]}" --checkpoint-dir "$work/plain"
 # The step of a fault is counted since the rank's last start.

@@ -3,6 +3,7 @@
 set -uo pipefail
 # shellcheck source=tests/examples/small_job.sh
 source "$(dirname "$0")/small_job.sh" "$1" "$2"
+data+=(--model net)  # a quarter of the time of the cnn
 
 # No run may begin in a folder that has checkpoints. A restart does not help, because it is a usage error.
 run1=("$train_image" "${data[@]}" --epochs 1)
@@ -72,7 +73,7 @@ expect one_rank_after_four 0 'resumed at step 3' "${nine[@]}" --resume
 
 # A run is resumed with other data, or with another learning rate.
 expect other_data 2 'the run in .*seed trains on .* .600 images., this program was given .* .9 images.' \
-  "$train_image" --dataset mnist --data-dir "$work/nine" --checkpoint-dir "$work/seed" --resume
+  "$train_image" --dataset mnist --data-dir "$work/nine" --model net --checkpoint-dir "$work/seed" --resume
 expect other_rate 0 'learning rate 0.002 from here on, 0.001 before' "${run1[@]}" --lr 0.002 --max-steps 18 --checkpoint-dir "$work/seed" --resume
 expect that_rate_stays 0 '^0$' bash -c '"$@" | grep -c "learning rate"; true' _ "${run1[@]}" --max-steps 19 --checkpoint-dir "$work/seed" --resume
 

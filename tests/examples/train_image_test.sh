@@ -39,7 +39,7 @@ done
 if [ -n "$mpiexec" ]; then
   # shellcheck disable=SC2016
   expect plain_lines_in_a_pipe 0 '^0 escapes$' env TERM=xterm bash -c '"$@" | cat >"$0" && grep -q "test accuracy" "$0" &&
-    echo "$(grep -c "$(printf "\033")" "$0") escapes"' "$work/piped" "$mpiexec" -n 2 env OMP_NUM_THREADS=1 "$train_image" "${data[@]}" --epochs 4
+    echo "$(grep -c "$(printf "\033")" "$0") escapes"' "$work/piped" "$mpiexec" -n 2 env OMP_NUM_THREADS=1 "$train_image" "${data[@]}" --epochs 2
 fi
 
 # A run that was interrupted and resumed has the same final loss, digit for digit, as one that was not.
@@ -68,8 +68,8 @@ expect epochs_on_the_screen_and_in_tensorboard 0 '^alike: 1 2 $' /usr/bin/python
   "$work/straight.jsonl" "$work/straight.out" "$work/straight_board"
 
 # A run is asked to stop by a file, then by SIGTERM and by SIGUSR1 to the launcher, and continued each time: exit code 85, and the same end.
-expect reference 0 'test accuracy' "${run2[@]}" "$train_image" "${data[@]}" --epochs 15 --checkpoint-dir "$work/straight"
-stoppable=("${run2[@]}" "$train_image" "${data[@]}" --epochs 15 --checkpoint-dir "$work/stopped" --resume --metrics "$work/stops.jsonl"
+expect reference 0 'test accuracy' "${run2[@]}" "$train_image" "${data[@]}" --epochs 8 --checkpoint-dir "$work/straight"
+stoppable=("${run2[@]}" "$train_image" "${data[@]}" --epochs 8 --checkpoint-dir "$work/stopped" --resume --metrics "$work/stops.jsonl"
   --stop-file "$work/stop")
 touch "$work/stop"
 expect stop_by_file 85 'stopped after step 1 by the file .*stop; to continue: the same command with --resume' "${stoppable[@]}"

@@ -4,8 +4,9 @@ compile_with_installed.py BUILD programs SOURCE...   each source must compile
 
 BUILD is the configured build folder of tests/package/consumer: sources are checked with the flags of its with_libtorch.cpp, so with the
 installed headers only. They share one precompiled copy of <torch/torch.h> and <paceline/paceline.h>, which takes longer to read than any of
-them."""
+them. The compiler runs through CMAKE_CXX_COMPILER_LAUNCHER, so that ccache knows the programs again."""
 import json
+import os
 import pathlib
 import shlex
 import subprocess
@@ -15,11 +16,13 @@ MOST_LINES = 15
 PRELUDE = "prelude.h"  # in BUILD
 
 
-def flags(build):
+def compiler(build):
     for entry in json.loads((pathlib.Path(build) / "compile_commands.json").read_text()):
         if entry["file"].endswith("with_libtorch.cpp"):
             words = shlex.split(entry["command"])
-            return [word for i, word in enumerate(words) if word not in ("-c", "-o", entry["file"]) and words[i - 1] != "-o"]
+            launcher = os.environ.get("CMAKE_CXX_COMPILER_LAUNCHER")
+            return ([launcher] if launcher else []) + [
+                word for i, word in enumerate(words) if word not in ("-c", "-o", entry["file"]) and words[i - 1] != "-o"]
     sys.exit("compile_with_installed: with_libtorch.cpp has no command")
 
 
@@ -41,7 +44,8 @@ def mistake(command, source):
 def program(command, source):
     """The error of a program that does not compile; empty if it does."""
     folder = pathlib.Path(source).parent
-    done = run(command + ["-fsyntax-only", "-include", PRELUDE, "-I", str(folder), "-I", str(folder.parents[1]), source])
+    done = run(command + ["-include", PRELUDE, "-I", str(folder), "-I", str(folder.parents[1]), "-c", source,
+                          "-o", pathlib.Path(source).stem + ".o"])
     if done.returncode == 0:
         return ""
     return "\n".join(["it does not compile with the installed headers:", *done.stderr.splitlines()[:20]])
@@ -58,7 +62,7 @@ def precompile(command):
 
 
 def main():
-    command, kind = flags(sys.argv[1]), sys.argv[2]
+    command, kind = compiler(sys.argv[1]), sys.argv[2]
     sources = [str(pathlib.Path(source).resolve()) for source in sys.argv[3:]]
     precompile(command)
     failures = 0

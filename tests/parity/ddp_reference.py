@@ -18,7 +18,7 @@ import contextlib
 import os
 import sys
 
-from reference_ranks import is_rank, join_group, run_ranks, write
+from reference_ranks import join_group, run_ranks, write
 
 RANKS, STEPS, BATCH, WIDTH = 2, 20, 8, 20
 JOIN_STEPS = (13, STEPS)  # for each rank
@@ -167,7 +167,4 @@ def make_with(weights):
     return model
 
 
-if is_rank():
-    train(sys.argv[1:-1], sys.argv[-1])
-else:
-    run_ranks(RANKS)
+run_ranks(RANKS, train, sys.argv[1:-1], sys.argv[-1])

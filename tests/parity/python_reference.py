@@ -10,7 +10,7 @@ weights.f32 (all parameters in order), OPTIMIZER.losses.f32 [rank, step].
 import os
 import sys
 
-from reference_ranks import is_rank, join_group, run_ranks, write
+from reference_ranks import join_group, run_ranks, write
 
 RANKS, STEPS, BATCH = 2, 50, 8
 
@@ -103,7 +103,5 @@ def train(name, folder):
 
 if sys.argv[1] == "samplers":
     write_samplers(sys.argv[2])
-elif is_rank():
-    train(sys.argv[1], sys.argv[2])
 else:
-    run_ranks(RANKS)
+    run_ranks(RANKS, train, sys.argv[1], sys.argv[2])

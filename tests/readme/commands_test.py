@@ -7,17 +7,16 @@ are called by a path exist. Nothing is started but --help.
 import functools
 import pathlib
 import re
-import shlex
 import subprocess
 import sys
+
+from page_commands import commands
 
 ROOT, PACELINE, PROGRAMS = pathlib.Path(sys.argv[1]), sys.argv[2], {pathlib.Path(path).name: path for path in sys.argv[3:]}
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("benchmarks/*.md"))]
 OPTION = re.compile(r"^--?[a-z][\w-]*")
 # Commands of paceline whose arguments end with a program, which has options of its own.
 STARTERS = {"run", "advise", "submit"}
-# How a line with commands begins; other lines are output.
-COMMAND = re.compile(r"^\$? ?(\(?[A-Z_]+=\S* |export |paceline [a-z-]+( |$)|train_|mpirun |srun |salloc |podman |\$VENV|(scripts|tools|benchmarks|containers|build)/|cmake |/usr)")
 # In descriptions of a form, not commands.
 PLACEHOLDERS = {"COMMAND", "..."}
 
@@ -35,38 +34,6 @@ def options(program, *words):
     return names, with_value
 
 
-def commands(page):
-    """(line number, words) of each command in a block of code; a line that ends with a backslash goes on."""
-    in_code, joined, begin = False, "", 0
-    for number, line in enumerate(page.read_text().split("\n"), 1):
-        fence = re.match(r"^ *```(\w*)", line)
-        if fence:
-            in_code = not in_code and fence[1] in ("", "bash", "sh")
-            joined = ""
-            continue
-        indented = re.match(r"^    (?=(paceline|benchmarks/|\$VENV|build/|/usr/bin/python3) ?)", line)
-        if not in_code and not indented:
-            continue
-        if not joined:
-            begin = number
-        joined += line.strip()
-        if joined.endswith("\\"):
-            joined = joined[:-1] + " "
-            continue
-        text, joined = re.sub(r"(^|\s)#.*$", "", joined), ""
-        if not COMMAND.match(text):
-            continue
-        for part in re.split(r"\s*(?:&&|\|\||;|\||&)\s*", re.sub(r"'[^']*'|\"[^\"]*\"", lambda quoted: re.sub(r"[;&|]", "_", quoted[0]), text)):
-            try:
-                words = shlex.split(part.lstrip("$ "))
-            except ValueError:
-                continue
-            while words and re.match(r"^[A-Z_]+=", words[0]):
-                words = words[1:]
-            if words:
-                yield begin, words
-
-
 def check(words):
     """Yields what is wrong with a command."""
     while words and words[0] in ("export", "sudo", "env", "exec"):
@@ -76,7 +43,7 @@ def check(words):
     name = words[0].split("/")[-1]
     if re.match(r"^(scripts|tools|benchmarks|containers)/", words[0]) and not (ROOT / words[0]).exists():
         yield f"{words[0]} does not exist"
-    if name in ("mpirun", "srun", "salloc", "podman") and "paceline" in words:
+    if (name in ("mpirun", "srun", "salloc") or words[:2] == ["podman", "run"]) and "paceline" in words:
         yield from check(words[words.index("paceline"):])
     elif name == "paceline" and words[1:2] == ["bench"] and "--against" in words:  # a command of the Python wheel
         known = re.findall(r'add_argument\("(--[\w-]+)"', (ROOT / "python/paceline/bench.py").read_text())

@@ -4,7 +4,6 @@
 // and memory that all ranks of a host map (SymmetricBuffer).
 
 #include <atomic>
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -13,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "paceline/engine/collectives/buffer_mistakes.h"
 #include "paceline/engine/core/dtype.h"
 
 namespace paceline {
@@ -20,25 +20,7 @@ namespace paceline {
 // The Dtype of a C++ type. float16 and bfloat16 have no C++ type; callers pass their Dtype.
 template <class T>
 constexpr Dtype dtype_of() {
-  using U = std::remove_cv_t<T>;
-  if constexpr (std::is_same_v<U, float>)
-    return Dtype::kFloat32;
-  else if constexpr (std::is_same_v<U, double>)
-    return Dtype::kFloat64;
-  else if constexpr (std::is_same_v<U, bool>)
-    return Dtype::kBool;
-  else if constexpr (std::is_same_v<U, std::uint8_t> || std::is_same_v<U, std::byte>)
-    return Dtype::kUint8;
-  else if constexpr (std::is_signed_v<U> && sizeof(U) == 1)
-    return Dtype::kInt8;
-  else if constexpr (std::is_signed_v<U> && sizeof(U) == 2)
-    return Dtype::kInt16;
-  else if constexpr (std::is_signed_v<U> && sizeof(U) == 4)
-    return Dtype::kInt32;
-  else if constexpr (std::is_signed_v<U> && sizeof(U) == 8)
-    return Dtype::kInt64;
-  else
-    static_assert(sizeof(U) == 0, "this type has no Dtype");
+  return detail::require_dtype<std::remove_cv_t<T>>();
 }
 
 // The device that owns the memory. The numbers are part of the wire format.
@@ -60,6 +42,16 @@ struct Buffer {
       : Buffer(elements.data(), elements.size(), dtype_of<T>()) {}
 
   std::size_t bytes() const { return count * detail::size_of(dtype); }
+
+ public:  // internal
+  template <detail::NotWritable T>
+  Buffer(T&& /*mistake*/) {  // NOLINT: the conversion gives an error that says what to write
+    if constexpr (detail::kIsConstant<T>)
+      static_assert(sizeof(T) == 0,
+                    "the operation writes to this argument, so it must not be const");
+    else
+      detail::explain_mistake<std::remove_cvref_t<T>, std::is_reference_v<T>>();
+  }
 };
 
 // A typed view of elements that a collective reads.
@@ -79,6 +71,12 @@ struct ConstBuffer {
       : ConstBuffer(buffer.data, buffer.count, buffer.dtype, buffer.device) {}
 
   std::size_t bytes() const { return count * detail::size_of(dtype); }
+
+ public:  // internal
+  template <detail::NotReadable T>
+  ConstBuffer(T&& /*mistake*/) {  // NOLINT: as above
+    detail::explain_mistake<std::remove_cvref_t<T>, std::is_reference_v<T>>();
+  }
 };
 
 // Memory that every rank of a group has allocated with the same size. Ranks that are all on one

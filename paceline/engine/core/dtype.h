@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 namespace paceline {
 
@@ -42,6 +43,35 @@ constexpr std::size_t size_of(Dtype dtype) {
       return 1;
   }
   return 1;
+}
+
+// The number of the Dtype of a C++ type, -1 if it has none.
+template <class T>
+constexpr int dtype_number() {
+  if constexpr (std::is_same_v<T, float>)
+    return static_cast<int>(Dtype::kFloat32);
+  else if constexpr (std::is_same_v<T, double>)
+    return static_cast<int>(Dtype::kFloat64);
+  else if constexpr (std::is_same_v<T, bool>)
+    return static_cast<int>(Dtype::kBool);
+  else if constexpr (std::is_same_v<T, std::uint8_t> || std::is_same_v<T, std::byte>)
+    return static_cast<int>(Dtype::kUint8);
+  else if constexpr (std::is_integral_v<T> && std::is_signed_v<T> && sizeof(T) <= 8)
+    return static_cast<int>(sizeof(T) == 1   ? Dtype::kInt8
+                            : sizeof(T) == 2 ? Dtype::kInt16
+                            : sizeof(T) == 4 ? Dtype::kInt32
+                                             : Dtype::kInt64);
+  else
+    return -1;
+}
+
+template <class T>
+constexpr Dtype require_dtype() {
+  static_assert(
+      dtype_number<T>() >= 0,
+      "an element is a float, double, bool, signed integer, std::uint8_t or std::byte; for "
+      "float16 and bfloat16 write Buffer(pointer, count, dtype)");
+  return static_cast<Dtype>(dtype_number<T>());
 }
 
 }  // namespace detail

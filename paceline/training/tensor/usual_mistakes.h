@@ -1,40 +1,67 @@
 #pragma once
 
-// Calls of collectives without a group, or with the group in another place, give an error that says
-// what to write.
+// Calls of collectives without a group, with the group in another place, or with memory that is not
+// a tensor, give an error that says what to write.
+
+#include <type_traits>
 
 #include <ATen/core/Tensor.h>
+
+#include "paceline/engine/collectives/group/process_group.h"
 
 namespace paceline {
 
 inline namespace internal {
 
-template <class... Rest>
-int all_reduce(const at::Tensor& /*tensor*/, const Rest&... /*rest*/) {
+template <class T>
+concept NoGroup = !std::is_convertible_v<T&, GroupRef>;
+template <class T>
+concept NoTensor = !std::is_convertible_v<T&, at::Tensor>;
+
+template <NoGroup First, class... Rest>
+int all_reduce(const First& /*first*/, const Rest&... /*rest*/) {
   static_assert(sizeof...(Rest) > 1000,
                 "the group comes first: write all_reduce(group, tensor), with auto group = "
                 "paceline::init_process_group()");
   return 0;
 }
 
-template <class... Rest>
-int broadcast(const at::Tensor& /*tensor*/, const Rest&... /*rest*/) {
+template <class Group, NoTensor Memory, class... Rest>
+  requires(!NoGroup<Group>)
+int all_reduce(const Group& /*group*/, const Memory& /*memory*/, const Rest&... /*rest*/) {
+  static_assert(
+      sizeof...(Rest) > 1000,
+      "this is not a tensor: write group->all_reduce(std::span(values)) for other memory");
+  return 0;
+}
+
+template <NoGroup First, class... Rest>
+int broadcast(const First& /*first*/, const Rest&... /*rest*/) {
   static_assert(sizeof...(Rest) > 1000,
                 "the group comes first: write broadcast(group, tensor, root), with auto group = "
                 "paceline::init_process_group()");
   return 0;
 }
 
-template <class... Rest>
-int all_gather(const at::Tensor& /*tensor*/, const Rest&... /*rest*/) {
+template <class Group, NoTensor Memory, class... Rest>
+  requires(!NoGroup<Group>)
+int broadcast(const Group& /*group*/, const Memory& /*memory*/, const Rest&... /*rest*/) {
+  static_assert(sizeof...(Rest) > 1000,
+                "this is not a tensor: write group->broadcast(std::span(values), root) for other "
+                "memory");
+  return 0;
+}
+
+template <NoGroup First, class... Rest>
+int all_gather(const First& /*first*/, const Rest&... /*rest*/) {
   static_assert(sizeof...(Rest) > 1000,
                 "the group comes first: write all_gather(group, tensor), with auto group = "
                 "paceline::init_process_group()");
   return 0;
 }
 
-template <class... Rest>
-int reduce_scatter(const at::Tensor& /*tensor*/, const Rest&... /*rest*/) {
+template <NoGroup First, class... Rest>
+int reduce_scatter(const First& /*first*/, const Rest&... /*rest*/) {
   static_assert(sizeof...(Rest) > 1000,
                 "the group comes first: write reduce_scatter(group, tensor), with auto group = "
                 "paceline::init_process_group()");

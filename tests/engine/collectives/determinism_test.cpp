@@ -3,7 +3,6 @@
 
 #include <cstring>
 #include <mutex>
-#include <random>
 #include <set>
 
 #include <gtest/gtest.h>
@@ -11,6 +10,8 @@
 #include "paceline/engine/collectives/op_traits.h"
 #include "paceline/engine/core/dtype_traits.h"
 
+#include "tests/engine/collectives/quick_random.h"
+#include "tests/engine/collectives/sample_values.h"
 #include "tests/harness/thread_ranks.h"
 
 namespace paceline {
@@ -26,7 +27,8 @@ TEST(Determinism, staged_and_symmetric_memory_agree_in_every_type_and_operation)
       for (int op = 0; op <= static_cast<int>(ReduceOp::kBitXor); ++op) {
         const auto reduce_op = static_cast<ReduceOp>(op);
         if (!is_defined(reduce_op, dtype)) continue;
-        std::mt19937 random(static_cast<unsigned>(group.rank() * 100 + op));
+        QuickRandom random(static_cast<std::uint64_t>(group.rank()) * 100 +
+                           static_cast<unsigned>(op));
         std::vector<std::byte> plain(count * size_of(dtype));
         for (auto& byte : plain) {
           // Every byte is 0x38 to 0x3f: a moderate positive number in every floating-point type.
@@ -56,10 +58,7 @@ TEST(Determinism, the_same_bits_over_every_transport_and_on_every_rank) {
            {TransportKind::kLoopback, TransportKind::kShm, TransportKind::kTcp}) {
         run_ranks_ok(world,
                      [&](ProcessGroup& group) {
-                       std::mt19937 random(static_cast<unsigned>(group.rank()));
-                       std::vector<float> data(count);
-                       for (auto& value : data)
-                         value = std::uniform_real_distribution<float>(-1, 1)(random);
+                       std::vector<float> data = random_values(group.rank(), count);
                        const auto shared = group.allocate_symmetric(count * sizeof(float));
                        std::memcpy(shared.data(), data.data(), count * sizeof(float));
                        group.all_reduce(std::span(data));

@@ -4,7 +4,6 @@
 
 #include <cstring>
 #include <optional>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -13,6 +12,7 @@
 #include "paceline/engine/collectives/kernels/reduce.h"
 #include "paceline/engine/collectives/op_traits.h"
 
+#include "tests/engine/collectives/quick_random.h"
 #include "tests/harness/thread_ranks.h"
 
 namespace paceline {
@@ -29,12 +29,12 @@ struct HalfSetting {
 
 // Numbers near 1, so that most sums must be rounded; every 16th is subnormal.
 Numbers numbers_of(int rank, std::size_t count, Dtype dtype) {
-  std::mt19937 random(static_cast<unsigned>(rank * 1000) + static_cast<unsigned>(count));
+  QuickRandom random(static_cast<std::uint64_t>(rank) * 1000 + count);
   const unsigned mantissa_bits = dtype == Dtype::kFloat16 ? 10 : 7;
   const unsigned bias = dtype == Dtype::kFloat16 ? 15 : 127;
   Numbers numbers(count);
   for (auto& number : numbers) {
-    const auto bits = static_cast<unsigned>(random());
+    const auto bits = random();
     const unsigned exponent = bits % 16 == 0 ? 0 : bias - 4 + (bits >> 4) % 8;
     const unsigned mantissa = (bits >> 7) & ((1u << mantissa_bits) - 1);
     number = static_cast<std::uint16_t>((bits >> 31) << 15 | exponent << mantissa_bits | mantissa);

@@ -6,7 +6,6 @@
 #include <cstring>
 #include <functional>
 #include <numeric>
-#include <random>
 #include <string_view>
 
 #include <gtest/gtest.h>

@@ -3,7 +3,6 @@
 
 #include <cstring>
 #include <mutex>
-#include <random>
 #include <set>
 
 #include <gtest/gtest.h>

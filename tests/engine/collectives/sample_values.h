@@ -5,11 +5,12 @@
 
 #include <array>
 #include <cstring>
-#include <random>
 #include <vector>
 
 #include "paceline/engine/collectives/kernels/reduce.h"
 #include "paceline/engine/core/dtype_traits.h"
+
+#include "tests/engine/collectives/quick_random.h"
 
 namespace paceline {
 
@@ -35,11 +36,11 @@ std::vector<T> total(int world, std::size_t count, std::size_t first = 0) {
   return result;
 }
 
-// Values in [-1, 1), so that a different order of addition gives different bits.
+// Values from -1 to 1, so that a different order of addition gives different bits.
 inline std::vector<float> random_values(int rank, std::size_t count) {
-  std::mt19937 random(static_cast<unsigned>(rank) * 31 + static_cast<unsigned>(count));
+  QuickRandom random(static_cast<std::uint64_t>(rank) * 31 + count);
   std::vector<float> data(count);
-  for (auto& value : data) value = std::uniform_real_distribution<float>(-1, 1)(random);
+  for (auto& value : data) value = random.signed_fraction();
   return data;
 }
 

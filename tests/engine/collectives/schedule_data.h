@@ -6,7 +6,6 @@
 
 #include <cstring>
 #include <functional>
-#include <random>
 #include <set>
 #include <vector>
 
@@ -18,6 +17,8 @@
 #include "paceline/engine/collectives/selection/simulator.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/dtype_traits.h"
+
+#include "tests/engine/collectives/quick_random.h"
 
 namespace paceline {
 
@@ -167,7 +168,7 @@ class ScheduleData {
   // Moderate numbers of either sign in every type, none of which is a sum of others.
   Bytes random_bytes(std::size_t count, int rank) const {
     Bytes bytes(count * element());
-    std::mt19937 random(static_cast<unsigned>(rank) * 7919 + static_cast<unsigned>(count));
+    QuickRandom random(static_cast<std::uint64_t>(rank) * 7919 + count);
     for (std::size_t i = 0; i < bytes.size(); ++i) {
       const bool is_high = (i + 1) % element() == 0;
       bytes[i] = static_cast<std::byte>(

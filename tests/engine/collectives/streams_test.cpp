@@ -36,34 +36,35 @@ std::int32_t value(int from, int to, std::size_t i) {
   return static_cast<std::int32_t>(i * 7 + i / 4096) + 1000 * from + to;
 }
 
+std::vector<std::int32_t> block(int from, int to, std::size_t count) {
+  std::vector<std::int32_t> elements(count);
+  for (std::size_t i = 0; i < count; ++i) elements[i] = value(from, to, i);
+  return elements;
+}
+
+void append(std::vector<std::int32_t>& all, const std::vector<std::int32_t>& more) {
+  all.insert(all.end(), more.begin(), more.end());
+}
+
 void use_long_messages(ProcessGroup& group) {
   const int world = group.world_size();
-  const auto ranks = static_cast<std::size_t>(world);
   for (const std::size_t count : {40'000, 262'145, 3'000'001}) {
-    std::vector<std::int32_t> data(count);
-    const auto fill = [&] {
-      for (std::size_t i = 0; i < count; ++i) data[i] = value(group.rank(), 0, i);
-    };
-    fill();
+    std::vector<std::int32_t> data = block(group.rank(), 0, count), sum(count);
     group.all_reduce(std::span(data));
     for (std::size_t i = 0; i < count; ++i) {
-      ASSERT_EQ(data[i], value(0, 0, i) * world + 1000 * world * (world - 1) / 2) << i;
+      sum[i] = value(0, 0, i) * world + 1000 * world * (world - 1) / 2;
     }
-    fill();
+    ASSERT_EQ(data, sum);
+    data = block(group.rank(), 0, count);
     group.broadcast(std::span(data), world - 1);
-    for (std::size_t i = 0; i < count; ++i) ASSERT_EQ(data[i], value(world - 1, 0, i)) << i;
-    std::vector<std::int32_t> given(count * ranks), got(count * ranks);
-    for (int to = 0; to < world; ++to) {
-      for (std::size_t i = 0; i < count; ++i) {
-        given[static_cast<std::size_t>(to) * count + i] = value(group.rank(), to, i);
-      }
+    ASSERT_EQ(data, block(world - 1, 0, count));
+    std::vector<std::int32_t> given, got(count * static_cast<std::size_t>(world)), expected;
+    for (int other = 0; other < world; ++other) {
+      append(given, block(group.rank(), other, count));
+      append(expected, block(other, group.rank(), count));
     }
     group.all_to_all(std::span(got), std::span(given));
-    for (int from = 0; from < world; ++from) {
-      for (std::size_t i = 0; i < count; ++i) {
-        ASSERT_EQ(got[static_cast<std::size_t>(from) * count + i], value(from, group.rank(), i));
-      }
-    }
+    ASSERT_EQ(got, expected);
   }
   group.barrier();
 }

@@ -33,6 +33,10 @@ std::span<std::uint32_t> words(std::byte* memory, std::size_t count) {
 
 constexpr std::size_t kBytes = 24 << 20;
 
+// A sanitizer's signal handler would end a rank differently. It is removed before the first OneCopy
+// of the program installs its handler, once for all its children.
+[[maybe_unused]] const auto kSanitizersHandler = std::signal(SIGSEGV, SIG_DFL);
+
 TEST(OneCopy, what_one_rank_writes_all_read) {
   constexpr std::size_t kCount = 100'000;
   const auto body = [&](ProcessGroup& group) {
@@ -85,23 +89,18 @@ TEST(OneCopy, the_machine_has_its_pages_once) {
   }
 }
 
-// A sanitizer's signal handler would end the process differently.
-const harness::RanksOptions kPlainFaults{
-    .before_connect = [](int) { std::signal(SIGSEGV, SIG_DFL); }};
-
 TEST(OneCopy, a_stray_write_ends_the_rank_with_the_name_of_the_place) {
+  // The ranks inherit the handler of a program that has made a OneCopy.
+  run_ranks_ok(2, [](ProcessGroup& group) { const OneCopy copy(group, 8192, {}); });
   for (const std::size_t offset : {std::size_t{0}, std::size_t{4099}, std::size_t{8000}}) {
     testing::internal::CaptureStderr();
-    const auto results = run_process_ranks(
-        2,
-        [&](ProcessGroup& group) {
-          const OneCopy copy(group, 8192,
-                             {{0, "parameter a.weight"}, {4096, "parameter b.bias"}, {8000, "c"}});
-          if (group.rank() == 1) copy.read_only()[offset] = std::byte{1};
-          group.barrier();
-          return std::string();
-        },
-        kPlainFaults);
+    const auto results = run_process_ranks(2, [&](ProcessGroup& group) {
+      const OneCopy copy(group, 8192,
+                         {{0, "parameter a.weight"}, {4096, "parameter b.bias"}, {8000, "c"}});
+      if (group.rank() == 1) copy.read_only()[offset] = std::byte{1};
+      group.barrier();
+      return std::string();
+    });
     const std::string printed = testing::internal::GetCapturedStderr();
     EXPECT_EQ(results[1].signal, SIGSEGV);
     const std::string name = offset == 0      ? "parameter a.weight"
@@ -113,17 +112,14 @@ TEST(OneCopy, a_stray_write_ends_the_rank_with_the_name_of_the_place) {
 
 TEST(OneCopy, a_fault_elsewhere_is_as_it_always_was) {
   testing::internal::CaptureStderr();
-  const auto results = run_process_ranks(
-      2,
-      [&](ProcessGroup& group) {
-        const OneCopy copy(group, 8192, {{0, "parameter a"}});
-        if (group.rank() == 1) raise(SIGSEGV);
-        if (group.rank() == 0) {
-          group.barrier();
-        }
-        return std::string();
-      },
-      kPlainFaults);
+  const auto results = run_process_ranks(2, [&](ProcessGroup& group) {
+    const OneCopy copy(group, 8192, {{0, "parameter a"}});
+    if (group.rank() == 1) raise(SIGSEGV);
+    if (group.rank() == 0) {
+      group.barrier();
+    }
+    return std::string();
+  });
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
               testing::Not(Says("one_copy.written_outside")));
   EXPECT_EQ(results[1].signal, SIGSEGV);

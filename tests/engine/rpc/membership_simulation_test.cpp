@@ -154,7 +154,7 @@ class World {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr int kSeeds = 100;
 #else
-constexpr int kSeeds = 500;  // about 25 ms each
+constexpr int kSeeds = 200;  // about 25 ms each
 #endif
 
 TEST(MembershipSimulation, everybody_learns_who_is_there_and_nobody_who_looks_is_lost) {

@@ -3,7 +3,6 @@
 # status is 77 if Debian's python3-torch is not installed.
 set -uo pipefail
 rank=$1
-/usr/bin/python3 -c 'import torch' 2>/dev/null || { echo "skipped: python3-torch is not installed (scripts/install_packages test)"; exit 77; }
 export OMP_NUM_THREADS=1 PACELINE_LOG_LEVEL=info
 # Debian's torch 1.13 does not start under Python 3.11 with the default values of both options, so the output of a rank that does not exist is
 # redirected and shown.
@@ -17,6 +16,7 @@ alone=(--standalone)
 together=(--rdzv_backend c10d --rdzv_endpoint "127.0.0.1:$port" --rdzv_id two)
 # Debian 13's torch is built without libuv, which torchrun's stores over TCP need, so its agents meet through a file (docs/launching.md).
 if ! /usr/bin/python3 -c 'import torch.distributed as d; d.TCPStore("127.0.0.1", 0, 1, True)' 2>"$work/tcp_store"; then
+  grep -q "No module named 'torch'" "$work/tcp_store" && { echo "skipped: python3-torch is not installed (scripts/install_packages test)"; exit 77; }
   grep -q 'without libuv' "$work/tcp_store" || { cat "$work/tcp_store"; exit 1; }
   export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
   alone=(--rdzv_backend c10d --rdzv_conf store_type=file)

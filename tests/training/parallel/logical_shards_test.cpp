@@ -31,7 +31,7 @@ using harness::borrowed;
 using ::testing::HasSubstr;
 
 constexpr std::int64_t kShards = 8;
-constexpr std::int64_t kSteps = 5;
+constexpr std::int64_t kSteps = 3;
 constexpr std::int64_t kSamples = 3;  // samples of a shard
 
 // Convolution, BatchNorm and dropout; a layer that some shards do not use; a layer that two parts

@@ -38,6 +38,9 @@ AdamKernelArguments arguments(const Options& options, double learning_rate, std:
 
 }  // namespace
 
+Adam::Adam(const std::vector<at::Tensor>& parameters, const AdamOptions& options)
+    : Adam({{parameters, options}}) {}
+
 Adam::Adam(const std::vector<ParameterGroup<AdamOptions>>& groups)
     : GroupedOptimizer(groups, {"exp_avg", "exp_avg_sq"}) {
   for (const auto& group : groups) Adam::require_valid(group.options);
@@ -51,6 +54,9 @@ void Adam::update(const UpdateSlice& slice, const NormPair&) const {
   adam_kernel(kernel, slice.parameter, slice.gradient, slice.state[0], slice.state[1], slice.count,
               slice.sums);
 }
+
+AdamW::AdamW(const std::vector<at::Tensor>& parameters, const AdamWOptions& options)
+    : AdamW({{parameters, options}}) {}
 
 AdamW::AdamW(const std::vector<ParameterGroup<AdamWOptions>>& groups)
     : GroupedOptimizer(groups, {"exp_avg", "exp_avg_sq"}) {
@@ -76,6 +82,9 @@ std::vector<std::string> state_names(const std::vector<ParameterGroup<SGDOptions
 }
 
 }  // namespace
+
+SGD::SGD(const std::vector<at::Tensor>& parameters, const SGDOptions& options)
+    : SGD({{parameters, options}}) {}
 
 SGD::SGD(const std::vector<ParameterGroup<SGDOptions>>& groups)
     : GroupedOptimizer(groups, state_names(groups)) {
@@ -124,6 +133,9 @@ LambKernelArguments arguments(const LAMBOptions& options, std::int64_t step) {
 
 }  // namespace
 
+LAMB::LAMB(const std::vector<at::Tensor>& parameters, const LAMBOptions& options)
+    : LAMB({{parameters, options}}) {}
+
 LAMB::LAMB(const std::vector<ParameterGroup<LAMBOptions>>& groups)
     : GroupedOptimizer(groups, {"exp_avg", "exp_avg_sq"}, Norms::kPerParameter) {
   for (const auto& group : groups) LAMB::require_valid(group.options);
@@ -146,6 +158,9 @@ void LAMB::update(const UpdateSlice& slice, const NormPair& norms) const {
   lamb_kernel(arguments(group, slice.step), static_cast<float>(learning_rate(slice.group) * ratio),
               slice.parameter, slice.state[0], slice.state[1], slice.count, slice.sums);
 }
+
+LARS::LARS(const std::vector<at::Tensor>& parameters, const LARSOptions& options)
+    : LARS({{parameters, options}}) {}
 
 LARS::LARS(const std::vector<ParameterGroup<LARSOptions>>& groups)
     : GroupedOptimizer(groups, {"momentum_buffer"}, Norms::kPerParameter) {

@@ -86,8 +86,7 @@ struct AdamOptions {
 // Adds the weight decay to the gradient.
 class Adam : public GroupedOptimizer<AdamOptions> {
  public:
-  explicit Adam(const std::vector<at::Tensor>& parameters, const AdamOptions& options = {})
-      : Adam({{parameters, options}}) {}
+  explicit Adam(const std::vector<at::Tensor>& parameters, const AdamOptions& options = {});
   explicit Adam(const std::vector<ParameterGroup<AdamOptions>>& groups);
   const char* name() const override { return "adam"; }
 
@@ -107,8 +106,7 @@ struct AdamWOptions {
 // Applies the weight decay to the parameter itself.
 class AdamW : public GroupedOptimizer<AdamWOptions> {
  public:
-  explicit AdamW(const std::vector<at::Tensor>& parameters, const AdamWOptions& options = {})
-      : AdamW({{parameters, options}}) {}
+  explicit AdamW(const std::vector<at::Tensor>& parameters, const AdamWOptions& options = {});
   explicit AdamW(const std::vector<ParameterGroup<AdamWOptions>>& groups);
   const char* name() const override { return "adamw"; }
 
@@ -130,8 +128,7 @@ struct SGDOptions {
 // Keeps a velocity for every parameter if any group has momentum.
 class SGD : public GroupedOptimizer<SGDOptions> {
  public:
-  explicit SGD(const std::vector<at::Tensor>& parameters, const SGDOptions& options = {})
-      : SGD({{parameters, options}}) {}
+  explicit SGD(const std::vector<at::Tensor>& parameters, const SGDOptions& options = {});
   explicit SGD(const std::vector<ParameterGroup<SGDOptions>>& groups);
   const char* name() const override { return "sgd"; }
 
@@ -159,8 +156,7 @@ struct LAMBOptions {
 // lr x |w| / |u| x u. The ratio is 1 if a norm is 0.
 class LAMB : public GroupedOptimizer<LAMBOptions> {
  public:
-  explicit LAMB(const std::vector<at::Tensor>& parameters, const LAMBOptions& options = {})
-      : LAMB({{parameters, options}}) {}
+  explicit LAMB(const std::vector<at::Tensor>& parameters, const LAMBOptions& options = {});
   explicit LAMB(const std::vector<ParameterGroup<LAMBOptions>>& groups);
   const char* name() const override { return "lamb"; }
 
@@ -184,8 +180,7 @@ struct LARSOptions {
 // weight_decay x w), w -= v. The rate is lr if a norm is 0.
 class LARS : public GroupedOptimizer<LARSOptions> {
  public:
-  explicit LARS(const std::vector<at::Tensor>& parameters, const LARSOptions& options = {})
-      : LARS({{parameters, options}}) {}
+  explicit LARS(const std::vector<at::Tensor>& parameters, const LARSOptions& options = {});
   explicit LARS(const std::vector<ParameterGroup<LARSOptions>>& groups);
   const char* name() const override { return "lars"; }
 
