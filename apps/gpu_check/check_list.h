@@ -25,7 +25,7 @@ struct CheckSpec {
       false;  // a rank fails on purpose: the check needs its own ranks, and only rank 0 reports
 };
 
-inline constexpr std::array<CheckSpec, 19> kChecks = {{
+inline constexpr std::array<CheckSpec, 20> kChecks = {{
     {"collectives", "every collective and element type, compared with the CPU", kNccl | kHost,
      std::chrono::seconds(120)},
     {"messages", "send and receive", kNccl | kHost},
@@ -33,6 +33,7 @@ inline constexpr std::array<CheckSpec, 19> kChecks = {{
     {"data_parallel", "DistributedDataParallel, compared with the CPU", kNccl | kHost},
     {"fully_shard_1", "fully_shard, stage 1, compared with the CPU", kNccl | kHost},
     {"fully_shard_2", "fully_shard, stage 2, compared with the CPU", kNccl | kHost},
+    {"fully_shard_3", "fully_shard, stage 3, compared with the CPU", kNccl | kHost},
     {"tensor_parallel", "layers divided among ranks, compared with the CPU", kNccl | kHost},
     {"pipeline", "1F1B over all ranks, compared with the CPU", kNccl | kHost},
     {"checkpoint", "save; restore on the GPU and on the CPU", kHost},

@@ -36,7 +36,14 @@ expect gpt_cpu 0 ' s, 4 steps' "${run2[@]}" "${gpt[@]}" --mesh tp=2 --metrics "$
 expect gpt_cuda 0 ' s, 4 steps' "${on_devices[@]}" "${run2[@]}" "${gpt[@]}" --mesh tp=2 --device cuda --metrics "$work/gpt.cuda"
 expect gpt_losses 0 'the same losses' bash -c 'with_losses_of "$@"' _ "$work/gpt.cuda" "$work/gpt.cpu"
 expect gpt_shards 0 ' s, 4 steps' "${on_devices[@]}" "${run2[@]}" "${gpt[@]}" --shard 2 --device cuda
-expect gpt_stage_3 2 'take stage 2' "${on_devices[@]}" "${run2[@]}" "${gpt[@]}" --shard 3 --device cuda
+expect gpt_dp_cpu 0 ' s, 4 steps' "${run2[@]}" "${gpt[@]}" --shard 1 --metrics "$work/dp.cpu"
+expect gpt_stage_3 0 ' s, 4 steps' "${on_devices[@]}" "${run2[@]}" "${gpt[@]}" --shard 3 --device cuda --metrics "$work/dp.cuda" --sample 5 \
+  --checkpoint-dir "$work/gpt"
+expect gpt_stage_3_losses 0 'the same losses' bash -c 'with_losses_of "$@"' _ "$work/dp.cuda" "$work/dp.cpu"
+expect gpt_stage_3_goes_on 0 'resumed at step 4' "${run2[@]}" "${gpt[@]}" --shard 3 --max-steps 6 --checkpoint-dir "$work/gpt" --resume
+expect gpt_stage_3_nccl 0 ' s, 4 steps' "${over_nccl[@]}" "${run2[@]}" --backend cpu:paceline,cuda:nccl "${gpt[@]}" --shard 3 --device cuda \
+  --metrics "$work/dp.nccl"
+expect gpt_stage_3_nccl_losses 0 'the same losses' bash -c 'with_losses_of "$@"' _ "$work/dp.nccl" "$work/dp.cpu"
 expect gpt_pp_cpu 0 ' s, 4 steps' "${run2[@]}" "${gpt[@]}" --mesh pp=2 --metrics "$work/pp.cpu"
 expect gpt_pp_cuda 0 ' s, 4 steps' "${on_devices[@]}" "${run2[@]}" "${gpt[@]}" --mesh pp=2 --device cuda --metrics "$work/pp.cuda"
 expect gpt_pp_losses 0 'the same losses' bash -c 'with_losses_of "$@"' _ "$work/pp.cuda" "$work/pp.cpu"

@@ -67,6 +67,7 @@ constexpr CheckEntry kEntries[] = {
     {"data_parallel", check_data_parallel},
     {"fully_shard_1", check_fully_shard_1},
     {"fully_shard_2", check_fully_shard_2},
+    {"fully_shard_3", check_fully_shard_3},
     {"tensor_parallel", check_tensor_parallel},
     {"pipeline", check_pipeline},
     {"checkpoint", check_checkpoint},

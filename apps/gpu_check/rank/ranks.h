@@ -43,6 +43,7 @@ CheckOutcome check_order(const Ranks& ranks);
 CheckOutcome check_data_parallel(const Ranks& ranks);
 CheckOutcome check_fully_shard_1(const Ranks& ranks);
 CheckOutcome check_fully_shard_2(const Ranks& ranks);
+CheckOutcome check_fully_shard_3(const Ranks& ranks);
 CheckOutcome check_tensor_parallel(const Ranks& ranks);
 CheckOutcome check_pipeline(const Ranks& ranks);
 CheckOutcome check_checkpoint(const Ranks& ranks);

@@ -51,7 +51,8 @@ std::vector<at::Tensor> data_parallel(const Ranks& ranks, c10::Device device) {
 std::vector<at::Tensor> fully_sharded(const Ranks& ranks, c10::Device device, int stage) {
   TrainingJob job(ranks, device);
   optim::AdamW optimizer(job.net->parameters(), {.lr = 0.01});
-  auto model = fully_shard(job.net, ranks.group, optimizer, {.stage = stage});
+  // With several units, those of stage 3 are gathered and released in each pass.
+  auto model = fully_shard(job.net, ranks.group, optimizer, {.stage = stage, .unit_bytes = 4096});
   std::vector<at::Tensor> values;
   for (int step = 0; step < kJobSteps; ++step) {
     optimizer.zero_grad();
@@ -61,7 +62,7 @@ std::vector<at::Tensor> fully_sharded(const Ranks& ranks, c10::Device device, in
     optimizer.step();
     values.push_back(loss.detach());
   }
-  for (const at::Tensor& one : job.net->parameters()) values.push_back(one.detach());
+  for (const at::Tensor& one : job.net->parameters()) values.push_back(one.detach().clone());
   return values;
 }
 
@@ -116,6 +117,7 @@ CheckOutcome check_data_parallel(const Ranks& ranks) {
 
 CheckOutcome check_fully_shard_1(const Ranks& ranks) { return check_fully_shard(ranks, 1); }
 CheckOutcome check_fully_shard_2(const Ranks& ranks) { return check_fully_shard(ranks, 2); }
+CheckOutcome check_fully_shard_3(const Ranks& ranks) { return check_fully_shard(ranks, 3); }
 
 CheckOutcome check_tensor_parallel(const Ranks& ranks) {
   return compared(divided_layers(ranks, ranks.device), divided_layers(ranks, c10::kCPU),

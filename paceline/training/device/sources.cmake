@@ -1,4 +1,5 @@
 set(SOURCES
+  device_memory.cpp
   device_snapshot.cpp
   host_copies.cpp
   stream_join.cpp

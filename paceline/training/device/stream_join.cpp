@@ -4,8 +4,10 @@
 
 namespace paceline {
 
-void StreamJoin::add(const c10::Stream& stream) {
-  if (std::ranges::find(streams_, stream) == streams_.end()) streams_.push_back(stream);
+bool StreamJoin::add(const c10::Stream& stream) {
+  if (std::ranges::find(streams_, stream) != streams_.end()) return false;
+  streams_.push_back(stream);
+  return true;
 }
 
 void StreamJoin::wait_for_all() const {

@@ -19,10 +19,9 @@ class StreamJoin {
  public:
   explicit StreamJoin(c10::Device device) : device_(device) {}
 
-  // Call it after work has been queued on the calling thread's current stream.
-  void note() {
-    if (!device_.is_cpu()) add(current_stream_of(device_));
-  }
+  // Call it before join(), when work is or was queued on the calling thread's current stream.
+  // Returns false if this stream is noted already.
+  bool note() { return !device_.is_cpu() && add(current_stream_of(device_)); }
   // Makes the current stream wait for all work that is queued on the noted streams.
   void join() const {
     if (!streams_.empty()) wait_for_all();
@@ -30,7 +29,7 @@ class StreamJoin {
   void clear() { streams_.clear(); }
 
  private:
-  void add(const c10::Stream& stream);
+  bool add(const c10::Stream& stream);
   void wait_for_all() const;
 
   const c10::Device device_;

@@ -88,7 +88,7 @@ c10::Stream current_stream_of(c10::Device device) {
 }
 
 c10::Stream side_stream(c10::Device device, SideStream kind) {
-  constexpr std::size_t kNumKinds = 2;
+  constexpr std::size_t kNumKinds = 3;
   using OfDevice = std::array<std::optional<c10::Stream>, kNumKinds>;
   static std::mutex mutex;                        // guards `all`
   static auto& all = *new std::vector<OfDevice>;  // [index of the device]

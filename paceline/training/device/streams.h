@@ -49,6 +49,7 @@ c10::Stream current_stream_of(c10::Device device);
 enum class SideStream : std::uint8_t {
   kToHost,    // copies from the device to the host
   kToDevice,  // copies from the host to the device
+  kGather,    // gathers of divided parameters
 };
 c10::Stream side_stream(c10::Device device, SideStream kind);
 

@@ -152,12 +152,6 @@ void OptimizerCore::shard(std::shared_ptr<ProcessGroup> group, const ShardOption
       "{}: shard_across_hosts needs one copy per host and units of gradients: set node_shared and "
       "unit_bytes too",
       group->self());
-  if (options.node_shared && is_on_device()) {
-    fail(ErrorCode::kUnsupported,
-         "{}: the parameters are on {}; one copy per host (stage 3 of fully_shard) is for "
-         "parameters in host memory: take stage 2",
-         group->self(), parameters().front().device().str());
-  }
   const at::NoGradGuard no_grad;
   if (divides_gradients) {
     gradient_divider_ = std::make_shared<const DropGradient>(
@@ -225,9 +219,10 @@ void OptimizerCore::step() try {
     return;
   }
   if (is_on_device()) {
+    home_->forget_others();
     step_on_device(gradients);
     expose([&] { home_->after_update(); });
-    return;
+    return count_writes(gradients);
   }
   guard_.verify_unread(gradients);
   if (norms_) {
@@ -236,20 +231,24 @@ void OptimizerCore::step() try {
     expose([&] { norms_->exchange(); });
   }
   expose([&] { home_->before_update(); });
-  home_->forget_other_hosts();
+  home_->forget_others();
   for (const OrderedGradient& gradient : gradients) {
     update_parameter(gradient);
     ++num_steps_[gradient.parameter];
   }
   expose([&] { home_->after_update(); });
-  // LibTorch does not detect that the kernels write, so the writes are counted here: autograd then
-  // rejects a backward pass that needs the old values.
-  for (const OrderedGradient& gradient : gradients)
-    torch::autograd::impl::bump_version(parameters()[gradient.parameter]);
+  count_writes(gradients);
   guard_.remember(gradients);
 } catch (const DamagedState& error) {
   if (home_->group()) home_->group()->abort(error.what());  // the others would wait for this rank
   throw;
+}
+
+// LibTorch does not detect all writes of a step. Once they are counted, autograd rejects a backward
+// pass that needs the old values.
+void OptimizerCore::count_writes(const std::vector<OrderedGradient>& gradients) const {
+  for (const OrderedGradient& gradient : gradients)
+    torch::autograd::impl::bump_version(parameters()[gradient.parameter]);
 }
 
 template <class Communicate>
@@ -386,6 +385,7 @@ void OptimizerCore::adopt_state(const std::vector<std::int64_t>& num_steps) {
   check(num_steps.size() == num_steps_.size(), "{}: {} step counts were given for {} parameters",
         owner_.name(), num_steps.size(), num_steps_.size());
   num_steps_ = num_steps;
+  for (const at::Tensor& parameter : parameters()) torch::autograd::impl::bump_version(parameter);
   guard_.adopt();
 }
 

@@ -66,10 +66,11 @@ class OptimizerCore {
   const ParameterRows& rows() const { return rows_; }
   void drop_gradients() { rows_.drop_gradients(); }
 
-  // Whether the ranks of a host share one copy of the parameters, and whether hosts divide them.
-  bool has_one_copy() const { return home_->has_one_copy(); }
-  bool divides_hosts() const { return home_->divides_hosts(); }
-  // Throws the error, if any, that kept parameters of other hosts from arriving.
+  // Whether ranks share the parameters, in one copy per host or in parts, and whether they are in
+  // parts, of hosts or of ranks.
+  bool shares_parameters() const { return home_->shares_parameters(); }
+  bool divides_parameters() const { return home_->divides_parameters(); }
+  // Throws the error, if any, that kept parameters of other hosts or ranks from arriving.
   void require_parameters() const { home_->require(); }
   // The ranks among which the state is divided; null if it is not divided.
   ProcessGroup* shard_group() const { return home_->group(); }
@@ -122,21 +123,23 @@ class OptimizerCore {
   // parameters with their current values. `num_steps`: the number of steps of each parameter.
   void adopt_state(const std::vector<std::int64_t>& num_steps);
   // The ranges [first, last) of a parameter's elements, in the order of its memory, that this rank
-  // must save so that together the ranks save all elements: all elements or, if hosts divide the
-  // parameters, this rank's part.
+  // must save so that together the ranks save all elements: all elements or, if the
+  // parameters are divided, this rank's part.
   std::vector<std::pair<std::int64_t, std::int64_t>> elements_to_save(std::size_t parameter) const {
     return home_->to_save(parameter);
   }
   // The ranges that this rank must load: all elements; with one copy per host, the parts of this
-  // rank and of its peers on other hosts; if hosts divide the parameters, this rank's part.
+  // rank and of its peers on other hosts; if the parameters are divided, this rank's part.
   std::vector<std::pair<std::int64_t, std::int64_t>> elements_to_load(std::size_t parameter) const {
     return home_->to_load(parameter);
   }
-  // The address of the parameter's element 0, in the order of its memory, to which a load may
-  // write. First all ranks must call begin_loading(), at a time when no rank reads the parameters;
-  // no rank may read them until all ranks have written their elements.
-  std::byte* parameter_to_write(std::size_t parameter) const { return home_->to_write(parameter); }
-  void begin_loading() { home_->forget_other_hosts(); }
+  // A range of elements_to_save() or elements_to_load() as a row, to which a load may write. First
+  // all ranks must call begin_loading(), at a time when no rank reads the parameters; no rank may
+  // read them until all ranks have written their elements.
+  at::Tensor elements(std::size_t parameter, ParameterHome::Run run) const {
+    return home_->elements(parameter, run);
+  }
+  void begin_loading() { home_->forget_others(); }
 
   // Seconds that steps, and operations on divided parameters, have waited for other ranks' parts
   // since the last call.
@@ -147,6 +150,7 @@ class OptimizerCore {
   void begin_rows(std::size_t num_kept);
   bool has_stepped() const;
   bool is_on_device() const;
+  void count_writes(const std::vector<OrderedGradient>& gradients) const;
   void step_on_device(const std::vector<OrderedGradient>& gradients);
   void measure_on_device(std::map<std::pair<std::size_t, std::int64_t>, UpdateLists>& all);
   void measure_norms(const OrderedGradient& gradient);

@@ -7,11 +7,16 @@ set(SOURCES
   metadata.cpp
   optimizer.cpp
   optimizer_core.cpp
+  parameters/device_home.cpp
+  parameters/device_parameters.cpp
   parameters/divided_parameters.cpp
   parameters/guarded_state.cpp
+  parameters/operation_watch.cpp
   parameters/parameter_home.cpp
   parameters/parameter_norms.cpp
   parameters/parameter_rows.cpp
+  parameters/range_pool.cpp
+  parameters/read_order.cpp
   rules/device_rules.cpp
   rules/tensor_blocks.cpp
   rules/update_rules.cpp

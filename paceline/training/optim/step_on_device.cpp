@@ -45,9 +45,7 @@ void OptimizerCore::step_on_device(const std::vector<OrderedGradient>& gradients
     UpdateLists& lists = all[{group_of_[i], step}];
     lists.group = group_of_[i];
     lists.step = step;
-    const at::Tensor parameter = parameters()[i].detach();
-    const at::Tensor own =
-        parameter.as_strided({parameter.numel()}, {1}).narrow(0, first, last - first);
+    const at::Tensor own = home_->elements(i, {first, last});
     if (rows_.has_master(i)) {
       mastered.push_back({own, rows_.own_state(i, num_states)});
       follow(mastered.back());

@@ -63,6 +63,8 @@ class DataParallelState {
   void pass_without_inputs(const UnevenInputs::Others& others);
   // Collective: copies the parameters and buffers of `rank` to every rank.
   void take_model_of(int rank);
+  // Whether hosts or devices divide the parameters, so that forward passes communicate.
+  bool divides_parameters() const;
   // Drops the gradients that the optimizer has received.
   void forget_gradients();
 

@@ -160,11 +160,13 @@ void DataParallelState::require_shards_apart() const {
   }
 }
 
-// If hosts divide the parameters, there are no replicas to compare.
+bool DataParallelState::divides_parameters() const {
+  return options_.optimizer != nullptr && core_of(*options_.optimizer).divides_parameters();
+}
+
+// If the parameters are divided, there are no replicas to compare.
 std::int64_t DataParallelState::check_replicas_every() const {
-  const bool has_replicas =
-      options_.optimizer == nullptr || !core_of(*options_.optimizer).divides_hosts();
-  return has_replicas ? options_.check_replicas_every : 0;
+  return divides_parameters() ? 0 : options_.check_replicas_every;
 }
 
 void DataParallelState::forget_gradients() {
@@ -179,7 +181,7 @@ void DataParallelState::take_model_of(int rank) {
 
 void DataParallelState::broadcast_parameters(int root) {
   if (group_->world_size() == 1) return;
-  if (options_.optimizer != nullptr && core_of(*options_.optimizer).has_one_copy()) return;
+  if (options_.optimizer != nullptr && core_of(*options_.optimizer).shares_parameters()) return;
   const at::NoGradGuard no_grad;
   for (const auto& parameter : parameters_) {
     if (!is_built_once(parameter)) broadcast(*group_, parameter.detach(), root);

@@ -20,8 +20,12 @@
 // to a parameter outside of a step prints the parameter's name and ends the process. With
 // `shard_across_hosts` each host keeps only a part of the parameters: before an operation reads a
 // parameter, the parameter's unit arrives from the other hosts, while the model computes with the
-// previous unit. All stages give the same bits as DistributedDataParallel with the whole step on
-// every rank.
+// previous unit. On the CPU all stages give the same bits as DistributedDataParallel with the whole
+// step on every rank.
+//
+// If the parameters are on CUDA devices, each rank keeps only its part of them in stage 3, on one
+// host and on several. Units are gathered before operations read them
+// (optim/parameters/device_parameters.h).
 //
 // fully_shard() returns a DistributedDataParallel: gradient accumulation, unused and frozen
 // parameters, tied weights, logical shards, join() and the replica guard work as usual.
@@ -30,7 +34,8 @@
 // Memory in bytes on each rank, without activations, for P float32 parameters and Adam on W ranks:
 // 16 P undivided; 8 P + 8 P / W in stage 1; 4 P + 12 P / W in stage 2; 12 P / W in stage 3, which
 // also needs 4 P for each host or, with `shard_across_hosts` on H hosts, 4 P / H and four units for
-// each host. In stages 2 and 3 a backward pass needs four more units.
+// each host. On CUDA devices stage 3 needs 16 P / W, and room for the two largest units and for
+// four of `unit_bytes`. In stages 2 and 3 a backward pass needs four more units.
 
 #include <cstddef>
 #include <functional>
@@ -54,7 +59,7 @@ struct FullyShardOptions {
   // parameters get units by size. For stages 2 and 3.
   std::vector<std::vector<at::Tensor>> units = {};
   // For stage 3 on several hosts: each host keeps a part of the parameters instead of a copy, and a
-  // unit is whole only while operations read it (docs/sharding.md).
+  // unit is whole only while operations read it (docs/sharding.md). CUDA devices always do so.
   bool shard_across_hosts = false;
   DistributedDataParallelOptions data_parallel = {};
 };
@@ -72,8 +77,8 @@ DistributedDataParallelOptions sharded_options(optim::Optimizer& optimizer,
 // Collective; call it before the optimizer's first step. `optimizer` must outlive the result, and
 // must have all parameters of `module` that require gradients and no parameters of other modules.
 // Errors: those of DistributedDataParallel; in stage 3 also kUnsupported if the ranks of a host
-// share no memory or hosts have different numbers of ranks, and kSystem, on every rank, if there is
-// not enough memory for the copy.
+// share no memory or hosts have different numbers of ranks (for parameters on the CPU), and
+// kSystem, on every rank, if there is not enough memory for the copy, or on a device for the units.
 template <class Module>
 DistributedDataParallel<Module> fully_shard(std::shared_ptr<Module> module,
                                             std::shared_ptr<ProcessGroup> group,

@@ -64,6 +64,12 @@ void join_with(DataParallelState& model, const Stepping& stepping,
         "rank {}: join: a communication hook divides by the number of all ranks: leave "
         "divide_by_initial_world_size as it is",
         rank);
+  if (model.divides_parameters()) {
+    fail(ErrorCode::kUnsupported,
+         "rank {}: join: the parameters are divided among hosts or devices, so every forward pass "
+         "needs all ranks: use stage 2 of fully_shard(), or the same number of inputs on each rank",
+         rank);
+  }
   UnevenInputs inputs(model.shared_group(), rules);
   {
     const Joining joining(model, stepping, inputs);

@@ -143,6 +143,7 @@ void PreparedCall::prepare(const ProcessGroup& group, const TensorCall& asked) {
           .peer = asked.peer,
           .tag = asked.tag};
   const auto tensors = std::make_shared<GivenTensors>();
+  tensors->subject = asked.subject;
   const auto view = [&](const at::Tensor& tensor) {
     check(fits(asked.op, tensor), "{}: {}: a tensor is not {}; give it tensor.contiguous()",
           group.self(), name_of(asked.op), has_blocks(asked.op) ? "contiguous" : "dense");
@@ -189,6 +190,9 @@ void PreparedCall::set_shape(const ProcessGroup& group, const TensorCall& asked)
     require_one_layout(group, asked.op, asked.input, asked.output);
     const at::Tensor& compared = by_output ? asked.output : asked.input;
     if (compared.defined()) call.shape = compared_shape(asked.op, compared);
+    std::vector<std::uint32_t> words(asked.subject.begin(), asked.subject.end());
+    words.push_back(call.shape);
+    if (!asked.subject.empty()) call.shape = shape_of_all(words);
     return;
   }
   const auto &given = asked.lists->inputs, &wanted = asked.lists->outputs;

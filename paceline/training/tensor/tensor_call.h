@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -41,6 +42,8 @@ struct TensorCall {
   std::optional<TensorLists> lists = {};  // for a coalesced call: replaces input and output
   std::optional<std::chrono::milliseconds> timeout = {};  // at least 1 ms; empty: the group's
   std::shared_ptr<void> keep_alive = {};                  // CollectiveOptions::keep_alive
+  // The contents of the tensors: compared between the ranks too, and named in errors.
+  std::string subject = {};
 };
 
 // Carries out the call, on copies of tensors that the engine cannot use.

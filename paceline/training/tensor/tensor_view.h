@@ -47,7 +47,10 @@ std::string layouts_of(const std::vector<at::Tensor>& tensors);
 // The tensors of a call; this object keeps them alive and describes them in errors.
 struct GivenTensors : TensorShapes {
   std::vector<at::Tensor> all;
-  std::string describe() const override { return layouts_of(all); }
+  std::string subject = {};  // empty: only the tensors are described
+  std::string describe() const override {
+    return subject.empty() ? layouts_of(all) : subject + ": " + layouts_of(all);
+  }
 };
 
 // Error(kUnsupported), which begins with `what`, unless collectives can be carried out on memory of

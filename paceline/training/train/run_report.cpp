@@ -63,10 +63,10 @@ namespace {
 // Returns the bytes of the parameters; if several ranks share a copy, this rank's share of it.
 double parameter_bytes(const optim::Optimizer& optimizer) {
   auto bytes = static_cast<double>(total_bytes(optimizer.parameters()));
-  if (!core_of(optimizer).has_one_copy()) return bytes;
+  if (!core_of(optimizer).shares_parameters()) return bytes;
   const ProcessGroup& group = *core_of(optimizer).shard_group();
   const Hosts& hosts = group.hosts();
-  if (core_of(optimizer).divides_hosts()) bytes /= static_cast<double>(hosts.size());
+  if (core_of(optimizer).divides_parameters()) bytes /= static_cast<double>(hosts.size());
   return bytes / static_cast<double>(hosts.neighbours(group.rank()).size());
 }
 

@@ -129,10 +129,10 @@ TrainingStep::TrainingStep(const StepOptions& options, optim::Optimizer& optimiz
       learning_rate_(optimizer.learning_rate()) {
   if (options.scales_loss) scaler_.emplace();
   if (options.ema > 0) {
-    if (core_of(optimizer).has_one_copy()) {
+    if (core_of(optimizer).shares_parameters()) {
       fail(ErrorCode::kUnsupported,
-           "--ema: an average of the weights cannot take the place of weights that all ranks of a "
-           "host share; use stage 2 of fully_shard()");
+           "--ema: an average of the weights cannot take the place of weights that ranks share or "
+           "divide; use stage 2 of fully_shard()");
     }
     average_.emplace(optimizer.parameters(), options.ema);
   }

@@ -272,7 +272,7 @@ Tensors train(ProcessGroup& group, c10::Device device, int shards) {
 }
 
 TEST_F(DeviceNccl, replicas_and_shards_train_as_on_the_cpu) {
-  for (const int shards : {0, 1, 2}) {
+  for (const int shards : {0, 1, 2, 3}) {
     run(2, [&](ProcessGroup& group, c10::Device device) {
       expect_close(train(group, device, shards), train(group, c10::kCPU, shards));
     });

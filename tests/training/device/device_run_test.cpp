@@ -237,14 +237,65 @@ void expect_sharded_parity(int stage) {
 
 TEST(DeviceFullyShard, divides_the_optimizer_as_on_the_cpu) { expect_sharded_parity(1); }
 TEST(DeviceFullyShard, divides_the_gradients_as_on_the_cpu) { expect_sharded_parity(2); }
+TEST(DeviceFullyShard, divides_the_parameters_as_on_the_cpu) { expect_sharded_parity(3); }
 
-TEST(DeviceFullyShard, refuses_one_copy_a_host) {
-  run_on_devices(2, [](ProcessGroup& group, c10::Device device) {
-    Mlp net = make_mlp();
-    net->to(device);
-    optim::AdamW optimizer(net->parameters());
-    expect_error(ErrorCode::kUnsupported, {"the parameters are on cuda:", "take stage 2"},
-                 [&] { fully_shard(net, borrowed(group), optimizer, {.stage = 3}); });
+// A run of stage 3 on devices that was saved goes on there and on the CPU, and one that was saved
+// on the CPU on devices.
+TEST(DeviceFullyShard, saves_and_restores_divided_parameters) {
+  const FreshDirectory folder;
+  run_on_devices(2, [&](ProcessGroup& group, c10::Device device) {
+    struct Run {
+      Run(ProcessGroup& group, c10::Device where, const std::string& folder, bool resume)
+          : group(group),
+            where(where),
+            net(made_on(where)),
+            optimizer(net->parameters()),
+            model(fully_shard(net, borrowed(group), optimizer,
+                              {.stage = where.is_cpu() ? 2 : 3, .unit_bytes = 256})) {
+        checkpoints.emplace(borrowed(group),
+                            train::CheckpointOptions{.folder = folder, .resume = resume});
+        checkpoints->attach("model", net);
+        checkpoints->attach("optimizer", optimizer);
+      }
+      static Mlp made_on(c10::Device device) {
+        Mlp made = make_mlp();
+        made->to(device);
+        return made;
+      }
+      void step(int number) {
+        const auto seed = static_cast<std::uint64_t>(10 * number + group.rank());
+        optimizer.zero_grad();
+        model->forward(random_tensor({4, 8}, seed).to(where)).square().mean().backward();
+        optimizer.step();
+      }
+
+      ProcessGroup& group;
+      const c10::Device where;
+      Mlp net;
+      optim::AdamW optimizer;
+      DistributedDataParallel<torch::nn::SequentialImpl> model;
+      std::optional<train::Checkpointer> checkpoints;
+    };
+    int number = 0;
+    for (const c10::Device saves : {device, c10::Device(c10::kCPU)}) {
+      const std::string place = folder.file("run" + std::to_string(number++));
+      Run saved(group, saves, place, false);
+      EXPECT_EQ(saved.checkpoints->begin(), 0);
+      saved.step(1);
+      EXPECT_TRUE(saved.checkpoints->save(1));
+      saved.step(2);  // while the checkpoint is being written
+      EXPECT_TRUE(saved.checkpoints->finish());
+      saved.checkpoints.reset();  // another one may use the folder now
+      const auto expected = values_of(saved.net);
+      for (const c10::Device next : {device, c10::Device(c10::kCPU)}) {
+        Run restored(group, next, place, true);
+        restored.step(7);  // units are whole when the checkpoint is loaded
+        EXPECT_EQ(restored.checkpoints->begin(), 1);
+        restored.step(2);
+        expect_close(values_of(restored.net), expected);
+        group.barrier();
+      }
+    }
   });
 }
 

@@ -129,8 +129,8 @@ void flip(void* element, std::size_t size, int bit) {
 
 // Flips a bit like a memory fault: behind LibTorch's back, and despite the protection of one copy.
 void flip_parameter(const optim::Optimizer& optimizer, std::size_t number, int bit) {
-  flip(core_of(optimizer).parameter_to_write(number), optimizer.parameters()[number].element_size(),
-       bit);
+  const at::Tensor first = core_of(optimizer).elements(number, {0, 1});
+  flip(first.data_ptr(), first.element_size(), bit);
 }
 
 // Flips a bit in one element of the first part of this kind that this rank keeps; returns false if

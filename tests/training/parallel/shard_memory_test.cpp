@@ -69,14 +69,16 @@ TEST(ShardMemory, the_machine_has_twelve_bytes_a_parameter_for_any_number_of_ran
       for (const optim::StatePart& part : core_of(adam).state_parts())
         state.push_back(part.elements);
       std::size_t mine = pages_of(state);
-      if (core_of(adam).has_one_copy()) {
+      if (core_of(adam).shares_parameters()) {
         const auto bytes_of_view = [&](const auto& place_of) {
           std::vector<const std::byte*> places;
           for (std::size_t i = 0; i < adam.parameters().size(); ++i) places.push_back(place_of(i));
           const auto [first, last] = std::ranges::minmax(places);
           return harness::proportional_bytes(first, last + 1);
         };
-        mine += bytes_of_view([&](std::size_t i) { return core_of(adam).parameter_to_write(i); });
+        mine += bytes_of_view([&](std::size_t i) {
+          return static_cast<const std::byte*>(core_of(adam).elements(i, {0, 1}).data_ptr());
+        });
         mine += bytes_of_view([&](std::size_t i) { return bytes_in(adam.parameters()[i]).data(); });
       } else {
         mine += pages_of(adam.parameters());

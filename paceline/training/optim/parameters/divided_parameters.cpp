@@ -5,14 +5,9 @@
 #include <chrono>
 #include <cstring>
 #include <memory>
-#include <mutex>
-#include <shared_mutex>
-#include <string_view>
-#include <unordered_map>
 #include <utility>
 
 #include <ATen/ATen.h>
-#include <ATen/record_function.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -96,98 +91,6 @@ constexpr std::size_t kUnits = 4;
 
 constexpr std::size_t kHeader = sizeof(std::size_t);  // a message begins with its unit's number
 
-struct Owner {
-  DividedParameters* parameters = nullptr;
-  std::size_t unit = 0;
-};
-
-struct Known {
-  std::shared_mutex mutex;                                 // guards the other members
-  std::unordered_map<const void*, Owner> owners;           // [beginning of a parameter's storage]
-  at::CallbackHandle watch = at::INVALID_CALLBACK_HANDLE;  // of before_operation()
-};
-
-Known& known() {
-  static auto* const of_process = new Known;  // operations may run until the process ends
-  return *of_process;
-}
-
-// Whether the operation uses only a tensor's shape, or makes a view of its memory without reading
-// the elements.
-bool reads_nothing(std::string_view operation) {
-  static constexpr std::array<std::string_view, 16> kNames = {
-      "aten::alias",  "aten::as_strided", "aten::detach",    "aten::empty_like",
-      "aten::expand", "aten::narrow",     "aten::permute",   "aten::result_type",
-      "aten::select", "aten::slice",      "aten::t",         "aten::transpose",
-      "aten::view",   "aten::view_as",    "aten::unsqueeze", "aten::zeros_like"};
-  return std::ranges::find(kNames, operation) != kNames.end();
-}
-
-thread_local bool is_fetching = false;
-
-class Fetching {
- public:
-  Fetching() { is_fetching = true; }
-  ~Fetching() { is_fetching = false; }
-  Fetching(const Fetching&) = delete;
-  Fetching& operator=(const Fetching&) = delete;
-};
-
-struct Needed {
-  DividedParameters* owner = nullptr;  // only one, because a model has one optimizer
-  std::vector<std::size_t> units;
-  bool any_owner = false;  // the process has at least one DividedParameters
-};
-
-// Returns the units to which an operation's inputs belong.
-Needed needed_by(c10::ArrayRef<const c10::IValue> inputs) {
-  Needed needed;
-  const std::shared_lock lock(known().mutex);
-  needed.any_owner = !known().owners.empty();
-  const auto look_at = [&](const at::Tensor& tensor) {
-    if (!tensor.defined() || !tensor.is_cpu() || !tensor.has_storage()) return;
-    const auto found = known().owners.find(tensor.storage().data());
-    if (found == known().owners.end()) return;
-    needed.owner = found->second.parameters;
-    const std::size_t unit = found->second.unit;
-    if (std::ranges::find(needed.units, unit) == needed.units.end()) needed.units.push_back(unit);
-  };
-  for (const auto& input : inputs) {
-    if (input.isTensor()) look_at(input.toTensor());
-    if (!input.isTensorList()) continue;
-    for (const at::Tensor& tensor : input.toTensorVector()) look_at(tensor);
-  }
-  return needed;
-}
-
-// While the callback is registered, every operation of the process boxes its inputs for it. The
-// last owner does not remove it, because at exit LibTorch's list of callbacks may be destroyed
-// before that owner. Instead the callback removes itself, which LibTorch allows even while other
-// threads run operations: the list has a mutex and a version, and each operation uses a copy of it.
-void stop_watching() {
-  const std::unique_lock lock(known().mutex);
-  if (!known().owners.empty() || known().watch == at::INVALID_CALLBACK_HANDLE) return;
-  at::removeCallback(std::exchange(known().watch, at::INVALID_CALLBACK_HANDLE));
-}
-
-std::unique_ptr<at::ObserverContext> before_operation(const at::RecordFunction& operation) {
-  if (is_fetching || reads_nothing(operation.name())) return nullptr;
-  const Needed needed = needed_by(operation.inputs());
-  if (!needed.any_owner) stop_watching();
-  if (needed.owner == nullptr) return nullptr;
-  const Fetching fetching;
-  needed.owner->fetch(needed.units);
-  return nullptr;
-}
-
-// Requires: known().mutex is held.
-void watch_operations() {
-  if (known().watch != at::INVALID_CALLBACK_HANDLE) return;
-  known().watch = at::addGlobalCallback(at::RecordFunctionCallback(before_operation)
-                                            .needsInputs(true)
-                                            .scopes({at::RecordScope::FUNCTION}));
-}
-
 }  // namespace
 
 DividedParameters::DividedParameters(std::shared_ptr<const OneCopy> copy,
@@ -203,23 +106,14 @@ DividedParameters::DividedParameters(std::shared_ptr<const OneCopy> copy,
   for (const Unit& unit : units_) largest = std::max(largest, kHeader + unit.part_bytes);
   leaving_.resize(largest);
   arriving_.resize(largest * parts_.size());
-  {
-    const std::unique_lock lock(known().mutex);
-    for (std::size_t i = 0; i < units_.size(); ++i) {
-      for (const void* const parameter : units_[i].parameters)
-        known().owners[parameter] = {this, i};
-    }
-    watch_operations();
-  }
+  std::vector<std::vector<c10::Storage>> storages;
+  for (const Unit& unit : units_) storages.push_back(unit.storages);
+  watch_operations(*this, storages);
   for (std::size_t i = 0; i < units_.size(); ++i) copy_->close(units_[i].offset, bytes_of(i));
 }
 
 DividedParameters::~DividedParameters() {
-  {
-    const std::unique_lock lock(known().mutex);
-    std::erase_if(known().owners,
-                  [this](const auto& one) { return one.second.parameters == this; });
-  }
+  stop_watching(*this);
   try {
     if (under_way_) under_way_->work->wait();
   } catch (const Error&) {  // other calls of the group throw the same error
@@ -240,7 +134,7 @@ bool DividedParameters::is_whole(std::size_t unit) const {
   return std::ranges::find(whole_, unit) != whole_.end();
 }
 
-void DividedParameters::fetch(std::span<const std::size_t> units) {
+void DividedParameters::before_read(std::span<const std::size_t> units) {
   if (std::ranges::all_of(units, [this](std::size_t unit) { return is_whole(unit); })) return;
   const auto begin = std::chrono::steady_clock::now();
   try {
@@ -349,7 +243,7 @@ std::shared_ptr<void> DividedParameters::whole() {
   std::vector<std::size_t> all(units_.size());
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = i;
   const double exposed_before = exposed_seconds_;  // no operation has waited for these units
-  fetch(all);
+  before_read(all);
   exposed_seconds_ = exposed_before;
   require_whole();
   return hold;

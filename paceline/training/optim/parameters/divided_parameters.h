@@ -19,6 +19,7 @@
 #include "paceline/engine/collectives/collective.h"
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/engine/collectives/memory/one_copy.h"
+#include "paceline/training/optim/parameters/operation_watch.h"
 
 namespace paceline::optim {
 
@@ -48,9 +49,8 @@ bool is_gradient_divided(const at::Tensor& parameter);
 // a parameter, its unit is made whole in the memory that the host's ranks share: each rank gets its
 // peers' parts, the host's ranks wait for each other, and the units that have been whole for the
 // longest time drop the parts of other hosts again. The unit that followed this one in the previous
-// step is requested at the same time, and arrives while the model computes with this one. This
-// class sees operations (at::RecordFunction), not modules, so forward and backward passes look the
-// same to it.
+// step is requested at the same time, and arrives while the model computes with this one
+// (operation_watch.h).
 //
 // So an operation that reads a parameter is collective: all ranks must read units that are not
 // whole in the same order, which is the case if they run the same model. Otherwise the ranks get
@@ -61,16 +61,16 @@ bool is_gradient_divided(const at::Tensor& parameter);
 // ends the process (one_copy.h). A result of whole() keeps all units whole for as long as it lives.
 //
 // Thread safety: one thread runs the model.
-class DividedParameters : public std::enable_shared_from_this<DividedParameters> {
+class DividedParameters : public WatchedUnits,
+                          public std::enable_shared_from_this<DividedParameters> {
  public:
   // The position of a unit in the copy: parts of equal size, one for each rank of all hosts.
-  // `offset` is the beginning of a page; `parameters` has the beginnings of the parameters'
-  // storages.
+  // `offset` is the beginning of a page.
   struct Unit {
     std::size_t offset = 0;
     std::size_t part_bytes = 0;
-    std::vector<const void*> parameters;
-    std::string name;  // name of the first parameter: "parameter fc1.weight"
+    std::vector<c10::Storage> storages;  // of the parameters
+    std::string name;                    // name of the first parameter: "parameter fc1.weight"
   };
 
   // `peers`: the ranks with this rank's local rank on each host; `parts`: for each peer, by its
@@ -78,12 +78,12 @@ class DividedParameters : public std::enable_shared_from_this<DividedParameters>
   DividedParameters(std::shared_ptr<const OneCopy> copy, std::shared_ptr<ProcessGroup> host,
                     std::shared_ptr<ProcessGroup> peers, std::vector<int> parts,
                     std::vector<Unit> units);
-  ~DividedParameters();
+  ~DividedParameters() override;
   DividedParameters(const DividedParameters&) = delete;
   DividedParameters& operator=(const DividedParameters&) = delete;
 
   // Makes the units whole. Collective if one of them is not whole.
-  void fetch(std::span<const std::size_t> units);
+  void before_read(std::span<const std::size_t> units) override;
   // While a result lives, all units are whole, and this object lives. The call is collective, and
   // so is the destruction of the last result. Requires: a shared_ptr owns this object.
   std::shared_ptr<void> whole();

@@ -12,6 +12,7 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/dtype_traits.h"
 #include "paceline/engine/core/error.h"
+#include "paceline/training/optim/parameters/device_home.h"
 #include "paceline/training/optim/parameters/divided_parameters.h"
 #include "paceline/training/tensor/collectives.h"
 
@@ -19,6 +20,11 @@ namespace paceline::optim {
 
 std::byte* ParameterHome::to_write(std::size_t parameter) const {
   return static_cast<std::byte*>(rows_.parameters()[parameter].data_ptr());
+}
+
+at::Tensor ParameterHome::elements(std::size_t parameter, Run run) const {
+  const at::Tensor whole = rows_.parameters()[parameter].detach();
+  return whole.as_strided({whole.numel()}, {1}).narrow(0, run.first, run.second - run.first);
 }
 
 std::uint32_t ParameterHome::sum_of_elements(std::size_t parameter, Run elements) const {
@@ -33,23 +39,24 @@ std::vector<ParameterHome::Run> ParameterHome::all_of(std::size_t parameter) con
   return {{0, rows_.parameters()[parameter].numel()}};
 }
 
-namespace {
-
-std::string name_of(const std::vector<std::string>& names, std::size_t parameter) {
+std::string parameter_name(const std::vector<std::string>& names, std::size_t parameter) {
   return "parameter " + (names.empty() ? std::to_string(parameter) : names[parameter]);
 }
 
-}  // namespace
+at::Tensor part_of(const at::Tensor& flat, const ParameterRows::Row& row, int part) {
+  return flat.narrow(0, row.layout.part_count() * part, row.layout.part_count());
+}
 
 void ParameterHome::note_places(const std::vector<std::string>& names) {
   places_.clear();
   for (std::size_t i = 0; i < rows_.parameters().size(); ++i)
-    places_.push_back({rows_.parameters()[i].data_ptr(), name_of(names, i)});
+    places_.push_back(
+        {rows_.parameters()[i].storage().unsafeGetStorageImpl(), parameter_name(names, i)});
 }
 
 void ParameterHome::require_in_place() const {
   for (std::size_t i = 0; i < places_.size(); ++i) {
-    if (rows_.parameters()[i].data_ptr() == places_[i].begin) continue;
+    if (rows_.parameters()[i].storage().unsafeGetStorageImpl() == places_[i].storage) continue;
     const Error error(
         ErrorCode::kInvalid,
         fmt::format(
@@ -65,10 +72,6 @@ void ParameterHome::require_in_place() const {
 namespace {
 
 using Row = ParameterRows::Row;
-
-at::Tensor part_of(const at::Tensor& flat, const Row& row, int part) {
-  return flat.narrow(0, row.layout.part_count() * part, row.layout.part_count());
-}
 
 void move_to(const Row& row, const at::Tensor& flat, bool copies) {
   for (std::size_t index = 0; index < row.tensors.size(); ++index) {
@@ -159,12 +162,17 @@ class OneCopyHome : public ParameterHome {
               const std::vector<std::string>& names)
       : OneCopyHome(rows, std::move(group), split, split.peer_ranks, names) {}
 
-  bool has_one_copy() const override { return true; }
+  bool shares_parameters() const override { return true; }
 
   std::byte* to_write(std::size_t parameter) const override {
     const at::Tensor& flat = flats_[rows_.row_number(parameter)];
     return static_cast<std::byte*>(flat.data_ptr()) +
            static_cast<std::size_t>(rows_.offset(parameter)) * flat.itemsize();
+  }
+
+  at::Tensor elements(std::size_t parameter, Run run) const override {
+    const std::int64_t begin = rows_.offset(parameter) + run.first;
+    return flats_[rows_.row_number(parameter)].narrow(0, begin, run.second - run.first);
   }
 
   // The barriers ensure that every rank of the host has read the old values before any rank writes,
@@ -220,7 +228,7 @@ class OneCopyHome : public ParameterHome {
       const std::size_t element = at::elementSize(row.type);
       for (const std::size_t i : row.parameters) {
         const auto offset = static_cast<std::size_t>(rows_.offset(i)) * element;
-        ranges.push_back({bytes + offset, name_of(names, i)});
+        ranges.push_back({bytes + offset, parameter_name(names, i)});
       }
       bytes += (static_cast<std::size_t>(row.layout.count()) * element + kPage - 1) / kPage * kPage;
     }
@@ -290,18 +298,18 @@ class HostPartsHome : public OneCopyHome {
       const auto part = static_cast<std::size_t>(row.layout.part_count());
       units.push_back({begins_[i], part * at::elementSize(row.type), {}, {}});
       for (const at::Tensor& tensor : row.tensors)
-        units.back().parameters.push_back(tensor.data_ptr());
-      units.back().name = name_of(names, row.parameters.front());
+        units.back().storages.push_back(tensor.storage());
+      units.back().name = parameter_name(names, row.parameters.front());
     }
     parts_ = std::make_shared<DividedParameters>(copy_, split_.host, split_.peers,
                                                  split_.peer_ranks, units);
   }
 
-  bool divides_hosts() const override { return true; }
+  bool divides_parameters() const override { return true; }
   std::vector<Run> to_save(std::size_t parameter) const override { return to_load(parameter); }
   std::shared_ptr<void> whole() const override { return parts_->whole(); }
   void require() const override { parts_->require_whole(); }
-  void forget_other_hosts() override { parts_->forget(); }
+  void forget_others() override { parts_->forget(); }
   double take_fetch_seconds() override { return parts_->take_exposed_seconds(); }
 
  private:
@@ -315,6 +323,7 @@ std::unique_ptr<ParameterHome> make_shared_home(const ParameterRows& rows,
                                                 const ShardOptions& options) {
   if (!options.node_shared)
     return std::make_unique<SymmetricHome>(rows, std::move(group), options.names);
+  if (!rows.parameters().front().is_cpu()) return make_device_home(rows, std::move(group), options);
   HostSplit split = split_by_host(group);
   if (options.shard_across_hosts && split.peers)
     return std::make_unique<HostPartsHome>(rows, std::move(group), std::move(split), options.names);

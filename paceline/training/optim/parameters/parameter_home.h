@@ -2,9 +2,10 @@
 
 // Where the parameters of an optimizer are stored: in memory of their own (ParameterHome itself),
 // in symmetric memory of the ranks that divide a step, or in one copy per host, or in a part
-// of one copy on each host. The storage decides what a step has to communicate. ShardOptions say
-// how an optimizer's step, its gradients and the parameters are divided among ranks; fully_shard()
-// (training/parallel/fully_shard.h) makes them from a stage.
+// of one copy on each host, or divided among CUDA devices (device_home.h). The storage decides what
+// a step has to communicate. ShardOptions say how an optimizer's step, its gradients and the
+// parameters are divided among ranks; fully_shard() (training/parallel/fully_shard.h) makes them
+// from a stage.
 //
 // Thread safety: none.
 
@@ -24,7 +25,8 @@ namespace paceline::optim {
 // How OptimizerCore::shard() divides a step. A plain value.
 struct ShardOptions {
   // Keeps one copy of the parameters for all ranks of a host. Error(kUnsupported) if these ranks
-  // share no memory, or if hosts have different numbers of ranks.
+  // share no memory, or if hosts have different numbers of ranks. Parameters on CUDA devices are
+  // divided among all ranks instead (device_home.h).
   bool node_shared = false;
   // Names of parameters(), for the message about a write outside of a step; empty: their numbers.
   std::vector<std::string> names = {};
@@ -50,11 +52,15 @@ class ParameterHome {
 
   // The ranks among which the rows are divided; null: they are not divided.
   ProcessGroup* group() const { return group_.get(); }
-  virtual bool has_one_copy() const { return false; }
-  virtual bool divides_hosts() const { return false; }
+  // See OptimizerCore's functions of the same names.
+  virtual bool shares_parameters() const { return false; }
+  virtual bool divides_parameters() const { return false; }
 
   // The address at which a parameter may be written: that of its first element in memory.
   virtual std::byte* to_write(std::size_t parameter) const;
+  // As a row, the elements of a parameter in the memory to which steps and loads write. Requires:
+  // this rank updates or loads them.
+  virtual at::Tensor elements(std::size_t parameter, Run run) const;
   // Throws Error(kInvalid) and aborts the group if the program has given a parameter other memory,
   // for instance by torch::load(). The ranks would then no longer share it.
   void require_in_place() const;
@@ -76,8 +82,8 @@ class ParameterHome {
   virtual std::shared_ptr<void> writable() const { return nullptr; }
   virtual std::shared_ptr<void> whole() const { return nullptr; }
   virtual void require() const {}
-  // Drops the parts of other hosts that this host holds, because they are about to change.
-  virtual void forget_other_hosts() {}
+  // Drops the parts of others that this host or rank holds, because all parts are about to change.
+  virtual void forget_others() {}
   // Seconds that operations have waited for other hosts' parts since the last call.
   virtual double take_fetch_seconds() { return 0; }
 
@@ -93,14 +99,19 @@ class ParameterHome {
 
  private:
   struct Place {
-    const void* begin = nullptr;
+    const void* storage = nullptr;
     std::string name;
   };
   std::vector<Place> places_;  // [parameter]; empty: a parameter may move
 };
 
-// Moves the parameters of rows that are divided among the group's ranks into shared memory, and
-// returns their new home. Collective; errors as in ShardOptions.
+// "parameter fc1.weight"; without names "parameter 3".
+std::string parameter_name(const std::vector<std::string>& names, std::size_t parameter);
+// A rank's part of a row whose parts are all in `flat`.
+at::Tensor part_of(const at::Tensor& flat, const ParameterRows::Row& row, int part);
+
+// Moves the parameters of rows that are divided among the group's ranks into memory that the ranks
+// share or divide, and returns their new home. Collective; errors as in ShardOptions.
 std::unique_ptr<ParameterHome> make_shared_home(const ParameterRows& rows,
                                                 std::shared_ptr<ProcessGroup> group,
                                                 const ShardOptions& options);

@@ -9,6 +9,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error_text.h"
+#include "paceline/training/device/device_memory.h"
 #include "paceline/training/optim/metadata_words.h"
 #include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/parallel/hook_state.h"
@@ -87,18 +88,9 @@ void GradientPlacement::make_memory() {
 at::Tensor GradientPlacement::make_flat(std::int64_t count, at::ScalarType type) const {
   const c10::Device device = buckets_.parameters.front().tensor.device();
   if (device.is_cpu()) return empty_symmetric(group_, {count}, type);
-  // The other ranks would wait for this one, so a lack of memory aborts the group.
-  try {
-    return at::zeros({count}, at::TensorOptions(type).device(device));
-  } catch (const c10::OutOfMemoryError&) {
-    const auto bytes = static_cast<std::size_t>(count) * c10::elementSize(type);
-    const std::string message = fmt::format(
-        "{} has no memory for a gradient bucket of {} bytes; use smaller buckets "
-        "(BucketLimits::cap_bytes), a smaller batch or activation_checkpoint()",
-        device.str(), bytes);
-    group_.abort(message);
-    fail(ErrorCode::kSystem, "{}: {}", group_.self(), message);
-  }
+  return zeros_on_device(
+      group_, count, type, device, "a gradient bucket",
+      "use smaller buckets (BucketLimits::cap_bytes), a smaller batch or activation_checkpoint()");
 }
 
 void GradientPlacement::complete(const std::function<void()>& go_on) {
@@ -267,12 +259,14 @@ void DividedPlacement::take(std::size_t bucket) {
   units_[bucket].adds ? own.add_(received) : own.copy_(received);
 }
 
-// Informs the optimizer which parameters have a gradient now, from any rank.
+// Informs the optimizer which parameters have a gradient now, from any rank. On a device the host
+// waits for the report, so it is read only for parameters that this rank has not used.
 void DividedPlacement::deliver(PassMonitor& monitor) {
   for (std::size_t i = 0; i < units_.size(); ++i) {
     const auto& numbers = units_[i].of_optimizer.parameters;
     for (std::size_t n = 0; n < numbers.size(); ++n) {
-      if (monitor.is_used(buckets_.all[i].plan.parameters[n]))
+      const std::size_t parameter = buckets_.all[i].plan.parameters[n];
+      if (buckets_.gradients[parameter].is_used || monitor.is_used(parameter))
         core_of(optimizer_).set_has_gradient(numbers[n]);
     }
   }

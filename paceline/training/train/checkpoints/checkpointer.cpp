@@ -108,7 +108,7 @@ void CheckpointerCore::require_sound(const TrainingState& state, const torch::nn
   }
   throw_any(problem, false);
   // If hosts divide the parameters, no parameter has a second copy to compare with.
-  const bool divides_hosts = optimizer != nullptr && core_of(*optimizer).divides_hosts();
+  const bool divides_hosts = optimizer != nullptr && core_of(*optimizer).divides_parameters();
   if (!options_.compare_replicas || divides_hosts) return;
   std::vector<NamedParameter> parameters;
   for (const auto& item : module.named_parameters())

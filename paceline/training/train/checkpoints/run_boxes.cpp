@@ -190,16 +190,17 @@ RunBoxes boxes_of_rank(const torch::nn::Module& module, const optim::Optimizer* 
       const std::string name = "model." + parameter_name;
       const at::Tensor memory = parameter.detach();
       const auto number = numbers.find(parameter.unsafeGetTensorImpl());
-      if (number == numbers.end() || !core_of(*optimizer).has_one_copy())
+      if (number == numbers.end() || !core_of(*optimizer).shares_parameters())
         return collector.add(name, memory, division);
       auto runs = share == RunShare::kLoad ? core_of(*optimizer).elements_to_load(number->second)
                                            : core_of(*optimizer).elements_to_save(number->second);
       if (runs.empty()) runs.emplace_back(0, 0);  // an empty box: the rank holds no elements
-      std::byte* const data = core_of(*optimizer).parameter_to_write(number->second);
-      const auto element = static_cast<std::int64_t>(memory.element_size());
-      for (const auto& [first, last] : runs)
-        collector.add(name, memory, division,
-                      Run{memory, data + first * element, first, last - first});
+      for (const auto& [first, last] : runs) {
+        const at::Tensor elements = core_of(*optimizer).elements(number->second, {first, last});
+        collector.add(
+            name, elements, division,
+            Run{memory, static_cast<std::byte*>(elements.data_ptr()), first, last - first});
+      }
     });
   }
   if (share == RunShare::kLoad || share == RunShare::kFirst) {

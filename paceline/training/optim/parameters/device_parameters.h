@@ -1,0 +1,121 @@
+#pragma once
+
+// Parameters on a CUDA device of which each rank keeps only its part.
+//
+// Before an operation of LibTorch reads a parameter (operation_watch.h), its unit is gathered from
+// all ranks into a pool of fixed size, and the parameters' storages get this memory. At the same
+// time the units are requested that were read next in the previous step, as far as the pool has
+// room for them; units that were not used for the longest time make room. A storage without a unit
+// has a null pointer.
+//
+// Nothing makes the host wait for the device. Gathers start on a stream of their own, and wait only
+// for the steps that wrote the parts and for the operations that read what was in the memory
+// before. A stream waits for a unit before the first operation that reads it there.
+//
+// So an operation that reads a parameter is collective: all ranks must read the units in the same
+// order. Otherwise all ranks get an error. An operation cannot throw it: it continues with
+// undefined values, and require_whole() throws.
+//
+// The pool has room for a unit while any other one is used. An operation that reads more units, and
+// whole(), take further memory from LibTorch.
+//
+// Thread safety: one thread runs the model.
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Stream.h>
+
+#include "paceline/engine/collectives/collective.h"
+#include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/training/device/stream_join.h"
+#include "paceline/training/device/streams.h"
+#include "paceline/training/optim/parameters/operation_watch.h"
+#include "paceline/training/optim/parameters/range_pool.h"
+#include "paceline/training/optim/parameters/read_order.h"
+
+namespace paceline::optim {
+
+// Returns memory for gathered units, as bytes: for the pool, or for units that do not fit there.
+// Errors as in zeros_on_device().
+at::Tensor zeros_for_gathers(ProcessGroup& group, c10::Device device, std::size_t bytes,
+                             const std::string& what);
+// Gives the tensor's storage other memory, which it does not own; its size stays the same.
+void set_address(const at::Tensor& tensor, void* address);
+
+class DeviceParameters : public WatchedUnits,
+                         public std::enable_shared_from_this<DeviceParameters> {
+ public:
+  struct Unit {
+    at::Tensor own;  // this rank's part, as a row; all parts have the same size
+    std::vector<at::Tensor> parameters;
+    std::vector<std::size_t> offsets;  // [parameter]: its first byte in the unit
+    std::string name;                  // name of the first parameter: "parameter fc1.weight"
+  };
+
+  // Requires: the parameters have null pointers. `group`: all ranks, for gathers only. `block`: the
+  // memory of the pool, with room for the largest unit.
+  DeviceParameters(std::shared_ptr<ProcessGroup> group, std::vector<Unit> units, at::Tensor block);
+  ~DeviceParameters() override;
+  DeviceParameters(const DeviceParameters&) = delete;
+  DeviceParameters& operator=(const DeviceParameters&) = delete;
+
+  void before_read(std::span<const std::size_t> units) override;
+  // While a result lives, all units are whole, and this object lives. The call is collective.
+  // Requires: a shared_ptr owns this object.
+  std::shared_ptr<void> whole();
+  // Copies this rank's parts of the units that are whole to Unit::own, because the program has
+  // written to the parameters.
+  void keep_writes();
+  // Releases all units, because the current stream is about to change Unit::own. Error(kInvalid) if
+  // the program has written to a parameter.
+  void forget();
+  // Throws the error, if any, that kept a unit from becoming whole or that forget() has found.
+  void require_whole() const;
+
+ private:
+  // A unit that is whole or arrives.
+  struct Gathered {
+    at::Tensor memory;                  // the unit as a row
+    std::optional<std::size_t> place;   // in the pool; empty: memory of its own
+    WorkPtr work;                       // null: no longer under way
+    StreamEvent arrived;                // once `work` is null
+    StreamJoin readers;                 // the streams that have waited for the unit and read it
+    std::vector<std::uint32_t> writes;  // [parameter]: the number of writes that LibTorch counts
+  };
+
+  std::size_t bytes_of(std::size_t unit) const;
+  void release_extra(std::span<const std::size_t> needed);
+  bool make_room(std::size_t unit, std::span<const std::size_t> kept);
+  void gather(std::size_t unit, const at::Tensor& memory);
+  void bring(std::size_t unit, std::span<const std::size_t> needed);
+  void arrive(std::size_t unit);
+  void prefetch(std::span<const std::size_t> needed);
+  void release(std::size_t unit);
+  void let_go();
+  void set_memory(std::size_t unit, const at::Tensor& memory) const;
+  void note_error();
+  std::vector<std::uint32_t> count_writes(std::size_t unit) const;
+
+  const std::shared_ptr<ProcessGroup> group_;
+  const std::vector<Unit> units_;
+  const c10::Device device_;
+  const c10::Stream stream_;  // the stream of gathers
+  RangePool pool_;
+  at::Tensor block_;                               // the memory of the pool, as bytes
+  std::vector<std::optional<Gathered>> gathered_;  // [unit]
+  std::vector<std::size_t> used_;  // gathered units; the one that was used last is at the end
+  ReadOrder order_;
+  bool parts_changed_ = true;  // the current stream has written to Unit::own since the last gather
+  int num_holders_ = 0;        // the number of living results of whole()
+  std::exception_ptr error_;
+};
+
+}  // namespace paceline::optim

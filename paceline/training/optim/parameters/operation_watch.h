@@ -1,0 +1,35 @@
+#pragma once
+
+// Sees LibTorch's operations before they read parameters (at::RecordFunction), so that a unit of
+// parameters can be made whole just in time. It sees operations, not modules, so forward and
+// backward passes look the same.
+//
+// While units are watched, every operation of the process boxes its inputs for the watch.
+//
+// Thread safety: every function may be called from any thread.
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include <c10/core/Storage.h>
+
+namespace paceline::optim {
+
+class WatchedUnits {
+ public:
+  virtual ~WatchedUnits() = default;
+  // Called when an operation is about to read parameters of these units, whose numbers ascend, on
+  // the thread of the operation. It is not called for operations that an operation runs itself on
+  // the same units, nor for those that it runs. It must not throw, because LibTorch would swallow
+  // the error.
+  virtual void before_read(std::span<const std::size_t> units) = 0;
+};
+
+// Calls `owner` from now on. `storages`: for each unit, the storages of its parameters, which are
+// kept alive. Requires: a storage has one owner.
+void watch_operations(WatchedUnits& owner, const std::vector<std::vector<c10::Storage>>& storages);
+// Call it before `owner` is destroyed, while no operation reads its parameters.
+void stop_watching(const WatchedUnits& owner);
+
+}  // namespace paceline::optim
