@@ -83,8 +83,8 @@ std::int64_t batch_size_of(const Args&... arguments) {
 // forward() does not involve the other ranks.
 //
 // The constructor checks that all ranks have the same parameters, and copies the parameters and
-// buffers of rank 0 to every rank. Set memory formats and devices, and freeze parameters, before
-// you construct it. In a group of one rank nothing is communicated.
+// buffers of rank 0 to every rank. Set memory formats and devices before you construct it. In a
+// group of one rank nothing is communicated.
 //
 // A module may be on a CUDA device. Without a CUDA backend (cpu:paceline,cuda:nccl) its gradients
 // are reduced on copies in host memory (docs/data_parallel.md).

@@ -41,8 +41,9 @@ void CheckpointerCore::attach_reducer(Reducer& reducer) {
 void CheckpointerCore::attach(const std::string& name, optim::Optimizer& optimizer) {
   if (optimizer_ != nullptr) {
     fail(ErrorCode::kUnsupported,
-         "{}: a checkpoint keeps one optimizer of paceline::optim, and \"{}\" is the second: make "
-         "one optimizer with a group of parameters for each, or use those of torch::optim",
+         "{}: a checkpoint keeps one optimizer of paceline::optim, and \"{}\" is the second: use "
+         "those of torch::optim, as a GAN must, or one optimizer with a group of parameters for "
+         "each",
          group_->self(), name);
   }
   take_name(name);
