@@ -412,6 +412,19 @@ def wrapped(indent, text):
                          break_long_words=False, break_on_hyphens=False)
 
 
+def namespaces_of(header, listed):
+    """"In `paceline::data`", or the namespaces with the names in each."""
+    names = {}
+    for depth, _, _, _, item in header.entries:
+        if depth == 0 and item in listed:
+            space = header.namespaces.get(item) or header.namespaces.get(f"{item}Impl")  # of a holder
+            if space and item not in names.setdefault(space, []):
+                names[space].append(item)
+    if len(names) == 1:
+        return f"In `{next(iter(names))}`."
+    return "In " + "; in ".join(f"`{space}`: {', '.join(f'`{name}`' for name in of)}" for space, of in names.items()) + "."
+
+
 def page():
     lines = [OPENING.rstrip()]
     for door, paths in headers():
@@ -419,8 +432,8 @@ def page():
         for path, header, listed in paths:
             name = path[len("paceline/"):]
             lines += ["", f"### [{name}](../{path})", ""]
-            if header.opening:
-                lines += textwrap.wrap(header.opening + ".", WIDTH, break_long_words=False, break_on_hyphens=False) + [""]
+            opening = (header.opening + ". " if header.opening else "") + namespaces_of(header, listed)
+            lines += textwrap.wrap(opening, WIDTH, break_long_words=False, break_on_hyphens=False) + [""]
             for depth, _, label, about, item in header.entries:
                 if item in listed:
                     lines.append(wrapped(depth, f"`{label}`" + (f": {about}" if about else "")))

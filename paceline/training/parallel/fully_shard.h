@@ -24,8 +24,7 @@
 // step on every rank.
 //
 // If the parameters are on CUDA devices, each rank keeps only its part of them in stage 3, on one
-// host and on several. Units are gathered before operations read them
-// (optim/parameters/device_parameters.h).
+// host and on several, and units are gathered before operations read them.
 //
 // fully_shard() returns a DistributedDataParallel: gradient accumulation, unused and frozen
 // parameters, tied weights, logical shards, join() and the replica guard work as usual.
