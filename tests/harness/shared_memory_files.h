@@ -17,10 +17,11 @@ inline std::set<std::string> names_in(const char* directory) {
   return names;
 }
 
-// Files that UCX, Open MPI (4, 5), MPICH and torch make while other tests run.
+// Files that UCX, Open MPI (4, 5), MPICH, torch and the stand-in of NCCL make while other tests
+// run.
 inline bool is_of_another_library(const std::string& name) {
   for (const char* const prefix :
-       {"ucx_shm_posix_", "vader_segment.", "sm_segment.", "mpich", "torch_"}) {
+       {"ucx_shm_posix_", "vader_segment.", "sm_segment.", "mpich", "torch_", "standin-nccl-"}) {
     if (name.starts_with(prefix)) return true;
   }
   return false;
