@@ -89,8 +89,10 @@ TEST_F(DdpParity, a_plain_training_is_pythons) { expect_pythons("plain", no_hook
 TEST_F(DdpParity, unused_parameters_are_pythons) { expect_pythons("unused", no_hook, 1e-5); }
 
 TEST_F(DdpParity, float16_compression_is_pythons) {
+  // A gradient that is rounded in the other direction differs by 2^-11 of its size, as was seen on
+  // a Sapphire Rapids.
   expect_pythons(
-      "fp16", [] { return std::make_shared<CompressHook>(at::kHalf); }, 1e-5);
+      "fp16", [] { return std::make_shared<CompressHook>(at::kHalf); }, 1e-4);
 }
 
 TEST_F(DdpParity, bfloat16_compression_is_pythons) {
