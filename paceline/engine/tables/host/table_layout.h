@@ -60,7 +60,7 @@ enum class TableState : std::uint32_t {
 
 // A lock holds the token of its owner, or 0 (table_access.h).
 struct TableHeader {
-  static constexpr std::uint64_t kMagic = 0x3130'7377'6f72'6c70;  // "plrows01"
+  static constexpr std::uint64_t kMagic = 0x3230'7377'6f72'6c70;  // "plrows02"
   std::uint64_t magic;
   std::uint64_t number;  // random; tells the memories of two tables apart
   std::uint64_t epoch;   // 1 for the first memory of a table, one more after each take-over
