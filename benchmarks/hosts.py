@@ -91,13 +91,14 @@ class DelayedLink:
     has none."""
 
     TUNSETIFF, TAP_WITHOUT_HEADER = 0x400454CA, 0x1002
-    CLONE_NEWNET = 0x40000000
+    CLONE_NEWNET, PR_SET_PDEATHSIG = 0x40000000, 1
 
     def __init__(self, one, other, seconds):
         """`one` and `other`: a network namespace and the device's name in it."""
         ready, tell = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
+            ctypes.CDLL(None).prctl(self.PR_SET_PDEATHSIG, signal.SIGKILL)  # it ends with the script, however that ends
             try:
                 devices = [self.device(*end) for end in (one, other)]
                 os.write(tell, b"1")
