@@ -7,9 +7,11 @@
 The hosts are network namespaces (hosts.py). Each has a rank of one thread.
 """
 import argparse
+import os
 import re
 import subprocess
 import sys
+import tempfile
 
 from hosts import Hosts
 from side_by_side import machine, program, spread
@@ -19,10 +21,13 @@ OUTER = ["--outer", "2", "--outer-period", "50", "--outer-fragments", "4", "--ou
 
 
 def tokens_per_second(build, network, *flags):
+    secret = tempfile.NamedTemporaryFile("w")  # of mode 0600
+    secret.write(os.urandom(32).hex())
+    secret.flush()
     agents = [subprocess.Popen(
         [*network.enter(number), program(build, "apps", "paceline"), "run", "--nnodes", "2", "--node-rank", str(number), "--master-addr",
          network.address(0), "--nproc-per-node", "1", "--threads-per-rank", "1", program(build, "examples", "train_gpt"), "--sample", "0", *flags],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for number in (0, 1)]
+        env={**os.environ, "PACELINE_SECRET_FILE": secret.name}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for number in (0, 1)]
     outputs = [agent.communicate(timeout=LIMIT_S)[0] for agent in agents]
     if any(agent.returncode for agent in agents):
         sys.exit(f"train_gpt failed:\n{outputs[0]}")
