@@ -4,7 +4,8 @@ compile_with_installed.py BUILD programs SOURCE...   each source must compile
 
 BUILD is the configured build folder of tests/package/consumer: sources are checked with the flags of its with_libtorch.cpp, so with the
 installed headers only. They share one precompiled copy of <torch/torch.h> and <paceline/paceline.h>, which takes longer to read than any of
-them. The compiler runs through CMAKE_CXX_COMPILER_LAUNCHER, so that ccache knows the programs again."""
+them. The compiler runs through CMAKE_CXX_COMPILER_LAUNCHER, so that ccache knows the programs again; it keeps no errors, so mistakes run
+without."""
 import json
 import os
 import pathlib
@@ -16,11 +17,10 @@ MOST_LINES = 15
 PRELUDE = "prelude.h"  # in BUILD
 
 
-def compiler(build):
+def compiler(build, launcher):
     for entry in json.loads((pathlib.Path(build) / "compile_commands.json").read_text()):
         if entry["file"].endswith("with_libtorch.cpp"):
             words = shlex.split(entry["command"])
-            launcher = os.environ.get("CMAKE_CXX_COMPILER_LAUNCHER")
             return ([launcher] if launcher else []) + [
                 word for i, word in enumerate(words) if word not in ("-c", "-o", entry["file"]) and words[i - 1] != "-o"]
     sys.exit("compile_with_installed: with_libtorch.cpp has no command")
@@ -62,9 +62,11 @@ def precompile(command):
 
 
 def main():
-    command, kind = compiler(sys.argv[1]), sys.argv[2]
+    kind = sys.argv[2]
+    launcher = os.environ.get("CMAKE_CXX_COMPILER_LAUNCHER")
+    precompile(compiler(sys.argv[1], launcher))
+    command = compiler(sys.argv[1], launcher if kind == "programs" else None)
     sources = [str(pathlib.Path(source).resolve()) for source in sys.argv[3:]]
-    precompile(command)
     failures = 0
     for source in sources:
         problem = mistake(command, source) if kind == "mistakes" else program(command, source)
