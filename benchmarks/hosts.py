@@ -25,11 +25,26 @@ class Hosts:
         self.gbit = gbit
         self.delay_ms = delay_ms
         self.link = None
+        self.spaces = []  # the namespaces that this object has made
 
     def __enter__(self):
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped by SIGTERM"))  # so that __exit__ runs
+        signal.signal(signal.SIGTERM, self.stop)
+        try:
+            self.connect()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    @staticmethod
+    def stop(*_):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # timeout(1) sends it twice; a second one would end the clean-up
+        sys.exit("stopped by SIGTERM")
+
+    def connect(self):
         for name in (self.bridge, *self.hosts):
             run("ip", "netns", "add", name)
+            self.spaces.append(name)
         run("ip", "-n", self.bridge, "link", "add", "bridge0", "type", "bridge")
         run("ip", "-n", self.bridge, "link", "set", "bridge0", "up")
         for number, name in enumerate(self.hosts):
@@ -44,14 +59,13 @@ class Hosts:
             if self.gbit:
                 self.limit(self.bridge, f"port{number}")
                 self.limit(name, "eth0")
-        return self
 
     def __exit__(self, *_):
-        for number in range(len(self.hosts)):
-            self.kill(self.processes(number))
+        for name in self.spaces:
+            self.kill(self.processes_in(name))
         if self.link:
             self.link.close()
-        for name in (*self.hosts, self.bridge):
+        for name in self.spaces:
             run("ip", "netns", "delete", name)
 
     def limit(self, space, device):
@@ -71,7 +85,11 @@ class Hosts:
                 self.address(number)]
 
     def processes(self, number):
-        return [int(pid) for pid in run("ip", "netns", "pids", self.hosts[number]).split()]
+        return self.processes_in(self.hosts[number])
+
+    @staticmethod
+    def processes_in(space):
+        return [int(pid) for pid in run("ip", "netns", "pids", space).split()]
 
     @staticmethod
     def kill(pids):
