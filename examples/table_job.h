@@ -28,6 +28,8 @@ class TableJob {
   // A server's whole work: returns when the first trainer has left.
   void serve();
 
+  // The trainers are "trainer0", "trainer1", ...
+  paceline::rpc::Workers& workers() const { return *workers_; }
   // The group of the trainers.
   const std::shared_ptr<paceline::ProcessGroup>& trainers() const { return trainers_; }
   // Opens a table in the memory of this host, or on the servers if the job has some.

@@ -1,19 +1,29 @@
 // Trains the CNN of train_image with a parameter server: the parameters are in a table, in the
-// memory of one host or on servers, and the optimizer runs there.
+// memory of one host or on servers, and the optimizer runs there. Synchronous trainers have equal
+// parts of the samples, as with DistributedDataParallel. Otherwise each takes the next batch of the
+// epoch when it has finished one, so a slow trainer takes fewer.
 //
 //   paceline run --nproc-per-node 2 train_ps --consistency synchronous
 //   paceline run --nproc-per-node 2 train_ps --consistency bounded:4
 //   paceline run --roles trainer=2,server=1 --until trainer train_ps --consistency asynchronous
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <limits>
+#include <span>
+#include <string>
+#include <string_view>
 #include <thread>
+#include <tuple>
+#include <vector>
 
 #include <fmt/format.h>
 
 #include <torch/torch.h>
 
 #include "paceline/engine/collectives/group/object_collectives.h"
+#include "paceline/engine/rpc/workers.h"
 #include "paceline/engine/telemetry/metrics_log.h"
 #include "paceline/training/data/data_loader.h"
 #include "paceline/training/data/image_dataset.h"
@@ -31,6 +41,7 @@ namespace train_ps {
 namespace {
 
 namespace data = paceline::data;
+namespace rpc = paceline::rpc;
 namespace tables = paceline::tables;
 namespace train = paceline::train;
 using Clock = std::chrono::steady_clock;
@@ -91,10 +102,22 @@ tables::RowOptimizer optimizer_of(const Options& options) {
   return tables::SGD{.lr = options.lr, .momentum = options.momentum};
 }
 
+// Asks the first trainer for the number of the job's next batch, from 0 through all epochs.
+struct TakeBatch {
+  static constexpr std::string_view kName = "take_batch";
+  static constexpr rpc::Effect kEffect = rpc::Effect::kAtMostOnce;
+  using Request = rpc::Nothing;
+  struct Reply {
+    std::int64_t number = 0;
+    static auto fields(auto& m) { return std::tie(m.number); }
+  };
+};
+
 class Trainer {
  public:
   Trainer(const Options& options, const table_job::TableJob& job)
       : options_(options),
+        workers_(job.workers()),
         group_(*job.trainers()),
         model_((torch::manual_seed(options.seed),
                 std::make_shared<paceline::models::CnnImpl>(
@@ -107,24 +130,23 @@ class Trainer {
         testing_(load(data::Split::kTest)),
         loader_(training_,
                 {training_->size(), group_.world_size(), group_.rank(), {.seed = options.seed}},
-                options.loading) {
+                options.loading),
+        sampler_(training_->size(), 1, 0, {.seed = options.seed}) {
+    if (group_.rank() == 0) {
+      workers_.serve<TakeBatch>([this](const rpc::Nothing&, rpc::Context&) {
+        return TakeBatch::Reply{num_taken_.fetch_add(1)};
+      });
+    }
     group_.barrier();  // all trainers have joined the clock
   }
 
   void train_epoch(std::int64_t epoch) {
-    const bool is_slow = options_.slow_down > 0 && group_.rank() == group_.world_size() - 1;
+    if (options_.consistency.kind() != tables::Consistency::Kind::kSynchronous)
+      return share_epoch(epoch);
     for (const data::Batch& batch : loader_.epoch(epoch)) {
       if (options_.max_steps > 0 && steps_ == options_.max_steps) break;
-      const auto begin = Clock::now();
-      if (steps_ > 0) table_->pull();
-      model_->zero_grad();
-      torch::nn::functional::cross_entropy(model_->forward(batch.data), batch.target).backward();
-      if (is_slow) std::this_thread::sleep_for((Clock::now() - begin) * options_.slow_down);
-      table_->push();
-      const auto pushed = Clock::now();
-      table_->tick();
-      waited_ += Clock::now() - pushed;
-      ++steps_;
+      step(batch.data, batch.target);
+      tick();
     }
   }
 
@@ -161,6 +183,44 @@ class Trainer {
   }
 
  private:
+  // A clock is as many batches of the job as it has trainers: whoever has finished a batch ticks
+  // until its clock is that of the batch.
+  void share_epoch(std::int64_t epoch) {
+    sampler_.set_epoch(epoch);
+    const std::vector<std::int64_t> order = sampler_.order();
+    const std::int64_t size = options_.loading.batch_size, trainers = group_.world_size();
+    const std::int64_t of_epoch = std::ssize(order) / size, begin = epoch * of_epoch;
+    std::int64_t end = begin + of_epoch;
+    if (options_.max_steps > 0) end = std::min(end, options_.max_steps * trainers);
+    if (epoch == 0) next_ = take_batch();
+    for (; next_ < end; next_ = take_batch()) {
+      const auto first = static_cast<std::size_t>((next_ - begin) * size);
+      const auto samples =
+          training_->batch(std::span(order).subspan(first, static_cast<std::size_t>(size)), epoch);
+      step(samples[0], samples[1]);
+      for (; clock_ <= next_ / trainers; ++clock_) tick();
+    }
+  }
+
+  std::int64_t take_batch() { return workers_.call<TakeBatch>("trainer0", {}).get().number; }
+
+  void step(const at::Tensor& images, const at::Tensor& labels) {
+    const bool is_slow = options_.slow_down > 0 && group_.rank() == group_.world_size() - 1;
+    const auto begin = Clock::now();
+    if (steps_ > 0) table_->pull();
+    model_->zero_grad();
+    torch::nn::functional::cross_entropy(model_->forward(images), labels).backward();
+    if (is_slow) std::this_thread::sleep_for((Clock::now() - begin) * options_.slow_down);
+    table_->push();
+    ++steps_;
+  }
+
+  void tick() {
+    const auto begin = Clock::now();
+    table_->tick();
+    waited_ += Clock::now() - begin;
+  }
+
   std::shared_ptr<const data::Dataset> load(data::Split split) const {
     return std::make_shared<data::ImageSamples>(
         data::load_fashion_mnist(options_.data_dir, split),
@@ -168,11 +228,16 @@ class Trainer {
   }
 
   const Options& options_;
+  rpc::Workers& workers_;
   paceline::ProcessGroup& group_;
   const std::shared_ptr<paceline::models::CnnImpl> model_;
   const std::unique_ptr<tables::DenseTable> table_;
   const std::shared_ptr<const data::Dataset> training_, testing_;
   data::DataLoader loader_;
+  data::DistributedSampler sampler_;     // of the batches that trainers take
+  std::atomic<std::int64_t> num_taken_;  // on the first trainer
+  std::int64_t next_ = 0;                // the number of the batch that this trainer has taken
+  std::int64_t clock_ = 0;               // of this trainer, in ticks
   std::int64_t steps_ = 0;
   Seconds waited_{};
 };
