@@ -4,6 +4,7 @@
 set -uo pipefail
 # shellcheck source=tests/examples/small_job.sh
 source "$(dirname "$0")/small_job.sh" "$1" "$2"
+data+=(--model net)  # a quarter of the time of the cnn
 
 steps=45
 job=("$train_image" "${data[@]}" --batch-size 4 --epochs 40 --checkpoint-every 5)
