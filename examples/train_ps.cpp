@@ -19,6 +19,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <torch/torch.h>
 
@@ -168,6 +169,7 @@ class Trainer {
     const auto sum = [&](double value) { return paceline::all_reduce_value(group_, value); };
     const double trainers = group_.world_size();
     const double samples = sum(static_cast<double>(steps_ * options_.loading.batch_size));
+    const auto steps_of_all = paceline::all_gather_object(group_, std::to_string(steps_));
     const double mean = sum(stats.mean_staleness) / trainers;
     const double largest = paceline::all_reduce_value(
         group_, static_cast<double>(stats.largest_staleness), paceline::ReduceOp::kMax);
@@ -176,6 +178,8 @@ class Trainer {
                          table_->rows().width() * sizeof(float);
     return train::table_row("throughput",
                             fmt::format("{:.0f} samples/s", samples / trained.count())) +
+           train::table_row("batches",
+                            fmt::format("{} by the trainers", fmt::join(steps_of_all, ", "))) +
            train::table_row("staleness", fmt::format("{:.2f} clocks on average, {:.0f} at most",
                                                      mean, largest)) +
            train::table_row("lag", fmt::format("{:.1f} % of the time in tick()", 100 * lag)) +
