@@ -11,6 +11,7 @@ other type that a public declaration on the page names, wherever it is defined.
 A section of a class that begins with `public:  // internal` is for the library's own rooms, and is not on the page.
 
 Each line of the page has a declaration with the names of its parameters, and the first sentence of the comment above it.
+The fields of a struct are shown with their types and defaults, and with the comment above or behind them.
 """
 import difflib
 import pathlib
@@ -28,8 +29,9 @@ MOST_NAMES = 300  # --check fails above it (issue 30)
 OPENING = """# API
 
 Every public class and function, a line each: the names of its parameters and the first sentence of the comment in its
-header. The headers have the rest: costs, errors and thread safety. This page is made by `tools/api_page.py`; a test
-compares it with the headers. Every type in a public declaration is on the page.
+header. Fields have their types and defaults; without one, a field is empty, or must be given. The headers have the
+rest: costs, errors and thread safety. This page is made by `tools/api_page.py`; a test compares it with the headers.
+Every type in a public declaration is on the page.
 
 `#include <paceline/paceline.h>` is everything. Each wing has a header of its own; all but `training.h` do without
 LibTorch. Collective calls are made by all ranks of a group, in the same order. Errors are thrown as `paceline::Error`
@@ -153,8 +155,13 @@ class Header:
 
     def read(self):
         comment, statement, depth = [], "", 0
+        behind, column = [], -1  # the comment behind a declaration, and where it begins
         for line in self.lines:
             stripped = line.strip()
+            if stripped.startswith("//") and line.index("//") == column:
+                behind.append(stripped[2:].strip())
+                continue
+            column = -1
             if stripped.startswith("//"):
                 if not statement:
                     comment.append(stripped[2:].strip())
@@ -170,14 +177,19 @@ class Header:
                 self.scopes[-1] = (kind, name, code == "public:" and not internal)
                 comment = []
                 continue
+            found = re.search(r"\s//(.*)$", line)
+            if found:
+                behind, column = [found.group(1).strip()], found.start() + 1
             statement += (" " if statement else "") + code
             while statement:
                 end, depth = self.end_of(statement)
                 if end is None:
                     break
-                self.take(statement[:end + 1], comment)
+                self.take(statement[:end + 1], comment, behind if found else [])
                 statement = statement[end + 1:].strip()
                 comment = []
+        self.entries = [(depth, kind, label, sentence(about) if kind == "field" else about, item)
+                        for depth, kind, label, about, item in self.entries]
 
     def end_of(self, statement):
         """The index where a declaration ends: `;`, `}` of a scope, `{` of a namespace or class, or `}` of a body."""
@@ -207,14 +219,14 @@ class Header:
                 return i, 0
         return None, 0
 
-    def take(self, text, comment):
+    def take(self, text, comment, behind):
         text = text.strip()
         if text.endswith("}") and "{" not in text:
             self.leave(text)
         elif text.endswith("{"):
             self.enter(text[:-1].strip(), comment)
         elif self.is_visible() and not (self.scopes and self.scopes[-1][0] == "enum") and text != ";":
-            self.declare(text, comment)
+            self.declare(text, comment, behind)
 
     def leave(self, text):
         kind, name, _ = self.scopes.pop()
@@ -250,7 +262,7 @@ class Header:
                 self.types.add(name)
         self.scopes.append((kind, name, kind != "class"))
 
-    def declare(self, text, comment):
+    def declare(self, text, comment, behind):
         about = sentence(comment)
         module = re.match(r"TORCH_MODULE(?:_IMPL)?\((\w+)(?:, ([^)]+))?\)", text)
         if module:
@@ -281,7 +293,7 @@ class Header:
             if name:
                 self.add(0, "constant", name.group(1), about, name.group(1))
         elif self.scopes and self.scopes[-1][0] == "struct":
-            self.add_fields(text)
+            self.add_fields(text, comment or behind)
 
     def hold(self, name, held):
         """Lists a holder of LibTorch (TORCH_MODULE) in the place of the class that it holds, with that class's functions."""
@@ -299,18 +311,12 @@ class Header:
         self.types.add(name)
         self.held[impl] = name
 
-    def add_fields(self, text):
-        """Names the fields of a declaration in the line of their struct."""
+    def add_fields(self, text, comment):
+        """Lists a declaration of fields with their types and defaults. The lines of `comment` may still follow."""
         self.refer("", text)
-        declarators = split_top(re.sub(r"\{[^}]*\}", "", text.rstrip(";")))
-        names = [f"`{parameter_name(declarator)}`" for declarator in declarators]
-        for i in range(len(self.entries) - 1, -1, -1):
-            depth, kind, label, about, item = self.entries[i]
-            if label == f"struct {self.scopes[-1][1]}":
-                begun = re.search(r"(^|\. )Fields: [^.]*$", about)
-                lead = about + ", " if begun else (about + ". " if about else "") + "Fields: "
-                self.entries[i] = (depth, kind, label, lead + ", ".join(names), item)
-                return
+        label = re.sub(r"\b(static|constexpr|inline|mutable) ", "", text.rstrip(";"))
+        label = re.sub(r" = \{\}|^([^=]*)\{\}$", r"\1", label)
+        self.add(self.depth(), "field", label, comment, "")
 
     def function(self, text):
         """(name, `name(parameters) -> type`, the text with its types) of a declared or defined function; None for anything else."""

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "paceline/launcher/process/process.h"
+#include "paceline/launcher/process/program_file.h"
 
 namespace paceline::bench {
 

@@ -9,7 +9,7 @@
 
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/core/error_text.h"
-#include "paceline/launcher/process/process.h"
+#include "paceline/launcher/process/program_file.h"
 
 #include "apps/cli/option_value.h"
 

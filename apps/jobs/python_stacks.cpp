@@ -21,6 +21,7 @@
 #include "paceline/engine/core/system/io.h"
 #include "paceline/engine/rendezvous/launch_environment.h"
 #include "paceline/launcher/process/process.h"
+#include "paceline/launcher/process/program_file.h"
 
 namespace paceline::apps {
 

@@ -17,6 +17,7 @@
 #include "paceline/engine/rendezvous/slurm.h"
 #include "paceline/launcher/hosts/host_list.h"
 #include "paceline/launcher/process/process.h"
+#include "paceline/launcher/process/program_file.h"
 
 #include "apps/cli/option_value.h"
 #include "apps/cli/own_program.h"

@@ -17,6 +17,7 @@
 #include "paceline/launcher/messages/remote_frames.h"
 #include "paceline/launcher/placement/placement_warnings.h"
 #include "paceline/launcher/process/process.h"
+#include "paceline/launcher/process/program_file.h"
 #include "paceline/launcher/process/supervisor.h"
 
 #include "apps/cli/commands.h"

@@ -18,6 +18,7 @@
 #include "paceline/engine/core/system/io.h"
 #include "paceline/launcher/hosts/host_list.h"
 #include "paceline/launcher/process/process.h"
+#include "paceline/launcher/process/program_file.h"
 
 #include "apps/cli/command_line.h"
 #include "apps/cli/commands.h"

@@ -9,7 +9,7 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/option_text.h"
 #include "paceline/engine/rendezvous/launch_environment.h"
-#include "paceline/launcher/process/process.h"
+#include "paceline/launcher/process/program_file.h"
 
 #include "apps/bench/call_session.h"
 #include "apps/bench/catalog.h"

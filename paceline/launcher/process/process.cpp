@@ -1,19 +1,13 @@
 #include "paceline/launcher/process/process.h"
 
-#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <sstream>
-#include <string_view>
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -23,78 +17,6 @@
 #include "paceline/launcher/process/rank_resources.h"
 
 namespace paceline::launcher {
-
-namespace {
-
-enum class Finding { kMissing, kDirectory, kNotExecutable, kNotLinked, kGood };
-
-// Whether the file is what a linker has not finished yet, or has left behind when it failed: empty,
-// or in the format of programs, without the permission that the linker sets last.
-bool is_being_linked(const std::string& path) {
-  constexpr std::string_view kMagic =
-      "\x7f"
-      "ELF";
-  std::array<char, kMagic.size()> head{};
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return false;
-  file.read(head.data(), head.size());
-  return file.gcount() == 0 || std::string_view(head.data(), head.size()) == kMagic;
-}
-
-Finding look_at(const std::string& path) {
-  struct stat status {};
-  if (stat(path.c_str(), &status) != 0) {
-    return errno == EACCES ? Finding::kNotExecutable : Finding::kMissing;
-  }
-  if (S_ISDIR(status.st_mode)) return Finding::kDirectory;
-  if (access(path.c_str(), X_OK) == 0) return Finding::kGood;
-  return is_being_linked(path) ? Finding::kNotLinked : Finding::kNotExecutable;
-}
-
-std::string check_path(const std::string& name) {
-  switch (look_at(name)) {
-    case Finding::kMissing:
-      throw ProgramError(kExitNotFound, fmt::format("'{}' does not exist", name));
-    case Finding::kDirectory:
-      throw ProgramError(kExitNotExecutable,
-                         fmt::format("'{}' is a directory, not a program", name));
-    case Finding::kNotExecutable:
-      throw ProgramError(
-          kExitNotExecutable,
-          fmt::format("'{0}' may not be executed (make it executable: chmod +x {0})", name));
-    case Finding::kNotLinked:
-      throw ProgramError(
-          kExitNotExecutable,
-          fmt::format("'{0}' may not be executed: it is being linked, or its build has failed; "
-                      "start it when the build has ended (a finished program that was copied "
-                      "without its permissions: chmod +x {0})",
-                      name));
-    case Finding::kGood:
-      break;
-  }
-  return name;
-}
-
-}  // namespace
-
-std::string own_path() {
-  const char* path = std::getenv("PATH");
-  return path != nullptr ? path : "";
-}
-
-std::string find_program(const std::string& name, const std::string& path) {
-  if (name.empty()) throw ProgramError(kExitNotFound, "the program's name is empty");
-  if (name.find('/') != std::string::npos) return check_path(name);
-  std::istringstream folders(path);
-  for (std::string folder; std::getline(folders, folder, ':');) {
-    std::string candidate = (folder.empty() ? "." : folder) + "/" + name;
-    if (look_at(candidate) == Finding::kGood) return candidate;
-  }
-  const bool here = look_at("./" + name) != Finding::kMissing;
-  throw ProgramError(kExitNotFound,
-                     fmt::format("'{}' was not found in PATH{}", name,
-                                 here ? fmt::format("; did you mean ./{}?", name) : ""));
-}
 
 Environment inherited_environment() {
   Environment env;

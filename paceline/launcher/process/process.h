@@ -1,14 +1,13 @@
 #pragma once
 
-// Starts a rank's process: finds the program along PATH, prepares its environment, forks and
-// executes the program. Also declares the signals that the launcher handles itself, and their
-// descriptors.
+// Starts a rank's process: prepares its environment, forks and executes the program
+// (launcher/process/program_file.h finds it). Also declares the signals that the launcher handles
+// itself, and their descriptors.
 
 #include <array>
 #include <csignal>
 #include <map>
 #include <span>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -17,25 +16,6 @@
 #include "paceline/engine/core/system/fd.h"
 
 namespace paceline::launcher {
-
-// Thrown when the program cannot be started. exit_code() is the one that a shell would return: 127
-// if the program was not found, 126 if it was found but is not executable.
-class ProgramError : public std::runtime_error {
- public:
-  ProgramError(int exit_code, const std::string& message)
-      : std::runtime_error(message), exit_code_(exit_code) {}
-  int exit_code() const { return exit_code_; }
-
- private:
-  int exit_code_;
-};
-
-// The value of PATH; "" if it is not set.
-std::string own_path();
-
-// The path of the program `name`, as typed by the user. As in a shell, a name without '/' is
-// searched for along `path`, the value of PATH. Throws ProgramError.
-std::string find_program(const std::string& name, const std::string& path = own_path());
 
 // The environment variables of a process.
 using Environment = std::map<std::string, std::string>;

@@ -3,6 +3,7 @@ set(SOURCES
   event_loop.cpp
   process.cpp
   process_end.cpp
+  program_file.cpp
   rank_resources.cpp
   supervisor.cpp)
 set(LIBRARIES fmt::fmt)
