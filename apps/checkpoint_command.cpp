@@ -56,7 +56,8 @@ Place place_in(const std::string& word) {
 }
 
 void require_directory(const std::string& path) {
-  if (!fs::is_directory(path)) throw UsageError(path + ": no such directory");
+  if (!fs::exists(path)) throw UsageError(path + ": no such directory");
+  if (!fs::is_directory(path)) throw UsageError(path + ": not a directory");
 }
 
 // A directory that has been opened for reading, and the step to use: the one that the word names,

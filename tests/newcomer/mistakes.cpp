@@ -14,6 +14,7 @@
 //   unequal-batches     rank 1 leaves out the last batch of an epoch
 //   unused-parameter    a layer takes no part in the loss, although every layer must
 //   evaluates-alone     rank 0 evaluates the model between two steps, with gradients
+//   evaluate-on-one     only rank 0 calls train::evaluate()
 
 #include <cstdio>
 #include <functional>
@@ -91,6 +92,11 @@ int main(int argc, char** argv) {
         model->forward(images);
         model->train();
       }
+    }
+    if (makes("evaluate-on-one") && group->rank() == 0) {
+      data::DataLoader tests(dataset, data::evaluation_indices(dataset->size(), group), {});
+      paceline::train::evaluate(group, tests,
+                                [&](const at::Tensor& images) { return model->forward(images); });
     }
     std::vector<float> sums(makes("other-count") && is_odd ? 2 : 1, loss_sum);
     group->all_reduce(std::span(sums));

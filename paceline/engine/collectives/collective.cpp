@@ -6,6 +6,7 @@
 #include <xxhash.h>
 
 #include "paceline/engine/collectives/op_traits.h"
+#include "paceline/engine/collectives/purpose.h"
 #include "paceline/engine/core/check.h"
 
 namespace paceline {
@@ -115,7 +116,11 @@ std::string Fingerprint::describe() const {
   if (has_root(op)) text += fmt::format(", root {}", root);
   if (device == Device::kCuda) text += ", on cuda";
   if (layout != 0 && layout != divisor()) text += fmt::format(", counts {:08x}", layout);
-  if (shape != 0) text += fmt::format(", shape {:08x}", shape);
+  if (const auto function = function_of(shape); !function.empty()) {
+    text += fmt::format(", in {}", function);
+  } else if (shape != 0) {
+    text += fmt::format(", shape {:08x}", shape);
+  }
   return text + ")";
 }
 
@@ -152,8 +157,11 @@ void require_same(const Fingerprint& mine, const Fingerprint& theirs, const std:
   }
   Fingerprint reshaped = theirs;
   reshaped.shape = mine.shape;
+  const std::string_view own = function_of(mine.shape), other = function_of(theirs.shape);
   std::string cure;
-  if (mine == reshaped) {
+  if (own != other) {
+    cure = fmt::format(", so every rank must call {}", own.empty() ? other : own);
+  } else if (mine == reshaped) {
     cure =
         ", with tensors of the same sizes and strides (tensor.contiguous() gives those of its "
         "sizes)";

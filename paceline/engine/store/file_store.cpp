@@ -83,7 +83,7 @@ void FileStoreLog::open(Deadline deadline) {
     file_ = open_to_write(path_, O_RDWR | O_CREAT, 0600);
     if (!file_) {
       fail(ErrorCode::kSystem, "the store's file {} cannot be opened: {}", path_,
-           describe_refusal(errno));
+           describe_refusal(path_, errno));
     }
     try {
       lock(deadline);

@@ -154,7 +154,8 @@ void take_operations(const flight::File& file, const std::string& name, Flight& 
 
 std::vector<std::byte> read_bytes(const std::string& path) {
   const Fd file = open_to_read(path);
-  if (!file) fail(ErrorCode::kSystem, "{} cannot be opened: {}", path, describe_refusal(errno));
+  if (!file)
+    fail(ErrorCode::kSystem, "{} cannot be opened: {}", path, describe_refusal(path, errno));
   std::vector<std::byte> bytes(sizeof(flight::File) + 1);  // one byte more, to notice a longer file
   const ssize_t got = read_whole(file.get(), bytes);
   if (got < 0) throw system_error("reading " + path);

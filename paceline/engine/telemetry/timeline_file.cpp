@@ -60,7 +60,8 @@ void take_spans(const timeline::File& file, RankTimeline& timeline) {
 // Reads the first bytes of a timeline; returns how many there were.
 std::size_t read_file(const std::string& path, std::span<std::byte> into) {
   const Fd file = open_to_read(path);
-  if (!file) fail(ErrorCode::kSystem, "opening the timeline {}: {}", path, describe_refusal(errno));
+  if (!file)
+    fail(ErrorCode::kSystem, "opening the timeline {}: {}", path, describe_refusal(path, errno));
   const ssize_t got = read_whole(file.get(), into);
   if (got < 0) throw system_error(fmt::format("reading the timeline {}", path));
   return static_cast<std::size_t>(got);
@@ -113,7 +114,7 @@ namespace {
 Fd open_timeline(const std::string& path, int flags) {
   Fd file = open_to_write(path, flags, 0600);
   if (file) return file;
-  fail(ErrorCode::kSystem, "opening the timeline {}: {}", path, describe_refusal(errno));
+  fail(ErrorCode::kSystem, "opening the timeline {}: {}", path, describe_refusal(path, errno));
 }
 
 }  // namespace

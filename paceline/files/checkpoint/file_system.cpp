@@ -119,7 +119,10 @@ int open_for_reading(FileSystem& files, const std::string& path) {
   // O_NONBLOCK: opening a FIFO must not wait for its writer.
   const int fd = files.open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0);
   if (fd >= 0) return fd;
-  if (errno == ENOENT) fail(ErrorCode::kCorrupt, "{}: the file is missing", path);
+  if (errno == ENOENT || errno == ENOTDIR) {
+    const std::string problem = folder_problem(path);
+    fail(ErrorCode::kCorrupt, "{}: {}", path, problem.empty() ? "the file is missing" : problem);
+  }
   if (errno == ELOOP)
     fail(ErrorCode::kCorrupt, "{}: there is a symbolic link, which is not followed", path);
   if (errno == ENXIO) fail(ErrorCode::kCorrupt, "{}: not a regular file", path);
@@ -171,7 +174,9 @@ PlainFileWriter::PlainFileWriter(FileSystem& files, const std::string& path, std
       path_(path),
       size_(size),
       fd_(files.open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0644)) {
-  if (fd_ < 0) give_up("create");
+  if (fd_ >= 0) return;
+  if (errno == ENOSPC || errno == EDQUOT) give_up("create");
+  fail(ErrorCode::kSystem, "{}: cannot create: {}", path, describe_refusal(path, errno));
 }
 
 PlainFileWriter::~PlainFileWriter() {
@@ -267,7 +272,7 @@ bool is_gone(int result) { return result == 0 || errno == ENOENT; }
 std::vector<std::string> names_in(const std::string& folder) {
   std::vector<std::string> names;
   if (const int error = list(folder, names))
-    fail(ErrorCode::kSystem, "{}: cannot list: {}", folder, describe_refusal(error));
+    fail(ErrorCode::kSystem, "{}: cannot list: {}", folder, describe_refusal(folder + "/", error));
   return names;
 }
 

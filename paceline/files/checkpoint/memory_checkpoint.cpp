@@ -47,7 +47,8 @@ Fd open_memory(const std::string& path) {
   Fd file = path.starts_with("/proc/") ? Fd(::open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC))
                                        : open_to_write(path, O_RDWR | O_CREAT, kOwnersAlone);
   if (file) return file;
-  fail(ErrorCode::kSystem, "memory checkpoint {}: cannot open: {}", path, describe_refusal(errno));
+  fail(ErrorCode::kSystem, "memory checkpoint {}: cannot open: {}", path,
+       describe_refusal(path, errno));
 }
 
 // Returns false when the file ends earlier.

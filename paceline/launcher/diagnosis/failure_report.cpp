@@ -139,8 +139,7 @@ std::string failure_report(const RankEnd& culprit, const FailureContext& context
                   describe(culprit), context.host, culprit.pid, culprit.after.count());
   if (!context.cause.empty()) {
     text += fmt::format("  cause: {}\n", without_records(context.cause));
-  } else if (const std::string hint = hint_for(culprit);
-             !hint.empty() && (context.stack.empty() || culprit.signal != SIGSEGV)) {
+  } else if (const std::string hint = hint_for(culprit); !hint.empty()) {
     text += fmt::format("  hint: {}\n", hint);
   }
   if (!context.finished.empty()) {
@@ -292,6 +291,18 @@ std::string cause_by_loader(std::string_view line) {
   return "";
 }
 
+// The line, and if it announces a list, such as the tensors that two models differ in, the first
+// line of this list.
+std::string with_detail(std::string_view line, const std::vector<std::string_view>& lines,
+                        std::size_t at) {
+  std::string text(line);
+  if (!line.ends_with(':') || at + 1 >= lines.size()) return text;
+  const std::string_view next = lines[at + 1];
+  const auto begin = next.find_first_not_of(" \t");
+  if (begin != 0 && begin != std::string_view::npos) text += fmt::format(" {}", next.substr(begin));
+  return text;
+}
+
 // Reads the report of an uncaught exception. The C++ library writes two lines, Python a list of
 // calls and one line.
 std::string cause_by_exception(const std::vector<std::string_view>& lines, std::size_t at) {
@@ -302,7 +313,8 @@ std::string cause_by_exception(const std::vector<std::string_view>& lines, std::
     const std::string more = *type == "std::bad_alloc"
                                  ? " (memory was refused: see ulimit -v and the size asked for)"
                                  : "";
-    return fmt::format("an uncaught exception: {}{}{}", *type, text ? ": " + *text : "", more);
+    return fmt::format("an uncaught exception: {}{}{}", *type,
+                       text ? ": " + with_detail(*text, lines, at + 1) : "", more);
   }
   if (lines[at].find("terminate called without an active exception") != std::string_view::npos) {
     return "std::terminate: a std::thread was destroyed before join(), or an exception was "
@@ -312,7 +324,7 @@ std::string cause_by_exception(const std::vector<std::string_view>& lines, std::
   if (lines[at].starts_with("Traceback (most recent call last):")) {
     for (std::size_t next = at + 1; next < lines.size(); ++next) {
       if (lines[next].empty() || lines[next].front() == ' ') continue;
-      return fmt::format("an uncaught Python exception: {}", lines[next]);
+      return fmt::format("an uncaught Python exception: {}", with_detail(lines[next], lines, next));
     }
   }
   return "";
@@ -320,9 +332,10 @@ std::string cause_by_exception(const std::vector<std::string_view>& lines, std::
 
 // Reads the last line of a program that reports why it ends (engine/telemetry/crash_reporter.h), or
 // of a launcher that runs as a rank.
-std::string cause_by_program(std::string_view line) {
+std::string cause_by_program(const std::vector<std::string_view>& lines, std::size_t at) {
   for (const std::string_view verdict : {"error: ", "paceline run: "}) {
-    if (line.starts_with(verdict)) return std::string(line.substr(verdict.size()));
+    if (lines[at].starts_with(verdict))
+      return with_detail(lines[at].substr(verdict.size()), lines, at);
   }
   return "";
 }
@@ -360,12 +373,19 @@ std::string cause_by_lines(const EndEvidence& evidence) {
   for (std::size_t at = lines.size(); at-- > 0;) {
     std::string cause = cause_by_loader(lines[at]);
     if (cause.empty()) cause = cause_by_exception(lines, at);
-    if (cause.empty() && evidence.end.signal == 0) cause = cause_by_program(lines[at]);
+    if (cause.empty() && evidence.end.signal == 0) cause = cause_by_program(lines, at);
     if (cause.empty() && evidence.end.signal == SIGABRT) cause = cause_by_assertion(lines[at]);
     if (cause.empty() && evidence.end.signal == SIGABRT) cause = cause_by_c_library(lines[at]);
     if (!cause.empty()) return cause;
   }
   return "";
+}
+
+// Whether the name of the function is followed by its line, as in "step (train.cpp:40)".
+bool has_line(std::string_view frame) {
+  const auto at = frame.rfind(" (");
+  return at != std::string_view::npos && frame.ends_with(')') &&
+         frame.find(':', at) != std::string_view::npos;
 }
 
 }  // namespace
@@ -374,6 +394,19 @@ std::optional<FileSystemRoom> room_of(const char* path) {
   struct statvfs room {};
   if (statvfs(path, &room) != 0) return {};
   return FileSystemRoom{room.f_blocks * room.f_frsize, room.f_bavail * room.f_frsize};
+}
+
+std::string cause_of_crash(const RankEnd& end, const std::vector<std::string>& frames) {
+  if (end.signal == 0 || frames.empty()) return "";
+  std::string place = frames.front();
+  const auto known = std::find_if(frames.begin(), frames.end(), has_line);
+  if (known != frames.begin() && known != frames.end())
+    place += fmt::format(", called from {}", *known);
+  const std::string hint =
+      end.signal == SIGSEGV
+          ? "a memory error, such as a null pointer or a wrong index; -fsanitize=address shows more"
+          : hint_for(end);
+  return fmt::format("a crash in {}{}{}", place, hint.empty() ? "" : ": ", hint);
 }
 
 std::string short_reason(const std::string& cause) {

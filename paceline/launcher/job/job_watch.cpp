@@ -142,6 +142,7 @@ void JobWatch::explain(const RankEnd& end, FailureContext& context) {
   const ProcessStacks& stacks = crash->second.stacks;
   if (!stacks.threads.empty()) {
     const ThreadFrames& thread = stacks.threads.front();
+    if (context.cause.empty()) context.cause = cause_of_crash(end, thread.frames);
     context.stack =
         fmt::format("  where (thread {}):\n{}", thread.name, frames_text(thread.frames, "    "));
   } else {

@@ -62,7 +62,7 @@ FolderClaim claim_folder(const std::string& folder, const std::string& job) {
   for (;;) {
     if (!file || is_removed(file.get())) {
       file = open_to_write(path, O_RDWR | O_CREAT);
-      if (!file) return {.problem = describe_refusal(errno)};
+      if (!file) return {.problem = describe_refusal(path, errno)};
     }
     if (flock(file.get(), LOCK_EX | LOCK_NB) == 0) {
       if (is_removed(file.get())) continue;
@@ -274,7 +274,7 @@ Fd LogDirectory::open_log(int rank, int generation) {
   const int anew = goes_on ? 0 : O_TRUNC;
   Fd file = open_to_write(path, O_WRONLY | O_CREAT | O_APPEND | anew);
   if (!file) {
-    problem_ = fmt::format("the log {} could not be made: {}", path, describe_refusal(errno));
+    problem_ = fmt::format("the log {} could not be made: {}", path, describe_refusal(path, errno));
     return file;
   }
   made_.insert(path);

@@ -10,6 +10,7 @@
 #include <ATen/ATen.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/first_lines.h"
 #include "paceline/engine/core/log.h"
 
 namespace paceline::models {
@@ -187,9 +188,11 @@ class Loader {
     for (const auto& [name, tensor] : weights_) {
       if (!used_.contains(name)) judge_unused(name, tensor);
     }
-    if (!wrong_.empty() && has_own_names())
-      wrong_ += "\n  these are the model's own names and shapes: load them with load_weights()";
-    check(wrong_.empty(), "{}: these weights are another model's:{}", layout_.what, wrong_);
+    check(wrong_.empty(), "{}: these weights are another model's:{}{}", layout_.what,
+          first_lines(wrong_),
+          !wrong_.empty() && has_own_names()
+              ? "\n  these are the model's own names and shapes: load them with load_weights()"
+              : "");
     const at::NoGradGuard no_grad;
     for (const auto& [parameter, weight] : copies_) at::Tensor(parameter).copy_(weight);
     if (!left_out_.empty()) {

@@ -6,7 +6,8 @@
 
 #include <ATen/ATen.h>
 
-#include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/engine/collectives/group/engine_group.h"
+#include "paceline/engine/collectives/purpose.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/optim_kernels/kernels.h"
 #include "paceline/training/optim/optimizer_core.h"
@@ -81,7 +82,14 @@ std::vector<double> of_blocks(const Gradients& gradients, const BlockValue& valu
                });
   }
   // Each value is computed on one rank, and is zero on the others.
-  if (gradients.group != nullptr) gradients.group->all_reduce(std::span(values), ReduceOp::kSum);
+  if (gradients.group != nullptr) {
+    const auto all = std::span(values);
+    engine(*gradients.group)
+        .run({.op = Op::kAllReduce,
+              .input = all,
+              .output = all,
+              .shape = purpose_of(kClipGradNorm)});
+  }
   return values;
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/first_lines.h"
 #include "paceline/training/optim/metadata_words.h"
 
 namespace paceline::optim {
@@ -66,7 +67,8 @@ void require_same_words(const Metadata& saved, const Metadata& here, std::string
           fmt::format("\n  {}: {} here, {} in the saved state", name, word, found->second);
     }
   }
-  check(differences.empty(), "{}: the saved state is of other parameters:{}", owner, differences);
+  check(differences.empty(), "{}: the saved state is of other parameters:{}", owner,
+        first_lines(differences));
 }
 
 }  // namespace paceline::optim

@@ -11,6 +11,7 @@
 
 #include "paceline/engine/collectives/memory/one_copy.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/first_lines.h"
 #include "paceline/training/models/divided_layer.h"
 #include "paceline/training/models/layer_functions.h"
 #include "paceline/training/tensor/collectives.h"
@@ -154,7 +155,7 @@ StateDict full_state_dict(torch::nn::Module& module, GroupRef group, const OfPar
 void load_full_state_dict(torch::nn::Module& module, const StateDict& tensors) {
   Weights own = weights_in(module);
   const std::string wrong = differences(own, tensors);
-  check(wrong.empty(), "these weights are another model's:{}", wrong);
+  check(wrong.empty(), "these weights are another model's:{}", first_lines(wrong));
   const at::NoGradGuard no_grad;
   for (auto& [name, weight] : own) {
     const at::Tensor& whole = tensors.at(name);

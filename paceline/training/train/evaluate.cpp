@@ -3,12 +3,16 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <span>
+#include <string_view>
 
 #include <fmt/format.h>
 
 #include <ATen/ATen.h>
 #include <torch/nn/functional/loss.h>
 
+#include "paceline/engine/collectives/group/engine_group.h"
+#include "paceline/engine/collectives/purpose.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/training/train/run_report.h"
 
@@ -25,6 +29,12 @@ std::string table_of(const TestResult& result) {
 }
 
 namespace {
+
+// Adds up the ranks' sums in a call that errors name after the function.
+void add_up(ProcessGroup& group, std::span<double> sums, std::string_view function) {
+  engine(group).run(
+      {.op = Op::kAllReduce, .input = sums, .output = sums, .shape = purpose_of(function)}, {});
+}
 
 double count(const at::Tensor& hits) {
   return static_cast<double>(hits.sum().item<std::int64_t>());
@@ -52,7 +62,7 @@ Evaluation evaluate(GroupRef group, data::DataLoader& loader,
     sums[2] += count_top5(logits, batch.target);
     sums[3] += size;
   }
-  group->all_reduce(std::span(sums));
+  add_up(*group, sums, kEvaluate);
   const auto [loss, first, first_five, samples] = sums;
   check(samples > 0, "{}: evaluate: there is no sample on any rank", group->self());
   return {loss / samples, first / samples, first_five / samples,
@@ -91,7 +101,7 @@ TextEvaluation evaluate_text(GroupRef group, data::DataLoader& loader, const Cou
     sums[0] += loss.sum(batch).item<double>();
     sums[1] += loss.count(batch);
   }
-  group->all_reduce(std::span(sums));
+  add_up(*group, sums, kEvaluateText);
   check(sums[1] > 0, "{}: evaluate_text: no rank has a token that counts", group->self());
   return {sums[0] / sums[1], static_cast<std::int64_t>(sums[1])};
 }

@@ -147,6 +147,21 @@ TEST(NoLinks, a_file_of_another_user_is_written_only_in_that_users_folder) {
   EXPECT_EQ(accepted, 0);
 }
 
+TEST(FolderProblem, names_the_first_folder_that_cannot_be_entered) {
+  const FreshDirectory folder;
+  const std::string file = folder.write("file", "");
+  fs::create_symlink("nowhere", folder.file("link"));
+  EXPECT_EQ(folder_problem(folder.file("new")), "");
+  EXPECT_EQ(folder_problem("new"), "");
+  EXPECT_EQ(folder_problem(folder.file("a/b/new")),
+            "the folder " + folder.file("a") + " does not exist");
+  EXPECT_EQ(folder_problem(file + "/new"), file + " is a file, not a folder");
+  EXPECT_EQ(folder_problem(folder.file("link/new")),
+            "the link " + folder.file("link") + " points to nothing");
+  EXPECT_EQ(describe_refusal(folder.file("new"), ENOENT), "No such file or directory");
+  EXPECT_THAT(describe_refusal(file + "/new", ENOTDIR), HasSubstr("is a file"));
+}
+
 TEST(FileDraft, replaces_whatever_stands_in_its_place_and_nothing_behind_it) {
   for (const Planted& row : table()) {
     if (std::string(row.what) == "a folder") continue;

@@ -270,6 +270,7 @@ inline constexpr Message kCommandMessages[] = {
     {"failure.ended_before", "\n  before: ranks {} ended with exit code 0\n"},
     {"failure.last_lines", "\n  the last lines of {}:\n{}"},
     {"failure.log", "\n  log: {}\n"},
+    {"cause.crash", "a crash in {}: a memory error, such as a null pointer or a wrong index"},
     {"cause.memory_of_rank", "; the rank used {}"},
     {"cause.memory_of_machine",
      "out of memory: the kernel killed it when the machine's memory of {} was full"},

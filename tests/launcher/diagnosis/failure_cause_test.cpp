@@ -118,6 +118,41 @@ TEST(FailureCause, last_lines_tell_of_the_loader_exceptions_and_assertions) {
   EXPECT_EQ(cause_of_lines(1, 0, ""), "");
 }
 
+TEST(FailureCause, an_error_that_lists_differences_is_given_with_the_first) {
+  EXPECT_EQ(
+      cause_of_lines(2, 0,
+                     "  | error: rank 0: these weights are another model's:\n  |   fc1.weight: "
+                     "Float [3] here, not given\n  |   fc2.weight: Float [4] here, not given\n"),
+      "rank 0: these weights are another model's: fc1.weight: Float [3] here, not given");
+  EXPECT_EQ(cause_of_lines(1, 0, "error: these files:\nepoch 1\n"), "these files:");
+  EXPECT_EQ(cause_of_lines(1, 0, "error: these files:\n"), "these files:");
+  EXPECT_EQ(cause_of_lines(1, 0,
+                           "Traceback (most recent call last):\n  File \"t.py\", line 1\n"
+                           "RuntimeError: Error(s) in loading state_dict for Net:\n"
+                           "\tsize mismatch for fc1.weight\n"),
+            "an uncaught Python exception: RuntimeError: Error(s) in loading state_dict for Net: "
+            "size mismatch for fc1.weight");
+  EXPECT_EQ(cause_of_lines(0, SIGABRT,
+                           "terminate called after throwing an instance of 'c10::Error'\n"
+                           "  what():  bad sizes:\n  [3] and [4]\n"),
+            "an uncaught exception: c10::Error: bad sizes: [3] and [4]");
+}
+
+TEST(FailureCause, a_crash_is_in_the_first_function_whose_line_is_known) {
+  RankEnd end{.signal = SIGSEGV};
+  EXPECT_THAT(cause_of_crash(end, {"step (train.cpp:40)", "main (train.cpp:88)"}),
+              Says("cause.crash", "step (train.cpp:40)"));
+  EXPECT_THAT(
+      cause_of_crash(end, {"(anonymous namespace)::copy(int)", "main (train.cpp:88)"}),
+      Says("cause.crash", "(anonymous namespace)::copy(int), called from main (train.cpp:88)"));
+  EXPECT_THAT(cause_of_crash(end, {"step", "main"}), Says("cause.crash", "step"));
+  end.signal = SIGFPE;
+  EXPECT_EQ(cause_of_crash(end, {"divide (train.cpp:7)"}),
+            "a crash in divide (train.cpp:7): an integer division by zero");
+  EXPECT_EQ(cause_of_crash(end, {}), "");
+  EXPECT_EQ(cause_of_crash({.exit_code = 1}, {"main"}), "");
+}
+
 TEST(FailureCause, a_bus_error_with_a_full_dev_shm_is_explained) {
   EndEvidence evidence;
   evidence.end.signal = SIGBUS;

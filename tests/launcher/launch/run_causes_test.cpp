@@ -47,6 +47,7 @@ TEST(RunCauses, a_segmentation_fault_is_shown_with_the_names_of_functions) {
   EXPECT_EQ(outcome.exit_code, 139);
   EXPECT_THAT(outcome.err, Says("run.first_failure", 1, "killed by SIGSEGV"));
   EXPECT_THAT(first_frame(outcome.err), HasSubstr("write_to_nowhere")) << outcome.err;
+  EXPECT_THAT(outcome.err, Says("cause.crash", first_frame(outcome.err)));
   EXPECT_THAT(outcome.err, AllOf(HasSubstr("compute_loss"), HasSubstr("train_step")));
   EXPECT_THAT(outcome.err, HasSubstr("main"));
   EXPECT_THAT(lines_of(outcome.err), Contains(Says("run.first_failure")).Times(1));
@@ -61,6 +62,7 @@ TEST(RunCauses, threads_overflows_divisions_and_instructions_are_shown_as_well) 
     const Outcome outcome = run_paceline(crash(how), kNoSanitizer);
     EXPECT_EQ(outcome.exit_code, code) << how;
     EXPECT_THAT(first_frame(outcome.err), HasSubstr(function)) << how << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("  cause: a crash in " + first_frame(outcome.err)));
   }
 }
 

@@ -27,6 +27,7 @@
 #include "paceline/training/train/checkpoints/weights_file.h"
 #include "paceline/training/train/run_parts.h"
 
+#include "tests/harness/expect_error.h"
 #include "tests/harness/fresh_directory.h"
 #include "tests/harness/load_checkpoint.h"
 #include "tests/harness/process_ranks.h"
@@ -337,8 +338,14 @@ TEST_F(LayoutTest, the_weights_of_a_checkpoint_are_whole_and_averaged_for_any_di
 }
 
 TEST_F(LayoutTest, a_damaged_checkpoint_is_skipped_unless_its_step_is_asked_for) {
-  EXPECT_THROW(read_checkpoint(folder_.path()), Error) << "there is none";
+  const auto expect_refused = [](const std::string& path, const std::string& reason) {
+    expect_error(ErrorCode::kInvalid, {path, reason}, [&] { read_checkpoint(path); });
+  };
+  expect_refused(folder_.path(), "there is no checkpoint in this directory");
+  expect_refused(folder_.file("nowhere"), "the directory does not exist");
+  expect_refused(folder_.write("file", ""), "it is a file");
   begin();
+  expect_refused(folder_.file("step-00000001"), "it is one checkpoint");
   pass_on({.dp = 2}, 2);
   EXPECT_EQ(read_checkpoint(folder_.path()).step, 2);
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_.path())) {

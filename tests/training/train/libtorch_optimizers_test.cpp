@@ -20,6 +20,7 @@
 #include "paceline/training/train/training_run.h"
 
 #include "tests/harness/borrowed_group.h"
+#include "tests/harness/expect_error.h"
 #include "tests/harness/fresh_directory.h"
 #include "tests/harness/process_ranks.h"
 #include "tests/training/train/small_run.h"
@@ -232,6 +233,26 @@ TEST_F(LibTorchRunTest, a_training_run_takes_the_steps_of_the_optimizer) {
     return std::string("same");
   });
   EXPECT_EQ(reports, "same|same|");
+}
+
+// Two ranks with a part of a model each: what cannot be saved is refused before the first step.
+TEST_F(LibTorchRunTest, a_divided_model_is_refused_when_the_run_begins) {
+  const std::string reports = on_ranks([&](ProcessGroup& group) {
+    const auto part = std::make_shared<torch::nn::LinearImpl>(3, 2 + group.rank());
+    torch::optim::SGD sgd(part->parameters(), 0.1);
+    Checkpointer as_replicas(borrowed(group), {.folder = folder_.file("replicas")});
+    as_replicas.attach("model", part);
+    expect_error(ErrorCode::kInvalid, {"rank 1 has other parameters", "Pipeline", "replicas"},
+                 [&] { as_replicas.begin(); });
+    Checkpointer as_parts(borrowed(group), {.folder = folder_.file("parts"),
+                                            .replicas = group.split(group.rank(), 0)});
+    as_parts.attach("model", part);
+    expect_error(ErrorCode::kUnsupported, {"\"optimizer\"", "use one of paceline::optim"},
+                 [&] { as_parts.attach("optimizer", sgd); });
+    group.barrier();
+    return std::string("refused");
+  });
+  EXPECT_EQ(reports, "refused|refused|");
 }
 
 }  // namespace

@@ -73,6 +73,22 @@ TEST(WeightsFile, a_file_is_replaced_whole) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
 }
 
+TEST(WeightsFile, a_path_that_cannot_be_used_is_refused_with_the_reason) {
+  const FreshDirectory folder;
+  const std::string file = folder.write("file", "bytes");
+  const auto write = [](const std::string& path) {
+    return [path] { write_weights(path, {{"a", torch::ones({3})}}); };
+  };
+  const auto read = [](const std::string& path) { return [path] { read_weights(path); }; };
+  const std::string missing = folder.file("missing") + "/net.safetensors";
+  const std::string is_missing = "the folder " + folder.file("missing") + " does not exist";
+  expect_error(ErrorCode::kSystem, {missing, "cannot create: " + is_missing}, write(missing));
+  expect_error(ErrorCode::kCorrupt, {missing, is_missing}, read(missing));
+  expect_error(ErrorCode::kSystem, {file + " is a file, not a folder"}, write(file + "/net"));
+  expect_error(ErrorCode::kCorrupt, {file + " is a file, not a folder"}, read(file + "/net"));
+  expect_error(ErrorCode::kInvalid, {folder.path(), "it is a folder"}, write(folder.path()));
+}
+
 TEST(WeightsFile, ranks_that_all_write_one_file_leave_one_whole) {
   const FreshDirectory folder;
   const std::string file = folder.file("weights.safetensors");

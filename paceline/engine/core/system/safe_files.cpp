@@ -144,11 +144,37 @@ std::string describe_refusal(int error_number) {
   }
 }
 
+std::string folder_problem(const std::string& path) {
+  for (std::size_t at = path.find('/', 1); at != std::string::npos; at = path.find('/', at + 1)) {
+    const std::string folder = path.substr(0, at);
+    struct stat status {};
+    if (::stat(folder.c_str(), &status) != 0) {
+      const bool is_missing = errno == ENOENT;
+      const bool is_link = ::lstat(folder.c_str(), &status) == 0 && S_ISLNK(status.st_mode);
+      if (is_missing && is_link) return "the link " + folder + " points to nothing";
+      if (is_missing) return "the folder " + folder + " does not exist";
+      return folder + ": " + describe_errno(errno);
+    }
+    if (!S_ISDIR(status.st_mode)) return folder + " is a file, not a folder";
+    if (::access(folder.c_str(), X_OK) != 0)
+      return "the folder " + folder + " is closed to this user";
+  }
+  return "";
+}
+
+std::string describe_refusal(const std::string& path, int error_number) {
+  const bool may_be_folder =
+      error_number == ENOENT || error_number == ENOTDIR || error_number == EACCES;
+  const std::string problem = may_be_folder ? folder_problem(path) : "";
+  return problem.empty() ? describe_refusal(error_number) : problem;
+}
+
 FileDraft::FileDraft(std::string path, mode_t mode)
     : path_(std::move(path)),
       draft_(fmt::format("{}.{}.new", path_, random_hex(8))),
       file_(::open(draft_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode)) {
-  if (!file_) throw system_error("making " + draft_);
+  if (!file_)
+    fail(ErrorCode::kSystem, "{}: cannot create: {}", path_, describe_refusal(draft_, errno));
 }
 
 FileDraft::~FileDraft() {

@@ -45,6 +45,11 @@ bool may_own(uid_t owner, const std::string& folder);
 
 // "it is a symbolic link", "it is not a regular file", ..., or describe_errno().
 std::string describe_refusal(int error_number);
+// As above, unless a folder of the path is the reason: then folder_problem().
+std::string describe_refusal(const std::string& path, int error_number);
+// The first folder of the path that cannot be entered, as in "the folder /runs does not exist";
+// empty if there is none.
+std::string folder_problem(const std::string& path);
 
 // Writes a file that appears as a whole: under a random temporary name first, which no other user
 // can predict, and then renamed to its path. A link at that path is replaced, not followed.

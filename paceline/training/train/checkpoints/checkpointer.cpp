@@ -79,12 +79,6 @@ CheckpointerCore::CheckpointerCore(std::shared_ptr<ProcessGroup> group,
 // Collective. If any rank has found a problem, throws it on every rank, before anything is saved.
 void CheckpointerCore::require_sound(const TrainingState& state, const torch::nn::Module& module,
                                      const optim::Optimizer* optimizer) const {
-  if (has_torch_optimizer_ && is_divided()) {
-    fail(ErrorCode::kUnsupported,
-         "{}: an optimizer of torch::optim cannot be saved if a model is divided among ranks, "
-         "because each rank's has another state: use one of paceline::optim",
-         group_->self());
-  }
   check(parts_.average == nullptr || !parts_.average->is_swapped_in(),
         "{}: no checkpoint is made while the average of the weights is swapped in", group_->self());
   const auto throw_any = [&](const std::string& problem, bool names_ranks) {

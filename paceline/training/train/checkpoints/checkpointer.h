@@ -132,7 +132,7 @@ class Checkpointer {
   // torch::optim, LibTorch's StepLR, a loader with its position, a schedule, a loss scaler, any
   // class with the functions state() and set_state() (Stateful), numbers, texts and tensors
   // (OwnValue).
-  // Error(kUnsupported) in save() for an optimizer of torch::optim if the ranks divide the model.
+  // Error(kUnsupported) for an optimizer of torch::optim if the ranks divide the model.
   void attach(const std::string& name, torch::optim::Optimizer& optimizer);
   void attach(const std::string& name, torch::optim::StepLR& schedule);
   void attach(const std::string& name, data::DataLoader& loader);

@@ -1,10 +1,14 @@
 // CheckpointerCore::attach(): the parts of a run under names, and begin() and save() with them.
 
+#include <cstddef>
+#include <functional>
 #include <utility>
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/train/checkpoints/checkpointer_core.h"
 
 namespace paceline::train {
@@ -61,8 +65,13 @@ void CheckpointerCore::attach(const std::string& name, optim::ExponentialMovingA
 }
 
 void CheckpointerCore::attach(const std::string& name, torch::optim::Optimizer& optimizer) {
+  if (is_divided()) {
+    fail(ErrorCode::kUnsupported,
+         "{}: \"{}\", an optimizer of torch::optim, cannot be saved if a model is divided among "
+         "ranks, because each rank's has another state: use one of paceline::optim",
+         group_->self(), name);
+  }
   add_state(state_of(name, optimizer));
-  has_torch_optimizer_ = true;
 }
 
 void CheckpointerCore::attach(const std::string& name, torch::optim::StepLR& schedule) {
@@ -83,6 +92,24 @@ TrainingState CheckpointerCore::state_after(std::int64_t step) const {
   return {.step = step, .seed = seed_};
 }
 
+// Collective. Error(kInvalid) on every rank if the ranks hold different parameters, as the stages
+// of a pipeline do, but count as replicas of one model.
+void CheckpointerCore::require_same_model() const {
+  const bool divides = optimizer_ != nullptr && core_of(*optimizer_).divides_parameters();
+  if (is_divided() || divides || !options_.compare_replicas) return;
+  std::string own;
+  for (const auto& item : whole_->named_parameters())
+    own += fmt::format("{} {}\n", item.key(), fmt::join(item.value().sizes(), " "));
+  const auto all = all_gather_object(*group_, std::to_string(std::hash<std::string>()(own)));
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    check(all[rank] == all[0],
+          "{}: checkpoint: {} has other parameters than rank 0: if the ranks divide the model, as "
+          "in a Pipeline, set CheckpointOptions::replicas to the ranks that hold the same part "
+          "(group->split(group->rank(), 0)), and use an optimizer of paceline::optim",
+          group_->self(), group_->name_of_member(rank));
+  }
+}
+
 std::int64_t CheckpointerCore::begin(std::uint64_t seed) {
   if (modules_.size() == 1) {
     whole_ = modules_.front().second;
@@ -90,6 +117,7 @@ std::int64_t CheckpointerCore::begin(std::uint64_t seed) {
     whole_ = std::make_shared<torch::nn::Module>();
     for (const auto& [name, module] : modules_) whole_->register_module(name, module);
   }
+  require_same_model();
   const auto restored = begin(attached(), seed);
   seed_ = restored ? restored->state.seed : seed;
   return restored ? restored->state.step : 0;

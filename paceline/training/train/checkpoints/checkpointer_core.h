@@ -68,6 +68,7 @@ class CheckpointerCore {
     optim::Optimizer* optimizer;
   };
   View attached() const;
+  void require_same_model() const;
   void take_name(const std::string& name);
   TrainingState state_after(std::int64_t step) const;
   std::optional<RestoredRun> begin(const View& run, std::uint64_t seed);
@@ -100,7 +101,6 @@ class CheckpointerCore {
   std::vector<std::pair<std::string, std::shared_ptr<torch::nn::Module>>> modules_;
   std::shared_ptr<torch::nn::Module> whole_;  // has all modules_; set by begin()
   optim::Optimizer* optimizer_ = nullptr;     // attached
-  bool has_torch_optimizer_ = false;          // attached
   std::uint64_t seed_ = 0;                    // of a run with attached parts
   CheckpointTeam team_;
   std::optional<MemoryTeam> memory_;  // set on all ranks or on none

@@ -1,5 +1,6 @@
 #include "paceline/training/train/checkpoints/read_checkpoint.h"
 
+#include <filesystem>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -63,11 +64,24 @@ CheckpointWeights read_step(const CheckpointDirectory& from, std::int64_t step, 
   return read;
 }
 
+// Error(kInvalid) if the path is not a directory with checkpoints.
+void require_run(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  check(fs::exists(path, ignored), "{}: the directory does not exist", path);
+  check(fs::is_directory(path, ignored),
+        "{}: it is a file, not the directory of a run; read_weights() reads files of weights",
+        path);
+  check(!fs::exists(path + "/" + kManifestFile, ignored),
+        "{}: it is one checkpoint: give the directory that contains it, and the step", path);
+}
+
 }  // namespace
 
 CheckpointWeights read_checkpoint(const std::string& directory, std::optional<std::int64_t> wanted,
                                   bool averaged) {
   const CheckpointDirectory from(directory, {.read_only = true});
+  require_run(directory);
   if (wanted) {
     from.require_step(*wanted);
     return read_step(from, *wanted, averaged);

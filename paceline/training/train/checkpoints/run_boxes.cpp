@@ -11,6 +11,7 @@
 #include <ATen/ATen.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/first_lines.h"
 #include "paceline/training/models/divided_layer.h"
 #include "paceline/training/models/layer_functions.h"
 #include "paceline/training/models/layers.h"
@@ -230,7 +231,8 @@ void require_same_groups(const at::Tensor& steps, const torch::nn::Module& modul
                                collector.identity(optimizer->parameters()[i], i).name,
                                optimizer->group_of(i), saved);
   }
-  check(differences.empty(), "the checkpoint has other parameter groups:{}", differences);
+  check(differences.empty(), "the checkpoint has other parameter groups:{}",
+        first_lines(differences));
 }
 
 void adopt(const RunBoxes& boxes, optim::Optimizer* optimizer, const RunParts& parts) {

@@ -10,6 +10,7 @@
 
 #include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/first_lines.h"
 #include "paceline/engine/core/json_text.h"
 #include "paceline/training/parallel/hook_state.h"
 #include "paceline/training/tensor/collectives.h"
@@ -144,12 +145,12 @@ std::string differences_of_states(const nlohmann::json& saved, const RunParts& p
   for (const auto& [name, kind] : here) {
     const auto found = there.find(name);
     if (found != there.end() && found->second == kind) continue;
-    text += fmt::format("\n\"{}\": {} here, {} in the checkpoint", name, kind,
+    text += fmt::format("\n  \"{}\": {} here, {} in the checkpoint", name, kind,
                         found == there.end() ? "nothing" : found->second);
   }
   for (const auto& [name, kind] : there) {
     if (!here.contains(name))
-      text += fmt::format("\n\"{}\": nothing here, {} in the checkpoint", name, kind);
+      text += fmt::format("\n  \"{}\": nothing here, {} in the checkpoint", name, kind);
   }
   return text;
 }
@@ -159,14 +160,14 @@ std::string differences_of_states(const nlohmann::json& saved, const RunParts& p
 template <class Part>
 std::string difference_of(const nlohmann::json& saved, const char* key, const Part* part) {
   if (saved.contains(key) != (part != nullptr)) {
-    return fmt::format("\n{}: {} here, {} in the checkpoint", key, part ? "one" : "none",
+    return fmt::format("\n  {}: {} here, {} in the checkpoint", key, part ? "one" : "none",
                        part ? "none" : "one");
   }
   if (part == nullptr) return "";
   try {
     part->require_compatible(saved.at(key).template get<optim::Metadata>());
   } catch (const Error& error) {
-    return fmt::format("\n{}", error.what());
+    return fmt::format("\n  {}", error.what());
   }
   return "";
 }
@@ -177,7 +178,8 @@ void require_same_parts(const nlohmann::json& saved, const RunParts& parts) {
       difference_of(saved, kSchedule, parts.schedule) +
       difference_of(saved, kScaler, parts.scaler) + difference_of(saved, kAverage, parts.average) +
       difference_of(saved, kHook, hook ? &*hook : nullptr) + differences_of_states(saved, parts);
-  check(differences.empty(), "the checkpoint's run has other parts than this one:{}", differences);
+  check(differences.empty(), "the checkpoint's run has other parts than this one:{}",
+        first_lines(differences));
 }
 
 // Tensors that differ from those of the checkpoint in one kind of difference. The message names

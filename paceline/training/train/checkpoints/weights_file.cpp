@@ -17,6 +17,7 @@
 #include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/dtype_traits.h"
+#include "paceline/engine/core/first_lines.h"
 #include "paceline/engine/core/json_text.h"
 #include "paceline/engine/core/system/safe_files.h"
 #include "paceline/files/checkpoint/file_system.h"
@@ -111,6 +112,8 @@ std::string resolved(const fs::path& path) {
   std::error_code error;
   const fs::path real = fs::canonical(path, error);
   if (!error) return real.string();
+  if (const std::string problem = folder_problem(path.string()); !problem.empty())
+    fail(ErrorCode::kCorrupt, "{}: {}", path.string(), problem);
   if (error != std::errc::no_such_file_or_directory)
     fail(ErrorCode::kCorrupt, "{}: cannot open: {}", path.string(), error.message());
   fail(ErrorCode::kCorrupt, "{}: the file is missing{}", path.string(),
@@ -262,7 +265,7 @@ void load_weights(torch::nn::Module& module, const StateDict& tensors) {
     if (!own.contains(name))
       differences += fmt::format("\n  {}: given {}, not here", name, words(tensor));
   }
-  check(differences.empty(), "these weights are another model's:{}", differences);
+  check(differences.empty(), "these weights are another model's:{}", first_lines(differences));
   const at::NoGradGuard no_grad;
   for (const auto& [name, tensor] : own) at::Tensor(tensor).copy_(tensors.at(name));
 }
@@ -283,6 +286,7 @@ void write_weights(const std::string& path, const StateDict& tensors) {
   // The name is random, because ranks that all save to the same path must not write to the same
   // file.
   const std::string place = in_folder_without_links(path);
+  check(!fs::is_directory(place), "{}: it is a folder: name the file to write", path);
   const std::string partial = place + ".partial-" + random_hex(8);
   try {
     write_plain_file(files, partial, parts);

@@ -1,0 +1,33 @@
+#pragma once
+
+// The functions of the library whose calls a program might make on some ranks only, in a branch
+// such as `if (rank == 0)`. The call of such a function carries its purpose as Call::shape. So it
+// is compared between the ranks, and the error of every rank names the function
+// (Fingerprint::describe()).
+//
+// Thread safety: pure functions.
+
+#include <cstdint>
+#include <string_view>
+
+namespace paceline {
+
+inline constexpr std::string_view kEvaluate = "train::evaluate()";
+inline constexpr std::string_view kEvaluateText = "train::evaluate_text()";
+inline constexpr std::string_view kClipGradNorm = "optim::clip_grad_norm()";
+
+// The purpose of the calls of a function, for Call::shape (FNV-1a).
+constexpr std::uint32_t purpose_of(std::string_view function) {
+  std::uint32_t hash = 2166136261U;
+  for (const char letter : function) hash = (hash ^ static_cast<std::uint8_t>(letter)) * 16777619U;
+  return hash;
+}
+
+// The function to which the call with this shape belongs; empty for all other shapes.
+constexpr std::string_view function_of(std::uint32_t shape) {
+  for (const std::string_view function : {kEvaluate, kEvaluateText, kClipGradNorm})
+    if (purpose_of(function) == shape) return function;
+  return "";
+}
+
+}  // namespace paceline
