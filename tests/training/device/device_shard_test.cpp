@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <thread>
+#include <type_traits>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -107,6 +108,16 @@ c10::Stream late_stream(c10::Device device) {
   return late;
 }
 
+// With a small epsilon, AdamW would turn the noise in a gradient near zero into a large step.
+template <class Optimizer>
+auto options_of() {
+  if constexpr (std::is_same_v<Optimizer, optim::AdamW>) {
+    return optim::AdamWOptions{.lr = 0.01, .eps = 1e-3};
+  } else {
+    return optim::SGDOptions{.lr = 0.01};
+  }
+}
+
 // A divided model in training.
 template <class Optimizer = optim::AdamW>
 struct Trainee {
@@ -114,7 +125,7 @@ struct Trainee {
       : group(group),
         device(where),
         net(net_on(where)),
-        optimizer(net->parameters(), {.lr = 0.01}),
+        optimizer(net->parameters(), options_of<Optimizer>()),
         model(fully_shard(net, borrowed(group), optimizer,
                           {.stage = stage, .unit_bytes = kUnitBytes})) {}
   void step(int number) {

@@ -346,6 +346,8 @@ TEST_F(NcclMessage, during_the_capture_of_a_graph_is_refused) {
                           {.order = captured.order()});
       },
       {.backend = "nccl"});
+  void* graph = nullptr;  // otherwise later tests of this process could not allocate memory
+  device_function<int(CudaStream, void**)>("cudaStreamEndCapture")(nullptr, &graph);
   for (const auto& result : results) {
     ASSERT_TRUE(result.error);
     EXPECT_THAT(result.error->what(), HasSubstr("only collectives can be captured"));
