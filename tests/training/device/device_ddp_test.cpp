@@ -276,6 +276,7 @@ TEST(DeviceDataParallel, does_not_make_the_host_wait_for_the_device) {
     for (int i = 0; i < 3; ++i) step();
     group.barrier();
     EXPECT_EQ(simulated::counts().synchronisations, 0U);
+    RecordProperty("host_synchronisations", std::to_string(simulated::counts().synchronisations));
     EXPECT_GT(simulated::counts().kernels, 0U);
   });
 }
@@ -324,6 +325,8 @@ TEST(DeviceDataParallel, needs_the_memory_of_the_gradients_beside_the_model) {
     }
     group.barrier();
     const std::size_t beside = simulated::live_bytes(device.index()) - before;
+    RecordProperty("bytes_beside_the_model", std::to_string(beside));
+    RecordProperty("bytes_of_gradients", std::to_string(bytes));
     EXPECT_LT(beside, bytes + bytes / 4) << "bytes of the gradients: " << bytes;
   });
 }

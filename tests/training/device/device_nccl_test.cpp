@@ -80,6 +80,22 @@ TEST_F(DeviceNccl, unequal_and_coalesced_collectives_are_those_of_the_cpu) {
   });
 }
 
+// Rank 1 refuses its tensor and leaves, and rank 0 names it.
+TEST_F(DeviceNccl, a_tensor_of_another_device_on_one_rank_is_an_error_on_every_rank) {
+  run(2, [](ProcessGroup& group, c10::Device device) {
+    const bool is_wrong = group.rank() == 1;
+    const at::Tensor values = torch::ones({40}, is_wrong ? c10::Device(c10::kCUDA, 3) : device);
+    try {
+      all_reduce(group, values);
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), testing::HasSubstr(is_wrong ? "a buffer is on GPU 3"
+                                                            : "see the output of rank 1"));
+      EXPECT_NE(error.code(), ErrorCode::kTimeout) << error.what();
+    }
+  });
+}
+
 TEST_F(DeviceNccl, messages_arrive_as_on_the_cpu) {
   run(2, [](ProcessGroup& group, c10::Device device) {
     const int peer = 1 - group.rank();

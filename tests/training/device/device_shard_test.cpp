@@ -1,7 +1,13 @@
 // Stage 3 of fully_shard() on simulated CUDA devices, with and without the backend nccl, compared
 // with the CPU.
 
+#include <atomic>
+#include <chrono>
 #include <functional>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <type_traits>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -77,7 +83,8 @@ Tensors values_of(const Net& net) {
 void expect_close(const Tensors& found, const Tensors& expected) {
   ASSERT_EQ(found.size(), expected.size());
   for (std::size_t i = 0; i < found.size(); ++i)
-    EXPECT_TRUE(torch::allclose(found[i], expected[i], 1e-4, 1e-5)) << "tensor " << i;
+    EXPECT_TRUE(torch::allclose(found[i], expected[i], 1e-4, 1e-5))
+        << "tensor " << i << ", difference " << (found[i] - expected[i]).abs().max().item<float>();
 }
 
 // Expects an error with these words; its code depends on which rank fails first.
@@ -91,6 +98,26 @@ void expect_message(const std::vector<std::string>& words, const std::function<v
   }
 }
 
+// A stream of the program that follows the current one and is late.
+c10::Stream late_stream(c10::Device device) {
+  const c10::Stream late = own_stream(device);
+  StreamEvent::after_current(device).block(late);
+  simulated::Stream::of(device.index(), late.id()).push([] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  });
+  return late;
+}
+
+// With a small epsilon, AdamW would turn the noise in a gradient near zero into a large step.
+template <class Optimizer>
+auto options_of() {
+  if constexpr (std::is_same_v<Optimizer, optim::AdamW>) {
+    return optim::AdamWOptions{.lr = 0.01, .eps = 1e-3};
+  } else {
+    return optim::SGDOptions{.lr = 0.01};
+  }
+}
+
 // A divided model in training.
 template <class Optimizer = optim::AdamW>
 struct Trainee {
@@ -98,13 +125,16 @@ struct Trainee {
       : group(group),
         device(where),
         net(net_on(where)),
-        optimizer(net->parameters(), {.lr = 0.01}),
+        optimizer(net->parameters(), options_of<Optimizer>()),
         model(fully_shard(net, borrowed(group), optimizer,
                           {.stage = stage, .unit_bytes = kUnitBytes})) {}
   void step(int number) {
     optimizer.zero_grad();
     model.forward(input_of(group, number).to(device)).square().mean().backward();
     optimizer.step();
+  }
+  const at::Tensor& weight(std::size_t layer) {
+    return net->layers[layer]->as<torch::nn::Linear>()->weight;
   }
 
   ProcessGroup& group;
@@ -193,6 +223,85 @@ TEST_P(DeviceStage3, reads_parameters_on_several_streams) {
   });
 }
 
+// The unit is late on rank 0: over NCCL because the device of rank 1 has not come to the gather,
+// otherwise because the device of rank 0 has not begun to copy it from the host.
+TEST_P(DeviceStage3, reads_a_unit_on_each_stream_after_it_has_arrived) {
+  run(2, [](ProcessGroup& group, c10::Device device) {
+    Trainee<> trainee(group, device);
+    const at::NoGradGuard no_grad;
+    const at::Tensor expected = trainee.weight(1).detach().cpu(),
+                     first = torch::zeros_like(expected, device), second = first.clone();
+    trainee.weight(2).detach().cpu();
+    trainee.weight(3).detach().cpu();  // so the pool has no room for the first of these units
+    std::optional<HeldStream> held;
+    if (group.rank() == (GetParam() ? 1 : 0))
+      held.emplace(side_stream(device, GetParam() ? SideStream::kGather : SideStream::kToDevice));
+    const c10::Stream own = current_stream_of(device), side = own_stream(device);
+    StreamEvent::after(own).block(side);
+    first.copy_(trainee.weight(1));
+    {
+      const c10::StreamGuard guard(side);
+      second.copy_(trainee.weight(1));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    if (group.rank() == 0) {
+      for (const c10::Stream& stream : {own, side})
+        EXPECT_FALSE(simulated::Stream::of(device.index(), stream.id()).is_idle());
+    }
+    if (!GetParam()) held.reset();
+    group.barrier();
+    held.reset();
+    StreamEvent::after(side).block(own);
+    EXPECT_TRUE(torch::equal(first.cpu(), expected));
+    EXPECT_TRUE(torch::equal(second.cpu(), expected));
+    group.barrier();
+  });
+}
+
+// The pool has room for two of these units, so the later reads need the memory of the first one.
+TEST_P(DeviceStage3, uses_memory_again_after_every_stream_that_reads_it) {
+  run(2, [](ProcessGroup& group, c10::Device device) {
+    Trainee<> trainee(group, device);
+    const at::NoGradGuard no_grad;
+    const at::Tensor expected = trainee.weight(1).detach().cpu();
+    const at::Tensor found = torch::zeros({kWidth, kWidth}, device), others = found.clone();
+    const c10::Stream late = late_stream(device);
+    {
+      const c10::StreamGuard guard(late);
+      found.copy_(trainee.weight(1));
+    }
+    for (const std::size_t other : {2, 3, 4, 5}) others.copy_(trainee.weight(other));
+    StreamEvent::after(late).block(current_stream_of(device));
+    EXPECT_TRUE(torch::equal(found.cpu(), expected));
+    group.barrier();
+  });
+}
+
+// At the step a gather is under way that nothing has read yet, because it was started in advance.
+TEST_P(DeviceStage3, changes_parts_after_the_gathers_that_read_them) {
+  run(2, [](ProcessGroup& group, c10::Device device) {
+    Trainee<> trainee(group, device);
+    trainee.step(0);
+    trainee.optimizer.zero_grad();
+    trainee.model.forward(input_of(group, 1).to(device)).square().mean().backward();
+    const auto late = side_stream(device, GetParam() ? SideStream::kGather : SideStream::kToDevice);
+    const auto has_ended = std::make_shared<std::atomic<bool>>(false);
+    {
+      const at::NoGradGuard no_grad;
+      torch::cat({trainee.weight(1), trainee.weight(3)});  // the pool has no room for others
+      simulated::Stream::of(device.index(), late.id()).push([has_ended] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));
+        *has_ended = true;
+      });
+      torch::empty_like(trainee.weight(1)).copy_(trainee.weight(1));  // requests another unit
+    }
+    trainee.optimizer.step();
+    simulated::Stream::of(device.index(), current_stream_of(device).id()).drain();
+    EXPECT_TRUE(*has_ended) << "the step did not wait for the gather";
+    group.barrier();
+  });
+}
+
 TEST_P(DeviceStage3, does_not_make_the_host_wait_for_the_device) {
   run(2, [](ProcessGroup& group, c10::Device device) {
     Trainee<> trainee(group, device);
@@ -258,16 +367,27 @@ TEST_P(DeviceStage3, gives_all_parameters_to_code_that_asks_for_them) {
   });
 }
 
+// One stream writes and another one keeps the values; one of them is late.
 TEST_P(DeviceStage3, keeps_writes_that_were_announced_and_refuses_others) {
   run(2, [](ProcessGroup& group, c10::Device device) {
     Trainee<> trainee(group, device);
-    {
+    for (const bool is_written_late : {true, false}) {
       const at::NoGradGuard no_grad;
-      const auto writing = trainee.optimizer.writable_parameters();
-      for (const at::Tensor& one : trainee.net->parameters()) one.detach().fill_(0.5);
+      auto writing = trainee.optimizer.writable_parameters();
+      const c10::Stream own = current_stream_of(device), late = late_stream(device);
+      const double value = is_written_late ? 0.5 : 0.25;
+      {
+        const c10::StreamGuard guard(is_written_late ? late : own);
+        for (const at::Tensor& one : trainee.net->parameters()) one.detach().fill_(value);
+      }
+      {
+        const c10::StreamGuard guard(is_written_late ? own : late);
+        writing.reset();
+      }
+      StreamEvent::after(late).block(own);
+      for (const at::Tensor& one : values_of(trainee.net))
+        EXPECT_TRUE(torch::equal(one, torch::full_like(one, value)));
     }
-    for (const at::Tensor& one : values_of(trainee.net))
-      EXPECT_TRUE(torch::equal(one, torch::full_like(one, 0.5)));
     trainee.step(0);
     {
       const at::NoGradGuard no_grad;
@@ -327,7 +447,7 @@ TEST_P(DeviceStage3, reads_in_another_order_are_an_error_on_every_rank) {
     Trainee<> trainee(group, device);
     const at::NoGradGuard no_grad;
     const std::size_t layer = group.rank() == 0 ? 1 : 2;
-    trainee.net->layers[layer]->as<torch::nn::Linear>()->weight.sum();
+    trainee.weight(layer).sum();
     expect_message({"this rank gave parameter layers." + std::to_string(layer) + ".bias"},
                    [&] { trainee.model.forward(input_of(group, 0).to(device)); });
   });

@@ -222,6 +222,7 @@ void DeviceParameters::keep_writes() {
   for (std::size_t i = 0; i < units_.size(); ++i) {
     if (!gathered_[i] || gathered_[i]->work) continue;
     const at::Tensor& own = units_[i].own;
+    gathered_[i]->readers.note();
     gathered_[i]->readers.join();
     own.copy_(gathered_[i]->memory.narrow(0, group_->rank() * own.numel(), own.numel()));
     gathered_[i]->writes = count_writes(i);

@@ -59,10 +59,15 @@ std::function<void(int)> with(const char* name, const std::string& value, int on
   };
 }
 
+// Every rank must end within the time limit of the group.
 std::vector<ProcessResult> form(const std::function<void(int)>& before, int ranks = kRanks) {
-  return run_process_ranks(
-      ranks, [](ProcessGroup&) { return std::string("formed"); },
-      {.backend = "nccl", .group_timeout = 10'000ms, .before_connect = before});
+  constexpr auto kLimit = 10'000ms;
+  const auto begun = std::chrono::steady_clock::now();
+  auto results =
+      run_process_ranks(ranks, [](ProcessGroup&) { return std::string("formed"); },
+                        {.backend = "nccl", .group_timeout = kLimit, .before_connect = before});
+  for (const ProcessResult& result : results) EXPECT_LT(result.ended - begun, kLimit);
+  return results;
 }
 
 template <class Matcher>

@@ -346,6 +346,8 @@ TEST_F(NcclMessage, during_the_capture_of_a_graph_is_refused) {
                           {.order = captured.order()});
       },
       {.backend = "nccl"});
+  void* graph = nullptr;  // otherwise later tests of this process could not allocate memory
+  device_function<int(CudaStream, void**)>("cudaStreamEndCapture")(nullptr, &graph);
   for (const auto& result : results) {
     ASSERT_TRUE(result.error);
     EXPECT_THAT(result.error->what(), HasSubstr("only collectives can be captured"));
@@ -514,6 +516,39 @@ TEST_F(NcclMessageFault, a_rank_killed_with_messages_queued_is_named) {
     EXPECT_THAT(result.report, HasSubstr("rank 1"));
     EXPECT_LT(result.ended - killed, 6s) << result.report;
   }
+}
+
+// The message is not on the device yet, because the victim never asks for it.
+TEST_F(NcclMessageFault, a_rank_killed_before_it_receives_is_named) {
+  harness::SharedCounter sent;
+  std::chrono::steady_clock::time_point killed;
+  const auto results = harness::run_process_ranks(
+      2,
+      [&](ProcessGroup& group) {
+        const TestStream stream;
+        const OnDevice data(kElements * 4);
+        if (group.rank() == 1) {
+          for (;;) ::pause();
+        }
+        const auto send = engine(group).start(sending(data.buffer(Dtype::kFloat32), 1),
+                                              {.order = stream.order()});
+        sent.add();
+        if (!harness::wait_until([&] { return send->is_completed(); }, Deadline::after(20s))) {
+          return std::string("the message never ended");
+        }
+        send->wait();
+        return std::string("nothing happened");
+      },
+      {.backend = "nccl"},
+      [&](const std::vector<pid_t>& pids) {
+        sent.wait_for(1, Deadline::after(20s));
+        killed = std::chrono::steady_clock::now();
+        ::kill(pids[1], SIGKILL);
+      });
+  ASSERT_TRUE(results[0].threw) << results[0].report;
+  EXPECT_STREQ(to_string(results[0].code), to_string(ErrorCode::kPeerLost)) << results[0].report;
+  EXPECT_THAT(results[0].report, HasSubstr("rank 1"));
+  EXPECT_LT(results[0].ended - killed, 6s) << results[0].report;
 }
 
 }  // namespace
