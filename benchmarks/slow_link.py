@@ -55,7 +55,7 @@ def compare_losses(options):
         done = subprocess.run([program(options.build, "apps", "paceline"), "run", "--nproc-per-node", "2", "--threads-per-rank", "1",
                                program(options.build, "examples", "train_gpt"), "--sample", "0", "--seed", str(seed), "--max-steps",
                                str(options.steps), *flags], capture_output=True, text=True, timeout=LIMIT_S, check=True)
-        return float(re.findall(r"test perplexity [\d.]+, loss ([\d.]+)", done.stdout)[-1])
+        return float(re.search(r"test perplexity .*\(loss ([\d.]+)\)", done.stdout).group(1))
     ratios = []
     for seed in range(options.rounds):
         plain, outer = loss(seed), loss(seed, *OUTER)
