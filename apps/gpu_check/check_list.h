@@ -25,12 +25,13 @@ struct CheckSpec {
       false;  // a rank fails on purpose: the check needs its own ranks, and only rank 0 reports
 };
 
-inline constexpr std::array<CheckSpec, 20> kChecks = {{
+inline constexpr std::array<CheckSpec, 21> kChecks = {{
     {"collectives", "every collective and element type, compared with the CPU", kNccl | kHost,
      std::chrono::seconds(120)},
     {"messages", "send and receive", kNccl | kHost},
     {"order", "collectives between long kernels on other streams", kNccl | kHost},
     {"data_parallel", "DistributedDataParallel, compared with the CPU", kNccl | kHost},
+    {"replicas", "DataParallel over all GPUs in one process, compared with the CPU", kHost},
     {"fully_shard_1", "fully_shard, stage 1, compared with the CPU", kNccl | kHost},
     {"fully_shard_2", "fully_shard, stage 2, compared with the CPU", kNccl | kHost},
     {"fully_shard_3", "fully_shard, stage 3, compared with the CPU", kNccl | kHost},

@@ -65,6 +65,7 @@ constexpr CheckEntry kEntries[] = {
     {"messages", check_messages},
     {"order", check_order},
     {"data_parallel", check_data_parallel},
+    {"replicas", check_replicas},
     {"fully_shard_1", check_fully_shard_1},
     {"fully_shard_2", check_fully_shard_2},
     {"fully_shard_3", check_fully_shard_3},

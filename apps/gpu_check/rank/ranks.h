@@ -41,6 +41,7 @@ CheckOutcome check_peer_copies(const Ranks& ranks);
 CheckOutcome check_device_0(const Ranks& ranks);
 CheckOutcome check_order(const Ranks& ranks);
 CheckOutcome check_data_parallel(const Ranks& ranks);
+CheckOutcome check_replicas(const Ranks& ranks);
 CheckOutcome check_fully_shard_1(const Ranks& ranks);
 CheckOutcome check_fully_shard_2(const Ranks& ranks);
 CheckOutcome check_fully_shard_3(const Ranks& ranks);

@@ -8,8 +8,10 @@
 
 #include "paceline/engine/core/json_text.h"
 #include "paceline/planning/schedules/named_schedules.h"
+#include "paceline/training/device/streams.h"
 #include "paceline/training/optim/clip_gradients.h"
 #include "paceline/training/optim/rules/update_rules.h"
+#include "paceline/training/parallel/data_parallel.h"
 #include "paceline/training/parallel/distributed_data_parallel.h"
 #include "paceline/training/parallel/fully_shard.h"
 #include "paceline/training/pipeline/pipeline.h"
@@ -30,11 +32,8 @@ CheckOutcome compared(const std::vector<at::Tensor>& on_device, const std::vecto
                 json_text(nlohmann::json{{"largest_difference", difference}}));
 }
 
-std::vector<at::Tensor> data_parallel(const Ranks& ranks, c10::Device device) {
-  TrainingJob job(ranks, device);
-  DistributedDataParallelOptions options;
-  options.buckets.first_bytes = options.buckets.cap_bytes = 4096;  // several buckets
-  DistributedDataParallel<JobNetImpl> model(job.net.ptr(), ranks.group, options);
+template <class Model>
+std::vector<at::Tensor> train(const TrainingJob& job, Model& model) {
   optim::SGD optimizer(model.parameters(), {.lr = 0.05, .momentum = 0.9});
   std::vector<at::Tensor> values;
   for (int step = 0; step < kJobSteps; ++step) {
@@ -46,6 +45,20 @@ std::vector<at::Tensor> data_parallel(const Ranks& ranks, c10::Device device) {
   }
   for (const at::Tensor& one : model.parameters()) values.push_back(one.detach());
   return values;
+}
+
+std::vector<at::Tensor> data_parallel(const Ranks& ranks, c10::Device device) {
+  TrainingJob job(ranks, device);
+  DistributedDataParallelOptions options;
+  options.buckets.first_bytes = options.buckets.cap_bytes = 4096;  // several buckets
+  DistributedDataParallel<JobNetImpl> model(job.net.ptr(), ranks.group, options);
+  return train(job, model);
+}
+
+std::vector<at::Tensor> replicas(const Ranks& ranks, const std::vector<c10::Device>& devices) {
+  TrainingJob job(ranks, devices.front());
+  DataParallel<JobNetImpl> model(job.net, devices);
+  return train(job, model);
 }
 
 std::vector<at::Tensor> fully_sharded(const Ranks& ranks, c10::Device device, int stage) {
@@ -113,6 +126,17 @@ std::vector<at::Tensor> pipeline(const Ranks& ranks, c10::Device device) {
 CheckOutcome check_data_parallel(const Ranks& ranks) {
   return compared(data_parallel(ranks, ranks.device), data_parallel(ranks, c10::kCPU),
                   "DistributedDataParallel");
+}
+
+CheckOutcome check_replicas(const Ranks& ranks) {
+  const int count = num_cuda_devices();
+  if (count < 2) return not_here("one GPU");
+  if (ranks.rank() != 0) return passed();
+  std::vector<c10::Device> gpus;
+  for (int gpu = 0; gpu < count; ++gpu)
+    gpus.emplace_back(c10::kCUDA, static_cast<c10::DeviceIndex>(gpu));
+  const std::vector<c10::Device> cpu(gpus.size(), c10::kCPU);
+  return compared(replicas(ranks, gpus), replicas(ranks, cpu), "DataParallel");
 }
 
 CheckOutcome check_fully_shard_1(const Ranks& ranks) { return check_fully_shard(ranks, 1); }

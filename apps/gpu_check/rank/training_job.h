@@ -14,8 +14,9 @@ namespace paceline::gpu_check {
 
 inline constexpr int kJobSteps = 5;
 
-struct JobNetImpl : torch::nn::Module {
-  explicit JobNetImpl(std::int64_t width) {
+struct JobNetImpl : torch::nn::Cloneable<JobNetImpl> {
+  explicit JobNetImpl(std::int64_t width) : width(width) { JobNetImpl::reset(); }
+  void reset() override {
     first = register_module("first", torch::nn::Linear(32, width));
     second = register_module("second", torch::nn::Linear(width, width));
     third = register_module("third", torch::nn::Linear(width, 10));
@@ -23,6 +24,7 @@ struct JobNetImpl : torch::nn::Module {
   at::Tensor forward(const at::Tensor& x) {
     return third(torch::relu(second(torch::relu(first(x)))));
   }
+  std::int64_t width;
   torch::nn::Linear first{nullptr}, second{nullptr}, third{nullptr};
 };
 TORCH_MODULE(JobNet);

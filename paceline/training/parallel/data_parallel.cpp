@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <typeinfo>
 #include <utility>
@@ -17,6 +18,8 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ThreadLocalState.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/StreamGuard.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -25,6 +28,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/system/thread.h"
+#include "paceline/training/device/streams.h"
 #include "paceline/training/tensor/current_error.h"
 
 namespace paceline::detail {
@@ -41,11 +45,12 @@ class ReplicaThreads {
   ReplicaThreads(const ReplicaThreads&) = delete;
   ReplicaThreads& operator=(const ReplicaThreads&) = delete;
 
-  // Calls body(0) to body(count - 1) at the same time, each replica always on the same thread, with
-  // the caller's grad mode and autocast, and waits for all of them. If replicas throw, the
-  // exception of the first of them is thrown, as an Error that names the replica and `what` it was
-  // doing.
-  void run(int count, const char* what, const std::function<void(int replica)>& body);
+  // Calls body() at the same time for as many replicas as there are `devices`, each replica always
+  // on the same thread, with the caller's grad mode and autocast, and waits for all of them. If
+  // replicas throw, the exception of the first of them is thrown, as an Error that names the
+  // replica, its device and `what` it was doing.
+  void run(const std::vector<c10::Device>& devices, const char* what,
+           const std::function<void(int replica)>& body);
 
  private:
   struct Job {
@@ -94,13 +99,16 @@ class ComputingThreads {
   const int before_;
 };
 
-[[noreturn]] void throw_of_replica(const std::exception_ptr& error, std::size_t replica, int count,
-                                   const char* what) {
+[[noreturn]] void throw_of_replica(const std::exception_ptr& error, std::size_t replica,
+                                   const std::vector<c10::Device>& devices, const char* what) {
+  const c10::Device device = devices[replica];
+  const std::string place = device.is_cpu() ? "" : " on " + device.str();
   try {
     std::rethrow_exception(error);
   } catch (...) {
     const Error known = current_error();
-    fail(known.code(), "replica {} of {}: {}: {}", replica, count, what, known.what());
+    fail(known.code(), "replica {} of {}{}: {}: {}", replica, devices.size(), place, what,
+         known.what());
   }
 }
 
@@ -117,8 +125,10 @@ ReplicaThreads::~ReplicaThreads() {
   begun_.notify_all();
 }
 
-void ReplicaThreads::run(int count, const char* what, const std::function<void(int)>& body) {
+void ReplicaThreads::run(const std::vector<c10::Device>& devices, const char* what,
+                         const std::function<void(int)>& body) {
   const std::lock_guard one_run(one_run_);
+  const int count = static_cast<int>(devices.size());
   const Job job{count, std::max(1, at::get_num_threads() / count), &body, at::ThreadLocalState()};
   {
     const std::lock_guard lock(mutex_);
@@ -135,7 +145,7 @@ void ReplicaThreads::run(int count, const char* what, const std::function<void(i
     job_ = nullptr;
   }
   for (std::size_t replica = 0; replica < errors_.size(); ++replica) {
-    if (errors_[replica]) throw_of_replica(errors_[replica], replica, count, what);
+    if (errors_[replica]) throw_of_replica(errors_[replica], replica, devices, what);
   }
 }
 
@@ -175,15 +185,32 @@ struct Pass : torch::CustomClassHolder {
   std::shared_ptr<ReplicaThreads> threads;
   std::shared_ptr<ReplicaSet> set;
   ReplicaForward run_replica;
+  std::vector<c10::Device> devices;     // [replica]
+  std::vector<c10::Stream> streams;     // the caller's current stream of each CUDA device
   std::vector<ReplicaTensors> inputs;   // [replica]
   std::vector<ReplicaTensors> outputs;  // [replica], with their graphs
   ReplicaTensors module_parameters;
   std::vector<std::int64_t> versions;  // versions of the module's parameters in the forward pass
   // Indices of the inputs and parameters that the node of the graph has as inputs, in order.
   std::vector<std::size_t> tracked_inputs, tracked_parameters;
-
-  int count() const { return static_cast<int>(inputs.size()); }
 };
+
+// Returns the tensor itself if it is on the device, unless `copies`. A copy to a CUDA device
+// follows the current streams of both devices, and the host does not wait for it.
+at::Tensor on_device(const at::Tensor& tensor, c10::Device device, bool copies = false) {
+  if (!tensor.defined()) return tensor;
+  return tensor.to(at::TensorOptions(device), /*non_blocking=*/device.is_cuda(), copies);
+}
+
+std::vector<c10::Stream> current_streams_of(const std::vector<c10::Device>& devices) {
+  std::vector<c10::Stream> streams;
+  for (const c10::Device device : devices) {
+    if (device.is_cpu()) continue;
+    const c10::Stream own = current_stream_of(device);
+    if (std::ranges::find(streams, own) == streams.end()) streams.push_back(own);
+  }
+  return streams;
+}
 
 // Returns each replica's part of each input.
 std::vector<ReplicaTensors> scatter(const ReplicaTensors& inputs, int num_replicas) {
@@ -207,7 +234,7 @@ std::vector<ReplicaTensors> scatter(const ReplicaTensors& inputs, int num_replic
   return parts;
 }
 
-ReplicaTensors gather(const std::vector<ReplicaTensors>& outputs) {
+ReplicaTensors gather(const std::vector<ReplicaTensors>& outputs, c10::Device device) {
   ReplicaTensors gathered;
   for (std::size_t i = 0; i < outputs.front().size(); ++i) {
     ReplicaTensors parts;
@@ -215,7 +242,7 @@ ReplicaTensors gather(const std::vector<ReplicaTensors>& outputs) {
       check(outputs[replica].size() == outputs.front().size() && outputs[replica][i].defined(),
             "DataParallel: replica {} has no output {}, which replica 0 has", replica, i);
       const at::Tensor& part = outputs[replica][i];
-      parts.push_back(part.dim() == 0 ? part.unsqueeze(0) : part);
+      parts.push_back(on_device(part.dim() == 0 ? part.unsqueeze(0) : part, device));
     }
     gathered.push_back(at::cat(parts));
   }
@@ -233,45 +260,74 @@ at::Tensor tree_sum(const ReplicaTensors& parts, std::size_t begin, std::size_t 
 
 void run_forward(Pass& pass) {
   pass.outputs.resize(pass.inputs.size());
-  pass.threads->run(pass.count(), "forward", [&](int replica) {
+  pass.threads->run(pass.devices, "forward", [&](int replica) {
     const auto i = static_cast<std::size_t>(replica);
+    const c10::MultiStreamGuard streams(pass.streams);
+    const c10::DeviceGuard device(pass.devices[i]);
     pass.outputs[i] = pass.run_replica(*pass.set->modules[i], pass.inputs[i]);
   });
 }
 
-// Runs the replica's own backward pass, starting from its rows of the gradients.
-void run_backward(Pass& pass, std::size_t replica, const variable_list& gradients) {
-  for (auto& parameter : pass.set->parameters[replica]) parameter.mutable_grad() = at::Tensor();
-  for (auto& input : pass.inputs[replica]) {
-    if (input.defined()) input.mutable_grad() = at::Tensor();
-  }
+// Runs the backward passes of the replicas from `begin` to `end`, starting from their rows of the
+// gradients.
+void run_backward(Pass& pass, const variable_list& gradients, std::size_t begin, std::size_t end) {
   variable_list roots, root_gradients;
-  for (std::size_t i = 0; i < gradients.size(); ++i) {
-    const at::Tensor& output = pass.outputs[replica][i];
-    if (!gradients[i].defined() || !output.requires_grad()) continue;
-    std::int64_t begin = 0;
-    for (std::size_t before = 0; before < replica; ++before)
-      begin += pass.outputs[before][i].dim() == 0 ? 1 : pass.outputs[before][i].size(0);
-    roots.push_back(output);
-    root_gradients.push_back(output.dim() == 0 ? gradients[i].select(0, begin)
-                                               : gradients[i].narrow(0, begin, output.size(0)));
+  for (std::size_t replica = begin; replica < end; ++replica) {
+    for (auto& parameter : pass.set->parameters[replica]) parameter.mutable_grad() = at::Tensor();
+    for (auto& input : pass.inputs[replica]) {
+      if (input.defined()) input.mutable_grad() = at::Tensor();
+    }
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+      const at::Tensor& output = pass.outputs[replica][i];
+      if (!gradients[i].defined() || !output.requires_grad()) continue;
+      std::int64_t row = 0;
+      for (std::size_t before = 0; before < replica; ++before)
+        row += pass.outputs[before][i].dim() == 0 ? 1 : pass.outputs[before][i].size(0);
+      const at::Tensor own = output.dim() == 0 ? gradients[i].select(0, row)
+                                               : gradients[i].narrow(0, row, output.size(0));
+      roots.push_back(output);
+      root_gradients.push_back(on_device(own, output.device()));
+    }
   }
   if (!roots.empty()) torch::autograd::backward(roots, root_gradients, /*retain_graph=*/true);
+}
+
+// Runs the backward passes of all replicas at the same time.
+void run_backward(Pass& pass, const variable_list& gradients) {
+  if (pass.streams.empty()) {
+    pass.threads->run(pass.devices, "backward", [&](int replica) {
+      const auto i = static_cast<std::size_t>(replica);
+      run_backward(pass, gradients, i, i + 1);
+    });
+    return;
+  }
+  // LibTorch has one thread for all backward passes of a CUDA device. It may be this thread, so a
+  // replica's thread could wait for it forever; but one call uses the threads of all devices.
+  try {
+    run_backward(pass, gradients, 0, pass.devices.size());
+  } catch (...) {
+    const Error known = current_error();
+    fail(known.code(), "replicas on {}: backward: {}", c10::Join(", ", pass.devices), known.what());
+  }
 }
 
 at::Tensor gradient_of_input(const Pass& pass, std::size_t index) {
   ReplicaTensors parts;
   for (const ReplicaTensors& inputs : pass.inputs) {
     const at::Tensor& input = inputs[index];
-    parts.push_back(input.grad().defined() ? input.grad() : at::zeros_like(input));
+    const at::Tensor own = input.grad().defined() ? input.grad() : at::zeros_like(input);
+    parts.push_back(on_device(own, pass.devices.front()));
   }
   return at::cat(parts);
 }
 
-at::Tensor gradient_of_parameter(const Pass& pass, std::size_t index) {
+// Takes the gradients from the replicas.
+at::Tensor gradient_of_parameter(Pass& pass, std::size_t index) {
   ReplicaTensors parts;
-  for (std::size_t replica = 0; replica < pass.inputs.size(); ++replica)
-    parts.push_back(pass.set->parameters[replica][index].grad());
+  for (std::size_t replica = 0; replica < pass.inputs.size(); ++replica) {
+    at::Tensor& own = pass.set->parameters[replica][index].mutable_grad();
+    parts.push_back(on_device(std::exchange(own, at::Tensor()), pass.devices.front()));
+  }
   return tree_sum(parts, 0, parts.size());
 }
 
@@ -289,7 +345,7 @@ struct ReplicasFunction : torch::autograd::Function<ReplicasFunction> {
       }
       run_forward(*pass);
     }
-    variable_list outputs = gather(pass->outputs), constants;
+    variable_list outputs = gather(pass->outputs, pass->devices.front()), constants;
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       const auto tracks = [&](const ReplicaTensors& own) { return own[i].requires_grad(); };
       if (std::none_of(pass->outputs.begin(), pass->outputs.end(), tracks))
@@ -307,9 +363,8 @@ struct ReplicasFunction : torch::autograd::Function<ReplicasFunction> {
       check(pass.module_parameters[i]._version() == pass.versions[i],
             "DataParallel: parameter {} was changed between the forward and the backward pass", i);
     }
-    pass.threads->run(pass.count(), "backward", [&](int replica) {
-      run_backward(pass, static_cast<std::size_t>(replica), gradients);
-    });
+    const c10::MultiStreamGuard streams(pass.streams);
+    run_backward(pass, gradients);
     variable_list result;
     for (const std::size_t index : pass.tracked_inputs)
       result.push_back(gradient_of_input(pass, index));
@@ -320,22 +375,51 @@ struct ReplicasFunction : torch::autograd::Function<ReplicasFunction> {
   }
 };
 
+// Returns the devices with their numbers, or throws an Error.
+std::vector<c10::Device> usable_devices(std::vector<c10::Device> devices) {
+  check(!devices.empty(), "DataParallel: no devices; at least 1 is needed");
+  for (c10::Device& device : devices) {
+    check(device.type() == devices.front().type(),
+          "DataParallel: replicas on {} and {}; give devices of one type", devices.front().str(),
+          device.str());
+    device = device.is_cpu() ? c10::Device(c10::kCPU) : choose_device(with_index(device).str(), 0);
+  }
+  return devices;
+}
+
+void require_on(c10::Device device, const torch::OrderedDict<std::string, at::Tensor>& tensors) {
+  for (const auto& one : tensors) {
+    check(one.value().device() == device,
+          "DataParallel: {} is on {}, but the first replica is on {}: {}", one.key(),
+          one.value().device().str(), device.str(),
+          device.is_cpu() ? "give the devices of the replicas instead of their number"
+                          : "call module->to(device) with the first device");
+  }
+}
+
 }  // namespace
 
-ModuleReplicas::ModuleReplicas(std::shared_ptr<torch::nn::Module> module, int num_replicas)
-    : module_(std::move(module)),
-      num_replicas_(num_replicas),
-      threads_(std::make_shared<ReplicaThreads>(num_replicas)) {
-  check(module_ != nullptr, "DataParallel: no module");
+std::vector<c10::Device> replicas_on_cpu(int num_replicas) {
   check(num_replicas >= 1, "DataParallel: {} replicas; at least 1 is needed", num_replicas);
-  if (num_replicas > 1) sets_.push_back(make_set());
+  return std::vector<c10::Device>(static_cast<std::size_t>(num_replicas), c10::kCPU);
+}
+
+ModuleReplicas::ModuleReplicas(std::shared_ptr<torch::nn::Module> module,
+                               std::vector<c10::Device> devices)
+    : module_(std::move(module)),
+      devices_(usable_devices(std::move(devices))),
+      threads_(std::make_shared<ReplicaThreads>(num_replicas())) {
+  check(module_ != nullptr, "DataParallel: no module");
+  if (num_replicas() > 1) sets_.push_back(make_set());
 }
 
 std::shared_ptr<ReplicaSet> ModuleReplicas::make_set() const {
   auto set = std::make_shared<ReplicaSet>();
-  for (int replica = 0; replica < num_replicas_; ++replica) {
+  for (std::size_t replica = 0; replica < devices_.size(); ++replica) {
     try {
-      set->modules.push_back(module_->clone());
+      set->modules.push_back(module_->clone(devices_[replica]));
+    } catch (const c10::OutOfMemoryError&) {
+      throw_of_replica(std::current_exception(), replica, devices_, "clone");
     } catch (const c10::Error& error) {
       fail(ErrorCode::kInvalid,
            "DataParallel: {} cannot be cloned: derive it from torch::nn::Cloneable, or override "
@@ -367,42 +451,59 @@ std::shared_ptr<ReplicaSet> ModuleReplicas::take_set() {
   return sets_.back();
 }
 
-// Updates the replicas from the module. Parameters, and the first replica's buffers, share the
-// module's memory; other buffers are copies.
-void ModuleReplicas::follow_module(ReplicaSet& set) const {
+// Updates a replica from the module. Parameters on the module's device, and the first replica's
+// buffers, share the module's memory; others are copies.
+void ModuleReplicas::follow_module(ReplicaSet& set, std::size_t replica,
+                                   const ReplicaTensors& parameters,
+                                   const ReplicaTensors& buffers) const {
   const at::NoGradGuard no_grad;
-  const auto modules = module_->modules();
-  const auto parameters = module_->parameters();
-  const auto buffers = module_->buffers();
-  for (std::size_t replica = 0; replica < set.modules.size(); ++replica) {
-    const auto own = set.modules[replica]->modules();
-    for (std::size_t i = 0; i < modules.size() && i < own.size(); ++i)
-      own[i]->train(modules[i]->is_training());  // parents are listed before their children
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      at::Tensor& parameter = set.parameters[replica][i];
-      parameter.set_data(parameters[i].detach());
-      parameter.requires_grad_(parameters[i].requires_grad());
-    }
-    for (std::size_t i = 0; i < buffers.size(); ++i) {
-      set.buffers[replica][i].set_data(replica == 0 ? buffers[i].detach() : buffers[i].clone());
-    }
+  const c10::Device device = devices_[replica];
+  const auto modules = module_->modules(), own = set.modules[replica]->modules();
+  for (std::size_t i = 0; i < modules.size() && i < own.size(); ++i)
+    own[i]->train(modules[i]->is_training());  // parents are listed before their children
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    at::Tensor& parameter = set.parameters[replica][i];
+    parameter.set_data(on_device(parameters[i].detach(), device));
+    parameter.requires_grad_(parameters[i].requires_grad());
+  }
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    const bool copies = replica > 0;
+    set.buffers[replica][i].set_data(on_device(buffers[i].detach(), device, copies));
   }
 }
 
-ReplicaTensors ModuleReplicas::forward(const ReplicaTensors& inputs,
-                                       const ReplicaForward& forward) {
-  auto parts = scatter(inputs, num_replicas_);
-  if (parts.size() == 1) return forward(*module_, inputs);
+ReplicaTensors ModuleReplicas::forward(ReplicaTensors inputs, const ReplicaForward& forward) {
+  const c10::Device first = devices_.front();
+  const auto parameters = module_->named_parameters(), buffers = module_->named_buffers();
+  require_on(first, parameters);
+  require_on(first, buffers);
+  auto parts = scatter(inputs, num_replicas());
+  for (at::Tensor& input : inputs) {
+    // Autograd takes the gradient of an input on another device back to it.
+    if (parts.size() == 1 || (input.defined() && input.requires_grad()))
+      input = on_device(input, first);
+  }
+  if (parts.size() == 1) {
+    const c10::DeviceGuard device(first);
+    return forward(*module_, inputs);
+  }
   const auto pass = c10::make_intrusive<Pass>();
   pass->threads = threads_;
   pass->set = take_set();
-  follow_module(*pass->set);
+  pass->module_parameters = parameters.values();
+  const ReplicaTensors all_buffers = buffers.values();
   pass->run_replica = forward;
+  pass->devices.assign(devices_.begin(), devices_.begin() + std::ssize(parts));
+  pass->streams = current_streams_of(pass->devices);
   pass->inputs = std::move(parts);
-  pass->module_parameters = module_->parameters();
-  for (ReplicaTensors& own : pass->inputs) {
-    for (at::Tensor& input : own) {
-      if (input.defined()) input = input.detach();
+  for (std::size_t replica = 0; replica < pass->inputs.size(); ++replica) {
+    try {
+      follow_module(*pass->set, replica, pass->module_parameters, all_buffers);
+      for (at::Tensor& input : pass->inputs[replica]) {
+        if (input.defined()) input = on_device(input.detach(), devices_[replica]);
+      }
+    } catch (...) {
+      throw_of_replica(std::current_exception(), replica, pass->devices, "copy");
     }
   }
   ReplicaTensors tracked;
@@ -421,7 +522,7 @@ ReplicaTensors ModuleReplicas::forward(const ReplicaTensors& inputs,
   ReplicaTensors outputs;
   if (!at::GradMode::is_enabled() || tracked.empty()) {
     run_forward(*pass);
-    outputs = gather(pass->outputs);
+    outputs = gather(pass->outputs, first);
   } else {
     outputs = ReplicasFunction::apply(at::TensorList(tracked), pass);
   }

@@ -1,6 +1,6 @@
 #pragma once
 
-// DataParallel: replicas of a module in threads of one process, as if each thread were a device.
+// DataParallel: replicas of a module in threads of one process, on CUDA devices or on the CPU.
 // ModuleReplicas manages the replicas and ReplicaThreads the threads; neither depends on the type
 // of the module.
 
@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include <c10/core/Device.h>
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 #include <torch/serialize/archive.h>
@@ -29,40 +30,48 @@ using ReplicaTensors = std::vector<at::Tensor>;
 using ReplicaForward =
     std::function<ReplicaTensors(torch::nn::Module& replica, const ReplicaTensors& inputs)>;
 
-// Copies of a module that share its parameters' memory and process parts of a batch at the same
-// time, in threads of this process.
+// Copies of a module that process parts of a batch at the same time, in threads of this process.
+// They share the memory of the module's parameters, or have copies of them on other devices.
 //
 // The forward passes of all replicas are one node of the autograd graph. Its backward pass runs the
 // replicas' backward passes, also at the same time, and adds up each parameter's gradients in a
 // fixed order: a balanced tree over the replicas, split at the largest power of two, as the engine
 // does for sums over ranks.
 //
+// On each CUDA device, all copies and replicas of a pass, and its backward pass, are on the stream
+// that was the caller's current one in the forward pass; LibTorch's copies between devices wait for
+// the streams of both. So no event is needed, and memory is used again in the order of its stream.
+//
 // Thread safety: none; one thread uses the object. Graphs that were made by it may outlive it.
 class ModuleReplicas {
  public:
-  // Error(kInvalid) for fewer than one replica, or for a module whose clone() is not a module with
-  // the same parameters and buffers.
-  ModuleReplicas(std::shared_ptr<torch::nn::Module> module, int num_replicas);
+  // One replica for each device. Error(kInvalid) for devices that DataParallel refuses, or for a
+  // module whose clone() is not a module with the same parameters and buffers.
+  ModuleReplicas(std::shared_ptr<torch::nn::Module> module, std::vector<c10::Device> devices);
 
   // Cuts each input along dim 0 as at::chunk() does, gives each replica its parts, and concatenates
-  // the replicas' outputs along dim 0; outputs without dimensions are combined into a vector.
-  // Undefined inputs are passed to every replica. If there is only one part, the module itself
-  // runs.
-  ReplicaTensors forward(const ReplicaTensors& inputs, const ReplicaForward& forward);
-  int num_replicas() const { return num_replicas_; }
+  // the replicas' outputs along dim 0, on the first device; outputs without dimensions are combined
+  // into a vector. Undefined inputs are passed to every replica. If there is only one part, the
+  // module itself runs. Error(kInvalid) unless the module is on the first device.
+  ReplicaTensors forward(ReplicaTensors inputs, const ReplicaForward& forward);
+  int num_replicas() const { return static_cast<int>(devices_.size()); }
 
  private:
   std::shared_ptr<ReplicaSet> make_set() const;
   std::shared_ptr<ReplicaSet> take_set();
-  void follow_module(ReplicaSet& set) const;
+  void follow_module(ReplicaSet& set, std::size_t replica, const ReplicaTensors& parameters,
+                     const ReplicaTensors& buffers) const;
 
   const std::shared_ptr<torch::nn::Module> module_;  // shared with the user
-  const int num_replicas_;
-  const std::shared_ptr<ReplicaThreads> threads_;  // shared with the graphs
+  const std::vector<c10::Device> devices_;           // [replica]
+  const std::shared_ptr<ReplicaThreads> threads_;    // shared with the graphs
   // Each set is shared with the graph that uses it; a set that no graph uses is taken for the next
   // pass.
   std::vector<std::shared_ptr<ReplicaSet>> sets_;
 };
+
+// Error(kInvalid) for fewer than one replica.
+std::vector<c10::Device> replicas_on_cpu(int num_replicas);
 
 template <class T>
 inline constexpr bool is_tensor = std::is_base_of_v<at::TensorBase, std::decay_t<T>>;
@@ -109,18 +118,26 @@ struct ReplicaResult<ReplicaTensors> {
 }  // namespace detail
 
 // Data parallelism within one process, with the semantics of PyTorch's DataParallel: replicas of a
-// module run in threads, each on its part of the batch, as if each thread were a device.
+// module run in threads, each on its part of the batch, on CUDA devices or on the CPU.
 //
-//   paceline::DataParallel<Net> model(std::make_shared<Net>(), 2);
+//   paceline::DataParallel<Net> model(net, {{torch::kCUDA, 0}, {torch::kCUDA, 1}});
+//   paceline::DataParallel<Net> model(net, 2);  // on the CPU
 //   auto output = model(input);       // two replicas, each with half of the samples
 //   loss(output).backward();          // the gradients are in the module's own parameters
 //
 // Each forward pass cuts every tensor among the arguments along dim 0 into equal parts (as
 // torch::chunk: the last part may be smaller, and few samples result in fewer parts), passes all
-// other arguments to every replica, and concatenates the outputs along dim 0. Replicas share the
-// module's parameters. At the beginning of a pass they have the module's buffers; afterwards the
-// first replica's changes of buffers are kept, and those of other replicas are dropped. In the
-// backward pass each parameter gets the sum of its gradients over all replicas, in a fixed order.
+// other arguments to every replica, and concatenates the outputs along dim 0. Replicas on the
+// module's device share its parameters. At the beginning of a pass all have the module's buffers;
+// afterwards the first replica's changes of buffers are kept, and those of other replicas are
+// dropped. In the backward pass each parameter gets the sum of its gradients over all replicas, in
+// a fixed order.
+//
+// With devices, replica i works on device i, on the stream that was the caller's current one there
+// in the forward pass. The module must be on the first device in each pass, and the outputs are on
+// it; inputs may be on any device. Each pass copies the parameters and buffers to the other
+// devices. As in PyTorch, a device may be listed twice. forward() must not queue work on other
+// streams. An error in a backward pass names the devices, but not the replica.
 //
 // The module must have a clone(): derive it from torch::nn::Cloneable. In each pass the replicas
 // follow the module's registered parameters and buffers; other members keep the values that they
@@ -136,17 +153,24 @@ struct ReplicaResult<ReplicaTensors> {
 template <class Module>
 class DataParallel {
  public:
-  // Error(kInvalid) for fewer than one replica, or a module that cannot be cloned.
+  // One replica for each device. Error(kInvalid) for an empty list, devices of two types, a device
+  // that does not exist, or a module that cannot be cloned; kUnsupported without CUDA.
+  DataParallel(std::shared_ptr<Module> module, std::vector<c10::Device> devices)
+      : module_(std::move(module)), replicas_(module_, std::move(devices)) {}
+  // Replicas on the CPU. Error(kInvalid) for fewer than one, or a module that cannot be cloned.
   DataParallel(std::shared_ptr<Module> module, int num_replicas)
-      : module_(std::move(module)), replicas_(module_, num_replicas) {}
+      : DataParallel(std::move(module), detail::replicas_on_cpu(num_replicas)) {}
   // For LibTorch's module holders (TORCH_MODULE).
+  DataParallel(const torch::nn::ModuleHolder<Module>& holder, std::vector<c10::Device> devices)
+      : DataParallel(holder.ptr(), std::move(devices)) {}
   DataParallel(const torch::nn::ModuleHolder<Module>& holder, int num_replicas)
       : DataParallel(holder.ptr(), num_replicas) {}
 
   // Runs the module's forward() on all replicas. At least one argument must be a tensor, and all
   // tensors must have the same number of samples (dim 0). The result is a tensor, or a vector or
-  // tuple of tensors. An exception in a replica is thrown as an Error with the replica's number,
-  // after all replicas have ended.
+  // tuple of tensors. An exception in a replica is thrown as an Error with the replica's number and
+  // device, after all replicas have ended. Error(kInvalid) if a parameter or buffer is not on the
+  // first device.
   template <class... Arguments>
   auto forward(const Arguments&... arguments) {
     using Result = std::decay_t<decltype(std::declval<Module&>().forward(arguments...))>;
@@ -211,5 +235,7 @@ torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archi
 
 template <class Module>
 DataParallel(std::shared_ptr<Module>, int) -> DataParallel<Module>;
+template <class Module>
+DataParallel(std::shared_ptr<Module>, std::vector<c10::Device>) -> DataParallel<Module>;
 
 }  // namespace paceline

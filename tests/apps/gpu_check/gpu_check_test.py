@@ -226,7 +226,7 @@ class Simulated(Checked):
             self.assertEqual(verdict, "skipped" if name in self.SKIPPED else "pass", name)
             if verdict == "skipped":
                 self.assertTrue(self.checks[name]["text"])
-        self.assertLessEqual({f"{setup}/{check}" for setup in ("nccl", "host") for check in ("collectives", "order", "data_parallel", "killed")},
+        self.assertLessEqual({f"{setup}/{check}" for setup in ("nccl", "host") for check in ("collectives", "order", "data_parallel", "killed")} | {"host/replicas"},
                              self.verdicts.keys())
         self.assertEqual(len(self.report["machine"]["devices"]), 4)
 
