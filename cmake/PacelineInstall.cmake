@@ -36,6 +36,16 @@ foreach(folder docs examples)
       FILES_MATCHING PATTERN "*.md" PATTERN "*.svg" PATTERN "*.cpp" PATTERN "*.h" PATTERN "*.py" PATTERN CMakeLists.txt)
   endif()
 endforeach()
+# Links of the pages to headers lead to the installed ones.
+set(pages ${CMAKE_INSTALL_DATAROOTDIR}/doc/paceline/docs)
+file(RELATIVE_PATH headers_of_pages /${pages} /${CMAKE_INSTALL_INCLUDEDIR})
+install(CODE "
+  file(GLOB pages \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${pages}/*.md\")
+  foreach(page IN LISTS pages)
+    file(READ \"\${page}\" text)
+    string(REPLACE \"](../paceline/\" \"](${headers_of_pages}/paceline/\" text \"\${text}\")
+    file(WRITE \"\${page}\" \"\${text}\")
+  endforeach()" COMPONENT dev)
 
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/PacelineConfig.cmake.in
   ${CMAKE_BINARY_DIR}/PacelineConfig.cmake INSTALL_DESTINATION ${package_dir} NO_CHECK_REQUIRED_COMPONENTS_MACRO)

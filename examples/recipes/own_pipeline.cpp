@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <span>
+#include <string>
 #include <vector>
 
 #include <torch/torch.h>
@@ -14,12 +15,13 @@
 constexpr int kBlocks = 6, kMicroBatches = 4, kSteps = 200;
 
 // The blocks [begin, end) of the model. Each block has its own seed, so that a model has the same
-// weights however it is divided.
+// weights however it is divided, and its own name, which it needs in a checkpoint.
 torch::nn::Sequential make_blocks(int begin, int end) {
   torch::nn::Sequential blocks;
   for (int block = begin; block < end; ++block) {
     torch::manual_seed(block);
-    blocks->push_back(torch::nn::Linear(block == 0 ? 2 : 16, block == kBlocks - 1 ? 1 : 16));
+    blocks->push_back("block" + std::to_string(block),
+                      torch::nn::Linear(block == 0 ? 2 : 16, block == kBlocks - 1 ? 1 : 16));
     if (block < kBlocks - 1) blocks->push_back(torch::nn::Tanh());
   }
   return blocks;

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""header_paths.py PREFIX: every page, header and source that the comments of an installed header name is in the installed tree."""
+"""header_paths.py PREFIX: every page, header and source that the comments of an installed header name is in the installed tree, and so is every
+header to which an installed page links."""
 import pathlib
 import re
 import sys
@@ -18,7 +19,10 @@ for header in headers:
             named += 1
             if not any(path.endswith(f"/{name}") for path in installed):
                 found.append(f"{header.relative_to(PREFIX)}:{number}: {name} is not installed")
+pages = PREFIX / "share/doc/paceline/docs"
+links = [(page, link) for page in pages.glob("*.md") for link in re.findall(r"\]\(([^)#]+\.h)\)", page.read_text())]
+found += [f"{page.name}: the link to {link} leads nowhere" for page, link in links if not (pages / link).exists()]
 if named < 20:
     found.append(f"only {named} paths were found in {len(headers)} headers")
-print("\n".join(found) if found else f"header_paths: {named} paths in {len(headers)} headers exist")
+print("\n".join(found) if found else f"header_paths: {named} paths in {len(headers)} headers and {len(links)} links of pages exist")
 sys.exit(1 if found else 0)

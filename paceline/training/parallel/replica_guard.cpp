@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <span>
+#include <sstream>
 #include <utility>
 
 #include <fmt/format.h>
@@ -146,6 +147,28 @@ void require_equal_replicas(ProcessGroup& group, std::vector<NamedParameter> par
   group.all_gather(std::span(all), std::span(own));
   const auto is_own = [&](std::int64_t hash) { return hash == own.front(); };
   if (!std::all_of(all.begin(), all.end(), is_own)) guard.report(group, step);
+}
+
+void require_own_names(ProcessGroup& group, const std::vector<NamedParameter>& parameters) {
+  std::string own;  // a line for each: the name, a tab, the shape and the hash
+  for (const auto& [name, tensor] : parameters) {
+    const std::int64_t hash = tensor.is_cpu() ? hash_of(tensor.contiguous()) : 0;
+    own += fmt::format("{}\t{} {}\n", name, fmt::join(tensor.sizes(), "x"), hash);
+  }
+  const auto all = all_gather_object(group, own);
+  std::map<std::string, std::pair<std::string, std::size_t>> known;  // content and rank, by name
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    std::istringstream lines(all[rank]);
+    for (std::string name, content;
+         std::getline(lines, name, '\t') && std::getline(lines, content);) {
+      const auto& [first, is_new] = known.try_emplace(name, content, rank);
+      check(is_new || first->second.first == content,
+            "{}: checkpoint: ranks {} and {} have different parameters named {}: the parts of a "
+            "divided model need different names, for example blocks->push_back(\"block3\", "
+            "module) or register_module(\"stage1\", stage)",
+            group.self(), first->second.second, rank, name);
+    }
+  }
 }
 
 ReplicaGuard::ReplicaGuard(std::vector<NamedParameter> parameters, std::int64_t passes)

@@ -9,6 +9,7 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include "paceline/training/tensor/own_gradient.h"
@@ -74,6 +75,19 @@ void BackwardPass::take_roots(const Tensors& gradients) {
     roots_.push_back(outputs_[i]);
     root_gradients_.push_back(gradients[i]);
   }
+}
+
+at::Tensor BackwardPass::other_leaf() const {
+  std::unordered_set<Node*> known;
+  for (const Tensors* leaves : {&inputs_, &parameters_}) {
+    for (const Edge& edge : edges_of(*leaves)) known.insert(edge.function.get());
+  }
+  for (const Edge& edge : in_order(edges_of(outputs_))) {
+    const auto* const leaf =
+        dynamic_cast<const torch::autograd::AccumulateGrad*>(edge.function.get());
+    if (leaf != nullptr && known.count(edge.function.get()) == 0) return leaf->variable;
+  }
+  return {};
 }
 
 BackwardPass::Tensors BackwardPass::run(const Tensors& targets, bool keep_graph) const {

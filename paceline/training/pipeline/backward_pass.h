@@ -39,6 +39,10 @@ class BackwardPass {
   Tensors input_half(const Tensors& gradients);
   Tensors weight_half();
 
+  // A leaf to which gradients flow that is neither an input nor a parameter; undefined if there is
+  // none.
+  at::Tensor other_leaf() const;
+
   // Whether the second half runs from the outputs again.
   bool repeats() const { return repeats_; }
 

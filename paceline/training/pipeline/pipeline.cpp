@@ -93,6 +93,7 @@ struct Pipeline::Run {
     const Tensors parameters;
     GradientOrder gradients;
     std::map<int, OnItsWay> on_its_way;  // [micro-batch]
+    bool is_checked = false;             // for parameters that are not listed
   };
 
   Run(const std::shared_ptr<ProcessGroup>& of, const PipelineSchedule& planned,
@@ -151,10 +152,21 @@ struct Pipeline::Run {
       if (carries_gradient(output)) roots.push_back(output);
     }
     item.pass = std::make_unique<BackwardPass>(roots, leaves, stage.parameters);
+    if (!std::exchange(stage.is_checked, true)) require_listed(*item.pass, action);
     if (is_last(index)) return;
     Tensors sent;
     for (const at::Tensor& output : item.outputs) sent.push_back(output.detach());
     links.send(index, micro_batch, Direction::kForward, sent);
+  }
+
+  void require_listed(const BackwardPass& pass, const Action& action) const {
+    const at::Tensor missing = pass.other_leaf();
+    check(!missing.defined(),
+          "{}: {}: stage {} of {} uses a parameter {} that requires gradients and is not in "
+          "PipelineStage::parameters, so it would get none: list it, or use make_stage(index, "
+          "module), which lists those of a module",
+          group.self(), to_string(action), action.stage, schedule.num_stages(),
+          shapes_of({missing}));
   }
 
   // Runs a forward pass without a backward pass.

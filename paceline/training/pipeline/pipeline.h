@@ -49,7 +49,9 @@ struct PipelineStage {
   using Tensors = std::vector<at::Tensor>;
   int index = 0;
   std::function<Tensors(const Tensors& inputs)> forward;
-  std::vector<at::Tensor> parameters;  // parameters that require no gradient are left out
+  // All tensors that the stage trains, and the loss for the last stage; others that require
+  // gradients are Error(kInvalid) in the first step. Those that require none are left out.
+  std::vector<at::Tensor> parameters;
 };
 
 // Makes a stage of a module holder whose forward() takes and returns one tensor, or a vector of

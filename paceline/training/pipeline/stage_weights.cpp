@@ -51,7 +51,13 @@ std::map<std::string, at::Tensor> gather_stages(GroupRef group,
       std::vector<at::Tensor> sent;
       if (rank == group->rank()) sent.push_back(own.at(name).detach().cpu());
       const auto received = broadcast_object(group, sent, rank, kAnySize);
-      all.emplace(name, rank == group->rank() ? sent.front().clone() : received.at(0));
+      const at::Tensor tensor = rank == group->rank() ? sent.front().clone() : received.at(0);
+      const auto [known, is_new] = all.emplace(name, tensor);
+      check(is_new || (known->second.scalar_type() == tensor.scalar_type() &&
+                       known->second.equal(tensor)),
+            "{}: gather_stages: rank {} has another tensor named {} than a rank before it: give "
+            "the parts of different stages different names (register_module)",
+            group->self(), rank, name);
     }
   }
   return all;

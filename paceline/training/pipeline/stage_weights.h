@@ -45,9 +45,9 @@ class TiedWeights {
   const std::vector<at::Tensor> own_;
 };
 
-// Collective over the pipeline's ranks: returns the weights of all ranks, on every rank. If several
-// ranks have a weight of the same name (a tied weight), the tensor of the first of them is
-// returned. Every rank needs memory for the whole model.
+// Collective over the pipeline's ranks: returns the weights of all ranks, on every rank. Several
+// ranks may have a weight of the same name if its values are the same (a tied weight); otherwise
+// Error(kInvalid) on every rank. Every rank needs memory for the whole model.
 std::map<std::string, at::Tensor> gather_stages(GroupRef group,
                                                 const std::map<std::string, at::Tensor>& own);
 

@@ -1,4 +1,4 @@
-// wanted: give it the functions state() and set_state()
+// wanted: give it the functions std::map<std::string, std::string> state() const and set_state(
 #include <paceline/paceline.h>
 
 #include <torch/torch.h>

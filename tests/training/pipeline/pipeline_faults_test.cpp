@@ -13,6 +13,7 @@
 #include "paceline/planning/schedules/named_schedules.h"
 #include "paceline/planning/schedules/schedule_makers.h"
 #include "paceline/training/pipeline/pipeline.h"
+#include "paceline/training/pipeline/stage_weights.h"
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/process_ranks.h"
@@ -51,6 +52,28 @@ void expect_all_told(const std::vector<harness::RankResult>& results,
     ASSERT_TRUE(result.error);
     for (const auto& word : words) EXPECT_THAT(result.error->what(), HasSubstr(word));
   }
+}
+
+TEST(PipelineFaults, a_parameter_that_is_not_listed_is_an_error_on_every_rank) {
+  for (const int forgetful : {0, 1}) {
+    expect_all_told(run_ranks(2,
+                              [&](ProcessGroup& group) {
+                                auto stage = block_stage(group.rank());
+                                if (group.rank() == forgetful) stage.parameters.clear();
+                                take_step(group, stage);
+                              }),
+                    {"stage " + std::to_string(forgetful) + " of 2 uses a parameter",
+                     "is not in PipelineStage::parameters"});
+  }
+}
+
+TEST(GatherStages, refuse_different_tensors_of_one_name) {
+  expect_all_told(run_ranks(2,
+                            [](ProcessGroup& group) {
+                              const auto own = static_cast<float>(group.rank());
+                              gather_stages(loan_of(group), {{"0.weight", at::full({2}, own)}});
+                            }),
+                  {"gather_stages: rank 1 has another tensor named 0.weight"});
 }
 
 TEST(PipelineFaults, a_stage_that_throws_is_named_on_every_rank) {

@@ -249,6 +249,14 @@ TEST_F(LibTorchRunTest, a_divided_model_is_refused_when_the_run_begins) {
     as_parts.attach("model", part);
     expect_error(ErrorCode::kUnsupported, {"\"optimizer\"", "use one of paceline::optim"},
                  [&] { as_parts.attach("optimizer", sgd); });
+    const auto alike = std::make_shared<torch::nn::LinearImpl>(2, 2);
+    torch::nn::init::constant_(alike->weight, group.rank());
+    Checkpointer with_one_name(borrowed(group), {.folder = folder_.file("names"),
+                                                 .replicas = group.split(group.rank(), 0)});
+    with_one_name.attach("model", alike);
+    with_one_name.begin();
+    expect_error(ErrorCode::kInvalid, {"ranks 0 and 1 have different parameters named weight"},
+                 [&] { with_one_name.save(1); });
     group.barrier();
     return std::string("refused");
   });

@@ -14,6 +14,7 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/log.h"
+#include "paceline/training/models/layer_functions.h"
 #include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/parallel/hook_state.h"
 #include "paceline/training/parallel/replica_guard.h"
@@ -113,7 +114,14 @@ void CheckpointerCore::require_sound(const TrainingState& state, const torch::nn
     if (!is_divided()) throw;
     problem = error.what();
   }
-  if (is_divided()) throw_any(problem, true);
+  if (!is_divided()) return;
+  throw_any(problem, true);
+  std::vector<NamedParameter> whole;
+  models::visit_parameters(
+      module, [&](const std::string& name, at::Tensor& parameter, const auto& division) {
+        if (!division) whole.push_back({name, parameter.detach()});
+      });
+  require_own_names(*group_, whole);
 }
 
 // The boxes that this rank saves.

@@ -130,8 +130,8 @@ class Checkpointer {
   void attach(const std::string& name, optim::ExponentialMovingAverage& average);
   // For these parts rank 0's state is saved, and all ranks get it: any number of optimizers of
   // torch::optim, LibTorch's StepLR, a loader with its position, a schedule, a loss scaler, any
-  // class with the functions state() and set_state() (Stateful), numbers, texts and tensors
-  // (OwnValue).
+  // class with std::map<std::string, std::string> state() const and set_state() of such a map
+  // (Stateful), numbers, texts and tensors (OwnValue).
   // Error(kUnsupported) for an optimizer of torch::optim if the ranks divide the model.
   void attach(const std::string& name, torch::optim::Optimizer& optimizer);
   void attach(const std::string& name, torch::optim::StepLR& schedule);
@@ -187,9 +187,10 @@ class Checkpointer {
                     "or a holder (TORCH_MODULE), not the module itself");
     } else {
       static_assert(sizeof(Part) == 0,
-                    "attach() cannot read the state of this class: give it the functions state() "
-                    "and set_state() (Stateful); for LibTorch's ReduceLROnPlateauScheduler use "
-                    "paceline::optim::ReduceLROnPlateau");
+                    "attach() cannot read the state of this class: give it the functions "
+                    "std::map<std::string, std::string> state() const and set_state(const "
+                    "std::map<std::string, std::string>&); for LibTorch's "
+                    "ReduceLROnPlateauScheduler use paceline::optim::ReduceLROnPlateau");
     }
   }
   // TrainingRun names the parts of its run in each call instead.
