@@ -78,9 +78,11 @@ void BackwardPass::take_roots(const Tensors& gradients) {
 }
 
 at::Tensor BackwardPass::other_leaf() const {
+  // The edges keep the nodes of leaves that are outputs alive, which no other node does.
+  const edge_list inputs = edges_of(inputs_), parameters = edges_of(parameters_);
   std::unordered_set<Node*> known;
-  for (const Tensors* leaves : {&inputs_, &parameters_}) {
-    for (const Edge& edge : edges_of(*leaves)) known.insert(edge.function.get());
+  for (const edge_list* edges : {&inputs, &parameters}) {
+    for (const Edge& edge : *edges) known.insert(edge.function.get());
   }
   for (const Edge& edge : in_order(edges_of(outputs_))) {
     const auto* const leaf =
