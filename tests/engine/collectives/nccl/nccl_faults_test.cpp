@@ -2,6 +2,7 @@
 // names the rank at fault and the cure, within the deadline.
 
 #include <csignal>
+#include <fstream>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -105,6 +106,15 @@ TEST_F(NcclFault, more_ranks_than_gpus_are_counted) {
 TEST_F(NcclFault, one_visible_gpu_is_device_0) {
   const auto results =
       form([](int rank) { setenv("CUDA_VISIBLE_DEVICES", std::to_string(rank).c_str(), 1); });
+  for (const ProcessResult& result : results) EXPECT_EQ(result.report, "formed");
+}
+
+// Such a file has the name that the stand-in gives to its next one, because numbers of processes
+// repeat.
+TEST_F(NcclFault, a_file_that_an_ended_process_left_behind_is_replaced) {
+  const auto results = form([](int rank) {
+    if (rank == 0) std::ofstream("/dev/shm/standin-nccl-" + std::to_string(::getpid()) + "-1");
+  });
   for (const ProcessResult& result : results) EXPECT_EQ(result.report, "formed");
 }
 
