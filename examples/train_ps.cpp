@@ -11,6 +11,7 @@
 #include <atomic>
 #include <chrono>
 #include <limits>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -134,8 +135,10 @@ class Trainer {
                 options.loading),
         sampler_(training_->size(), 1, 0, {.seed = options.seed}) {
     if (group_.rank() == 0) {
-      workers_.serve<TakeBatch>([this](const rpc::Nothing&, rpc::Context&) {
-        return TakeBatch::Reply{num_taken_.fetch_add(1)};
+      // The handler owns the number, because calls may arrive when this trainer has failed.
+      const auto next = std::make_shared<std::atomic<std::int64_t>>(0);
+      workers_.serve<TakeBatch>([next](const rpc::Nothing&, rpc::Context&) {
+        return TakeBatch::Reply{next->fetch_add(1)};
       });
     }
     group_.barrier();  // all trainers have joined the clock
@@ -238,10 +241,9 @@ class Trainer {
   const std::unique_ptr<tables::DenseTable> table_;
   const std::shared_ptr<const data::Dataset> training_, testing_;
   data::DataLoader loader_;
-  data::DistributedSampler sampler_;     // of the batches that trainers take
-  std::atomic<std::int64_t> num_taken_;  // on the first trainer
-  std::int64_t next_ = 0;                // the number of the batch that this trainer has taken
-  std::int64_t clock_ = 0;               // of this trainer, in ticks
+  data::DistributedSampler sampler_;  // of the batches that trainers take
+  std::int64_t next_ = 0;             // the number of the batch that this trainer has taken
+  std::int64_t clock_ = 0;            // of this trainer, in ticks
   std::int64_t steps_ = 0;
   Seconds waited_{};
 };
