@@ -231,7 +231,7 @@ class Trainer {
   std::shared_ptr<const data::Dataset> load(data::Split split) const {
     return std::make_shared<data::ImageSamples>(
         data::load_fashion_mnist(options_.data_dir, split),
-        data::ImageSamplesOptions{.mean = {0.2860F}, .std = {0.3530F}});
+        data::ImageSamplesOptions{.mean = {0.2860F}, .std = {0.3530F}, .channels_last = true});
   }
 
   const Options& options_;

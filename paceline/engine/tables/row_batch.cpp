@@ -62,13 +62,17 @@ void check_size(const BatchUse& use, std::size_t num_ids, std::size_t num_floats
         use.worker, use.operation, use.table, use.width, num_ids, num_ids * use.width, num_floats);
 }
 
+void check_finite(const BatchUse& use, Id id, std::size_t place, const float* gradient) {
+  check(optim::all_finite(gradient, use.width),
+        "worker {}: {}: table '{}': the gradient of row {} (place {} of the batch) is not "
+        "finite; no row was changed",
+        use.worker, use.operation, use.table, id, place);
+}
+
 void check_finite(const BatchUse& use, std::span<const Id> ids, std::span<const float> gradients) {
   if (optim::all_finite(gradients.data(), static_cast<std::int64_t>(gradients.size()))) return;
   for (std::size_t i = 0; i < ids.size(); ++i)
-    check(optim::all_finite(gradients.data() + i * use.width, use.width),
-          "worker {}: {}: table '{}': the gradient of row {} (place {} of the batch) is not "
-          "finite; no row was changed",
-          use.worker, use.operation, use.table, ids[i], i);
+    check_finite(use, ids[i], i, gradients.data() + i * use.width);
 }
 
 }  // namespace paceline::tables

@@ -27,6 +27,7 @@ struct BatchUse {
 
 // The checks throw Error(kInvalid). The number of floats must be that of the ids times the width.
 void check_size(const BatchUse& use, std::size_t num_ids, std::size_t num_floats);
+void check_finite(const BatchUse& use, Id id, std::size_t place, const float* gradient);
 // Names the first row whose gradient is not finite.
 void check_finite(const BatchUse& use, std::span<const Id> ids, std::span<const float> gradients);
 
@@ -36,6 +37,7 @@ class RowBatch {
   void assign(std::span<const Id> ids);
 
   std::size_t size() const { return first_.size(); }  // different ids
+  std::size_t num_places() const { return ids_.size(); }
   Id id(std::size_t i) const { return ids_[first_[i]]; }
   // The number of the id at a place of the batch.
   std::size_t index_of(std::size_t place) const { return index_[place]; }

@@ -10,10 +10,13 @@
 //   rows->tick();                  // the end of this worker's clock
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/tables/row_options.h"
@@ -71,6 +74,17 @@ class Rows {
     push(ids, gradients, std::nullopt);
   }
 
+  // As push(), for gradients that are made while they are pushed: `write` writes the gradient of
+  // ids[place]. A synchronous table lets it write where the other workers read, so nothing is
+  // copied. Requires: the ids are different.
+  using WriteGradient = std::function<void(std::size_t place, std::span<float> gradient)>;
+  virtual void push_written(std::span<const Id> ids, const WriteGradient& write) {
+    written_.resize(ids.size() * width());
+    for (std::size_t i = 0; i < ids.size(); ++i)
+      write(i, std::span(written_).subspan(i * width(), width()));
+    push(ids, written_, std::nullopt);
+  }
+
   // Ends this worker's clock: its pushes so far belong to it. Waits for slower workers if the
   // consistency of the table demands it. After an exception, call it again: it goes on waiting.
   virtual void tick() = 0;
@@ -102,6 +116,9 @@ class Rows {
 
  protected:
   Rows() = default;
+
+ private:
+  std::vector<float> written_;
 };
 
 }  // namespace paceline::tables

@@ -7,9 +7,11 @@
 #include <fmt/format.h>
 
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/system/host.h"
+#include "paceline/engine/optim_kernels/kernels.h"
 #include "paceline/engine/store/store.h"
 
 namespace paceline::tables {
@@ -45,55 +47,67 @@ RowOptions row_options(const std::string& name, const std::vector<at::Tensor>& p
 
 }  // namespace
 
-template <class Use>
-void DenseTable::for_parameters(Use use) {
-  float* place = values_.data();
-  for (const at::Tensor& parameter : parameters_) {
-    use(parameter, at::from_blob(place, parameter.sizes(), at::kFloat));
-    place += parameter.numel();
-  }
+std::span<float> DenseTable::values() {
+  return {values_.data_ptr<float>(), static_cast<std::size_t>(values_.numel())};
+}
+
+void DenseTable::require_memory(const char* operation) const {
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    check(parameters_[i].data_ptr() == values_.data_ptr<float>() + begins_[i],
+          "{}: dense table: parameter {} has got other memory since the table was opened, for "
+          "example by Module::to(); open the table after such changes",
+          operation, i);
+}
+
+// Autograd refuses a backward pass of a forward pass with other values.
+void DenseTable::parameters_changed() {
+  for (const at::Tensor& parameter : parameters_) torch::autograd::impl::bump_version(parameter);
 }
 
 void DenseTable::pull() {
-  rows_->pull(blocks_, values_);
-  write_parameters();
+  require_memory("pull");
+  rows_->pull(blocks_, values());
+  parameters_changed();
 }
 
 std::uint64_t DenseTable::pull_snapshot() {
+  require_memory("pull_snapshot");
   const TableSnapshot snapshot = rows_->snapshot();
-  snapshot.pull(blocks_, values_);
-  write_parameters();
+  snapshot.pull(blocks_, values());
+  parameters_changed();
   return snapshot.version();
 }
 
-void DenseTable::write_parameters() {
-  const at::NoGradGuard no_grad;
-  for_parameters([](const at::Tensor& parameter, const at::Tensor& values) {
-    parameter.detach().copy_(values);
-  });
-}
-
 void DenseTable::push() {
-  const at::NoGradGuard no_grad;
-  for_parameters([&](const at::Tensor& parameter, const at::Tensor& values) {
+  std::vector<at::Tensor> gradients;
+  for (const at::Tensor& parameter : parameters_) {
     const at::Tensor& gradient = parameter.grad();
-    if (!gradient.defined()) {
-      values.zero_();
-    } else if (gradient_scale_ == 1) {
-      values.copy_(gradient);
-    } else {
-      at::mul_out(const_cast<at::Tensor&>(values), gradient, at::scalar_tensor(gradient_scale_));
+    gradients.push_back(gradient.defined() ? gradient.contiguous() : gradient);
+  }
+  // A block may hold parts of several parameters; the last block ends with zeros.
+  rows_->push_written(blocks_, [&](std::size_t block, std::span<float> out) {
+    auto first = static_cast<std::int64_t>(block * out.size());
+    auto i = std::upper_bound(begins_.begin(), begins_.end(), first) - begins_.begin() - 1;
+    for (float* to = out.data(); to != out.data() + out.size(); ++i) {
+      const std::int64_t left = out.data() + out.size() - to;
+      if (i == std::ssize(parameters_)) {
+        std::fill_n(to, left, 0.0F);
+        break;
+      }
+      const std::int64_t count = std::min(left, begins_[i + 1] - first);
+      if (gradients[i].defined()) {
+        std::copy_n(gradients[i].data_ptr<float>() + (first - begins_[i]), count, to);
+      } else {
+        std::fill_n(to, count, 0.0F);
+      }
+      to += count;
+      first += count;
     }
+    optim::scale(out.data(), std::ssize(out), static_cast<float>(gradient_scale_));
   });
-  std::fill(values_.begin() + num_elements_, values_.end(), 0.0F);
-  rows_->push(blocks_, values_);
 }
 
 void DenseTable::fill() {
-  const at::NoGradGuard no_grad;
-  for_parameters([](const at::Tensor& parameter, const at::Tensor& values) {
-    values.copy_(parameter.detach());
-  });
   TableCut cut = rows_->cut();  // of an empty table: its options
   const std::size_t width = rows_->width();
   cut.ids = blocks_;
@@ -102,7 +116,7 @@ void DenseTable::fill() {
   cut.admitted.assign(blocks_.size(), 1);
   cut.rows.assign(blocks_.size() * cut.row_floats, 0);
   for (std::size_t i = 0; i < blocks_.size(); ++i)
-    std::copy_n(values_.data() + i * width, width, cut.rows.data() + i * cut.row_floats);
+    std::copy_n(values().data() + i * width, width, cut.rows.data() + i * cut.row_floats);
   rows_->restore(cut);
 }
 
@@ -115,7 +129,15 @@ DenseTable::DenseTable(Tables& tables, const std::string& name, std::vector<at::
   const std::int64_t block = rows_->width();
   blocks_.resize(static_cast<std::size_t>((num_elements_ + block - 1) / block));
   std::iota(blocks_.begin(), blocks_.end(), Id{0});
-  values_.resize(blocks_.size() * rows_->width());
+  const at::NoGradGuard no_grad;
+  values_ = at::zeros({static_cast<std::int64_t>(blocks_.size()) * block}, at::kFloat);
+  for (const at::Tensor& parameter : parameters_) {
+    const at::Tensor place =
+        values_.narrow(0, begins_.back(), parameter.numel()).view(parameter.sizes());
+    place.copy_(parameter.detach());
+    parameter.set_data(place);
+    begins_.push_back(begins_.back() + parameter.numel());
+  }
 
   // One worker fills the table; the others wait for it.
   Store& store = *tables.workers().store();

@@ -14,7 +14,8 @@
 //     dense.tick();
 //   }
 //
-// A row of the table is a block of the parameters, one after another. A synchronous table with
+// A row of the table is a block of the parameters, one after another; the parameters become views
+// of one tensor, into which blocks are read without a copy between. A synchronous table with
 // gradient_scale 1 / W has the bits of DistributedDataParallel with the same batches, for W a power
 // of two, and the optimizer of the same name.
 //
@@ -22,6 +23,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -41,8 +43,9 @@ struct DenseOptions {
 class DenseTable {
  public:
   // Opens the table of these parameters, and copies its values into them: the first worker fills
-  // the table with its own values, so all workers begin with these. Throws Error(kInvalid) for
-  // parameters that are not float32 on the CPU, and as Tables::open_rows().
+  // the table with its own values, so all workers begin with these. The parameters get new memory,
+  // which they must keep. Throws Error(kInvalid) for parameters that are not float32 on the CPU,
+  // and as Tables::open_rows().
   DenseTable(Tables& tables, const std::string& name, std::vector<at::Tensor> parameters,
              const DenseOptions& options = {}, const TableOptions& table_options = {});
 
@@ -65,18 +68,18 @@ class DenseTable {
   std::int64_t num_elements() const { return num_elements_; }
 
  private:
-  // Calls `use` with each parameter and its part of `values_`, as a flat tensor.
-  template <class Use>
-  void for_parameters(Use use);
+  void require_memory(const char* operation) const;
   void fill();
-  void write_parameters();
+  std::span<float> values();
+  void parameters_changed();
 
   const std::unique_ptr<Rows> rows_;
   const std::vector<at::Tensor> parameters_;
   const double gradient_scale_;
   std::int64_t num_elements_ = 0;
   std::vector<Id> blocks_;
-  std::vector<float> values_;  // of all blocks, padded with zeros
+  at::Tensor values_;                       // of all blocks, padded with zeros
+  std::vector<std::int64_t> begins_ = {0};  // of each parameter in them, and their end
 };
 
 }  // namespace paceline::tables

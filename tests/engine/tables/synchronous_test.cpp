@@ -1,5 +1,8 @@
 // Synchronous tables: the bits of one process that takes one step for all workers.
 
+#include <algorithm>
+#include <chrono>
+#include <numeric>
 #include <random>
 #include <thread>
 
@@ -150,12 +153,17 @@ TEST_P(Applier, MayBeKilled) {
   const TableHeader& header = memories.first()->header();
   const auto position = static_cast<std::uint64_t>(GetParam() / 2);
   victim.step_while([&] { return header.apply_clock != 1; });
-  victim.step_while([&] { return header.apply_position != position; });
-  ASSERT_EQ(header.apply_position, position);
+  const auto num_applied = [&] {  // each fourth part has one of the four rows
+    std::uint64_t rows = 0;
+    for (std::uint32_t i = kApplyParts / 4 - 1; i < kApplyParts; i += kApplyParts / 4)
+      rows += header.parts[i].rows == 0 ? 0 : 1;
+    return rows;
+  };
+  victim.step_while([&] { return num_applied() != position; });
+  ASSERT_EQ(num_applied(), position);
   if (GetParam() % 2 == 1) {
     victim.step_while([&] {
-      return memories.first()->slot(slot_of(ids[position])).lock == 0 &&
-             header.apply_position == position;
+      return memories.first()->slot(slot_of(ids[position])).lock == 0 && num_applied() == position;
     });
   }
   victim.kill_now();
@@ -166,6 +174,45 @@ TEST_P(Applier, MayBeKilled) {
   EXPECT_EQ(pull(*rows, ids), std::vector<float>(4 * kWidth, 11));
 }
 INSTANTIATE_TEST_SUITE_P(Positions, Applier, testing::Range(0, 8));
+
+// While a worker has one part, another one applies the others; then the first one is killed.
+TEST(Appliers, ShareTheParts) {
+  constexpr int kRows = 3 * kApplyParts;
+  RowOptions options = adding_rows(kWidth);
+  options.consistency = Consistency::synchronous();
+  const Memories memories(options);
+  std::vector<Id> ids(kRows);
+  std::iota(ids.begin(), ids.end(), Id{1});
+  SteppedProcess victim([&] {
+    const auto rows = open(memories.mapped(), "victim");
+    SteppedProcess::pause_here();
+    rows->push(ids, std::vector<float>(kRows * kWidth, 1));
+    rows->tick();
+    return true;
+  });
+  const auto rows = open(memories.mapped(), "w");
+  rows->push(ids, std::vector<float>(kRows * kWidth, 10));
+  memories.first()->worker(1).clock = 1;  // as if this worker waited in its tick
+  const TableHeader& header = memories.first()->header();
+  victim.step_while([&] { return header.parts[0].rows != 2; });
+  victim.step_while([&] { return memories.first()->slot(slot_of(ids[1])).lock != 0; });
+  ASSERT_EQ(header.parts[0].rows, 2U);
+  memories.first()->worker(1).clock = 0;
+  const auto are_others_complete = [&] {
+    return std::all_of(header.parts.begin() + 1, header.parts.end(),
+                       [](const ApplyPart& part) { return part.rows == ApplyPart::kComplete; });
+  };
+  std::jthread other([&] { rows->tick(); });
+  const Deadline deadline = Deadline::after(std::chrono::seconds(30));
+  while (!are_others_complete() && !deadline.expired()) std::this_thread::yield();
+  EXPECT_TRUE(are_others_complete());
+  EXPECT_EQ(header.parts[0].rows, 2U);
+  EXPECT_EQ(header.applied, 0U);
+  victim.kill_now();
+  other.join();
+  EXPECT_EQ(header.applied, 1U);
+  EXPECT_EQ(pull(*rows, ids), std::vector<float>(kRows * kWidth, 11));
+}
 
 }  // namespace
 }  // namespace paceline::tables::synchronous_tests

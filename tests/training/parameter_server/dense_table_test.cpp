@@ -159,6 +159,21 @@ TEST_F(DenseTables, BeginWithTheValuesOfTheFirstWorker) {
   EXPECT_EQ(a.num_elements(), 10 * 33 + 33 + 33 * 4 + 4);
 }
 
+TEST_F(DenseTables, KnowWhenParametersChanged) {
+  Job job;
+  const auto one = job.join("one");
+  Tables tables(*one);
+  auto net = make_net();
+  DenseTable dense(tables, "net", net->parameters(), {.block = 64});
+  at::Tensor loss = loss_of(net, 0, 0);
+  dense.pull();  // between the forward pass and the backward pass
+  EXPECT_THROW(loss.backward(), c10::Error);
+  at::Tensor weight = net->parameters()[2];
+  weight.set_data(weight.detach().clone());
+  expect_error(ErrorCode::kInvalid, {"pull: ", "parameter 2 has got other memory"},
+               [&] { dense.pull(); });
+}
+
 // Every push subtracts 1 from all parameters, so those of one moment are equal.
 TEST_F(DenseTables, MayBeReadAtOneMoment) {
   Job job;

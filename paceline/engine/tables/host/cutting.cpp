@@ -149,9 +149,12 @@ TableCut take_cut(const TableAccess& access) {
   const TableMemory& memory = *access.memory;
   const Settings& settings = memory.settings();
   TableHeader& header = access.header();
-  if (is_synchronous(memory) && header.apply_clock > header.applied)
-    apply_stages(access, header.apply_clock - 1);  // the worker that applied them died
   std::optional<LockGuard> applying(std::in_place, access, header.applying);
+  while (is_applying(header)) {  // by workers of which some may have died
+    applying.reset();
+    apply_stages(access, header.apply_clock - 1);
+    applying.emplace(access, header.applying);
+  }
   HeldSlots slots(access);
   applying.reset();
   TableCut cut{.width = settings.width,

@@ -172,8 +172,10 @@ void link(const TableMemory& memory, Transaction& transaction, std::uint32_t num
   transaction.set(head, number);
 }
 
+// Requires: the caller owns the lock of the row's slot, so nobody writes the row.
 void read_data(const TableMemory& memory, std::uint32_t data, float* row) {
-  copy_floats(memory.data(data), row, memory.layout().row_floats);
+  std::memcpy(row, reinterpret_cast<const std::byte*>(memory.data(data)),
+              memory.layout().row_floats * sizeof(float));
 }
 
 }  // namespace

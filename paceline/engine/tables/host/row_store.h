@@ -52,6 +52,7 @@ class RowPrefetch {
 
  private:
   static constexpr std::size_t kBlock = 64, kLine = 64;
+  static constexpr std::size_t kLongRow = 4096;  // the processor itself reads such rows ahead
   static constexpr int kLongestWalk = 3;
 
   void load_block() {
@@ -77,7 +78,7 @@ class RowPrefetch {
   }
   void load_data(const Entry& entry) const {
     const std::uint32_t data = entry.data.load(std::memory_order_relaxed);
-    if (data == 0) return;
+    if (data == 0 || memory_.layout().data_bytes > kLongRow) return;
     const auto* const row = reinterpret_cast<const std::byte*>(memory_.data(data));
     for (std::size_t at = 0; at < memory_.layout().data_bytes; at += kLine)
       __builtin_prefetch(row + at);

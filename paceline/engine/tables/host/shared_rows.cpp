@@ -6,7 +6,6 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/tables/host/cutting.h"
-#include "paceline/engine/tables/host/table_clock.h"
 #include "paceline/engine/tables/host/table_workers.h"
 #include "paceline/engine/tables/row_batch.h"
 
@@ -131,15 +130,15 @@ void SharedRows::push(std::span<const Id> ids, std::span<const float> gradients,
   check_finite(use, ids, gradients);
   const std::lock_guard lock(pushing_);
   batch_.assign(ids);
-  std::optional<std::uint64_t> sequence = number, staged;
+  if (is_synchronous()) {
+    return stage([&](std::size_t i, float* out) {
+      std::copy_n(batch_.gradient(i, gradients, width_, sum_), width_, out);
+    });
+  }
+  std::optional<std::uint64_t> sequence = number;
   with_access("push", [&](const TableAccess& access) {
     access.require_open();
     if (ids.empty()) return;
-    if (is_synchronous(*access.memory)) {
-      if (!staged) staged = num_staged(access);
-      stage_push(access, *staged, batch_, gradients);
-      return count(access.self().counts.pushed_ids, ids.size());
-    }
     if (!sequence) {
       // A push that stopped in the middle continues if it is repeated.
       const SessionRecord& session = access.memory->session(access.self().session);
@@ -148,6 +147,30 @@ void SharedRows::push(std::span<const Id> ids, std::span<const float> gradients,
     }
     push_batch(access, gradients, *sequence);
     count(access.self().counts.pushed_ids, ids.size());
+  });
+}
+
+void SharedRows::push_written(std::span<const Id> ids, const WriteGradient& write) {
+  if (!is_synchronous()) return Rows::push_written(ids, write);
+  check_tick("push");
+  const BatchUse use{options_.worker, "push", options_.table, width_};
+  const std::lock_guard lock(pushing_);
+  batch_.assign(ids);
+  check(batch_.size() == ids.size(), "worker {}: push: table '{}': an id repeats", options_.worker,
+        options_.table);
+  stage([&](std::size_t i, float* out) {
+    write(i, {out, width_});
+    check_finite(use, ids[i], i, out);
+  });
+}
+
+void SharedRows::stage(const StageWriter& write) {
+  std::optional<std::uint64_t> before;
+  with_access("push", [&](const TableAccess& access) {
+    access.require_open();
+    if (!before) before = num_staged(access);
+    stage_push(access, *before, batch_, write);
+    count(access.self().counts.pushed_ids, batch_.num_places());
   });
 }
 
@@ -195,7 +218,7 @@ void SharedRows::tick() {
     }
     if (consistency_.kind() != Consistency::Kind::kAsynchronous && clock > consistency_.bound())
       wait_for_clocks(access, clock - consistency_.bound());
-    if (is_synchronous(*access.memory)) apply_stages(access, clock - 1);
+    if (is_synchronous()) apply_stages(access, clock - 1);
   };
   try {
     with_access("tick", end_clock);

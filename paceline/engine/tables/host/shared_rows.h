@@ -15,6 +15,7 @@
 #include "paceline/engine/tables/host/cutting.h"
 #include "paceline/engine/tables/host/row_store.h"
 #include "paceline/engine/tables/host/table_access.h"
+#include "paceline/engine/tables/host/table_clock.h"
 #include "paceline/engine/tables/row_batch.h"
 #include "paceline/engine/tables/rows.h"
 
@@ -43,6 +44,7 @@ class SharedRows final : public Rows {
   void pull(std::span<const Id> ids, std::span<float> values) override;
   void push(std::span<const Id> ids, std::span<const float> gradients,
             std::optional<std::uint64_t> number) override;
+  void push_written(std::span<const Id> ids, const WriteGradient& write) override;
   void tick() override;
   const std::string& name() const override { return options_.table; }
   std::uint32_t width() const override { return width_; }
@@ -62,9 +64,11 @@ class SharedRows final : public Rows {
   void with_access(const char* operation, const std::function<void(const TableAccess&)>& use) const;
 
  private:
+  bool is_synchronous() const { return consistency_.kind() == Consistency::Kind::kSynchronous; }
   TableAccess access(const char* operation) const;
   void move_on(const TableAccess& access, bool must_copy) const;
   void check_tick(const char* operation) const;
+  void stage(const StageWriter& write);
   void push_batch(const TableAccess& access, std::span<const float> gradients,
                   std::uint64_t sequence);
 

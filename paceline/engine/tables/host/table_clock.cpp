@@ -67,39 +67,37 @@ std::vector<std::uint32_t> in_order_of_names(const TableMemory& memory, std::uin
 // (collectives/kernels/reduce.h). So the sum has the bits of an all-reduce.
 class ClockGradients {
  public:
-  ClockGradients(const TableMemory& memory, std::uint64_t workers) {
-    const std::uint32_t width = memory.settings().width;
-    for (const std::uint32_t worker : in_order_of_names(memory, workers)) {
+  ClockGradients(const TableMemory& memory, std::uint64_t workers)
+      : width_(memory.settings().width) {
+    const std::vector<std::uint32_t> order = in_order_of_names(memory, workers);
+    for (const std::uint32_t worker : order) {
       const std::uint64_t rows = memory.worker(worker).staged_rows;
       const Id* const staged = memory.staged_ids(worker);
       ids_.insert(ids_.end(), staged, staged + rows);
       for (std::uint64_t i = 0; i < rows; ++i)
-        places_.push_back({worker, memory.staged_gradients(worker) + i * width});
+        places_.push_back({worker, memory.staged_gradients(worker) + i * width_});
     }
     batch_.assign(ids_);
+    sums_.resize((1 + order.size()) * width_);
   }
 
   const RowBatch& batch() const { return batch_; }
   // The sum for the i-th row, valid until the next call.
-  const float* sum_of(std::size_t i, std::uint32_t width) {
+  const float* sum_of(std::size_t i) {
     std::optional<std::uint32_t> worker;
-    sums_.clear();
+    sources_.clear();
     batch_.for_places(i, [&](std::uint32_t place) {
       const auto& [pusher, gradient] = places_[place];
       if (pusher == worker) {
-        float* const sum = sums_.data() + sums_.size() - width;
-        for (std::uint32_t j = 0; j < width; ++j) sum[j] += gradient[j];
+        add_to_last(gradient);
       } else {
-        sums_.insert(sums_.end(), gradient, gradient + width);
+        sources_.push_back(reinterpret_cast<const std::byte*>(gradient));
         worker = pusher;
       }
     });
-    const std::size_t num_workers = sums_.size() / width;
-    auto* const bytes = reinterpret_cast<std::byte*>(sums_.data());
-    sources_.clear();
-    for (std::size_t k = 0; k < num_workers; ++k)
-      sources_.push_back(bytes + k * width * sizeof(float));
-    if (num_workers > 1) reduce(sources_, bytes, width, Dtype::kFloat32, ReduceOp::kSum);
+    if (sources_.size() == 1) return reinterpret_cast<const float*>(sources_[0]);
+    reduce(sources_, reinterpret_cast<std::byte*>(sums_.data()), width_, Dtype::kFloat32,
+           ReduceOp::kSum);
     return sums_.data();
   }
 
@@ -108,12 +106,50 @@ class ClockGradients {
     std::uint32_t worker;
     const float* gradient;
   };
+
+  // Adds a further push to those of the last worker.
+  void add_to_last(const float* gradient) {
+    float* const sum = sums_.data() + sources_.size() * width_;
+    const std::byte*& last = sources_.back();
+    if (last != reinterpret_cast<const std::byte*>(sum))
+      std::memcpy(sum, last, width_ * sizeof(float));
+    last = reinterpret_cast<const std::byte*>(sum);
+    for (std::uint32_t j = 0; j < width_; ++j) sum[j] += gradient[j];
+  }
+
+  const std::uint32_t width_;
   std::vector<Id> ids_;        // of all workers
   std::vector<Place> places_;  // of these ids
   RowBatch batch_;
-  std::vector<float> sums_;  // of a row: [workers, width]
-  std::vector<const std::byte*> sources_;
+  std::vector<float> sums_;                // of a row; and of it by each worker
+  std::vector<const std::byte*> sources_;  // the gradients of a row by each worker
 };
+
+// Applies one part, from where its last worker has stopped. The stages of a clock do not change
+// while this worker owns a part that is not complete, so the gradients are made then.
+void apply_part(const TableAccess& access, std::uint64_t clock, std::uint32_t number,
+                std::optional<ClockGradients>& gradients) {
+  const TableHeader& header = access.header();
+  ApplyPart& part = access.header().parts[number];
+  const LockGuard guard(access, part.lock);
+  const bool has_begun = part.clock == clock + 1;
+  if (header.applied > clock || (has_begun && part.rows == ApplyPart::kComplete)) return;
+  if (!gradients) gradients.emplace(*access.memory, header.apply_workers);
+  const auto set_rows = [&](Transaction& transaction, std::uint64_t rows) {
+    transaction.set(part.clock, clock + 1);
+    transaction.set(part.rows, rows);
+  };
+  const RowBatch& batch = gradients->batch();
+  const std::size_t begin = batch.size() * number / kApplyParts;
+  const std::size_t end = batch.size() * (number + 1) / kApplyParts;
+  for (std::size_t i = begin + (has_begun ? part.rows.load() : 0); i < end; ++i) {
+    push_row(access, batch.id(i), gradients->sum_of(i),
+             [&](Transaction& transaction) { set_rows(transaction, i + 1 - begin); });
+  }
+  Transaction last(access);
+  set_rows(last, ApplyPart::kComplete);
+  last.commit();
+}
 
 }  // namespace
 
@@ -156,17 +192,13 @@ std::uint64_t staleness(const TableAccess& access) {
   return own > smallest ? own - smallest : 0;
 }
 
-bool is_synchronous(const TableMemory& memory) {
-  return consistency_of(memory.settings()).kind() == Consistency::Kind::kSynchronous;
-}
-
 std::uint64_t num_staged(const TableAccess& access) {
   const WorkerSlot& slot = access.self();
   return slot.staged_clock == slot.clock + 1 ? slot.staged_rows.load() : 0;
 }
 
 void stage_push(const TableAccess& access, std::uint64_t before, const RowBatch& batch,
-                std::span<const float> gradients) {
+                const StageWriter& write) {
   const TableMemory& memory = *access.memory;
   const std::uint32_t width = memory.settings().width;
   const std::uint64_t after = before + batch.size();
@@ -180,11 +212,9 @@ void stage_push(const TableAccess& access, std::uint64_t before, const RowBatch&
   float* const values = memory.staged_gradients(access.index) + before * width;
   memory.allocate(memory.offset_of(ids), batch.size() * sizeof(Id));
   memory.allocate(memory.offset_of(values), batch.size() * width * sizeof(float));
-  std::vector<float> sum;
   for (std::size_t i = 0; i < batch.size(); ++i) {
     ids[i] = batch.id(i);
-    std::memcpy(values + i * width, batch.gradient(i, gradients, width, sum),
-                width * sizeof(float));
+    write(i, values + i * width);
   }
   WorkerSlot& slot = access.self();
   slot.staged_rows = after;
@@ -192,25 +222,29 @@ void stage_push(const TableAccess& access, std::uint64_t before, const RowBatch&
   access.require_open();  // a copy that was made before does not have these rows
 }
 
+bool is_applying(const TableHeader& header) { return header.apply_clock > header.applied; }
+
 void apply_stages(const TableAccess& access, std::uint64_t clock) {
-  const TableMemory& memory = *access.memory;
   TableHeader& header = access.header();
+  {
+    const LockGuard guard(access, header.applying);
+    if (header.applied > clock) return;
+    if (header.apply_clock <= clock) {
+      header.apply_claims = 0;
+      Transaction begin(access);
+      begin.set(header.apply_workers, stages_of(*access.memory, clock));
+      begin.set(header.apply_clock, clock + 1);
+      begin.commit();
+    }
+  }
+  std::optional<ClockGradients> gradients;
+  for (std::uint32_t part; (part = header.apply_claims.fetch_add(1)) < kApplyParts;)
+    apply_part(access, clock, part, gradients);
+  // Another worker may still be applying a part, or may have died before it had.
+  for (std::uint32_t part = 0; part < kApplyParts; ++part)
+    apply_part(access, clock, part, gradients);
   const LockGuard guard(access, header.applying);
   if (header.applied > clock) return;
-  if (header.apply_clock <= clock) {
-    Transaction begin(access);
-    begin.set(header.apply_workers, stages_of(memory, clock));
-    begin.set(header.apply_position, 0);
-    begin.set(header.apply_clock, clock + 1);
-    begin.commit();
-  }
-  const std::uint32_t width = memory.settings().width;
-  ClockGradients all(memory, header.apply_workers);
-  const RowBatch& batch = all.batch();
-  for (std::size_t i = header.apply_position; i < batch.size(); ++i) {
-    push_row(access, batch.id(i), all.sum_of(i, width),
-             [&](Transaction& transaction) { transaction.set(header.apply_position, i + 1); });
-  }
   Transaction end(access);
   end.set(header.applied, clock + 1);
   end.commit();

@@ -4,14 +4,15 @@
 // clock counts its ticks.
 //
 // In a synchronous table a push is kept in its worker's stage until all workers have ended the
-// clock. Then one of them applies all stages of the clock: each different id takes one step with
-// the sum of its gradients, added in the order of the workers' names and of each one's pushes. If
-// that worker dies, the next one continues at the same row.
+// clock. Then they apply all stages of the clock together, each some parts of the rows: each
+// different id takes one step with the sum of its gradients, added in the order of the workers'
+// names and of each one's pushes. If a worker dies, another one continues at the same row.
 //
 // Thread safety: as TableAccess.
 
+#include <cstddef>
 #include <cstdint>
-#include <span>
+#include <functional>
 
 #include "paceline/engine/tables/host/table_access.h"
 #include "paceline/engine/tables/row_batch.h"
@@ -30,17 +31,20 @@ void wait_for_clocks(const TableAccess& access, std::uint64_t clock);
 // How many clocks this worker is ahead of the slowest: the clocks whose pushes a pull may miss.
 std::uint64_t staleness(const TableAccess& access);
 
-bool is_synchronous(const TableMemory& memory);
-
 // How many rows the stage of this worker has for its clock.
 std::uint64_t num_staged(const TableAccess& access);
-// Writes the rows of a batch behind the first `before` rows of the stage. Throws Error(kSystem) if
-// they do not fit, and TableMoved: then stage them again in the next memory.
+// Writes the gradient of the i-th different id of a batch.
+using StageWriter = std::function<void(std::size_t i, float* gradient)>;
+// Lets `write` write the rows of a batch behind the first `before` rows of the stage. Throws
+// Error(kSystem) if they do not fit, and TableMoved: then stage them again in the next memory.
 void stage_push(const TableAccess& access, std::uint64_t before, const RowBatch& batch,
-                std::span<const float> gradients);
+                const StageWriter& write);
 
-// Applies the stages of `clock`, unless another worker has done it. Requires: the clocks of all
-// present workers are larger.
+// Whether some stages of a clock have been applied and others not.
+bool is_applying(const TableHeader& header);
+
+// Applies the stages of `clock` together with other workers; returns when all are applied.
+// Requires: the clocks of all present workers are larger.
 void apply_stages(const TableAccess& access, std::uint64_t clock);
 
 }  // namespace paceline::tables

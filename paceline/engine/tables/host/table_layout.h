@@ -59,8 +59,19 @@ enum class TableState : std::uint32_t {
 };
 
 // A lock holds the token of its owner, or 0 (table_access.h).
+
+// A part of the rows of a clock. The workers that wait for the clock apply different parts at the
+// same time (table_clock.h).
+struct alignas(64) ApplyPart {
+  static constexpr std::uint64_t kComplete = ~std::uint64_t{0};
+  Word lock;       // owned by the worker that applies it
+  LongWord clock;  // of `rows`, counted from 1
+  LongWord rows;   // the rows that have taken the clock's step, or kComplete
+};
+inline constexpr std::uint32_t kApplyParts = 16;
+
 struct TableHeader {
-  static constexpr std::uint64_t kMagic = 0x3230'7377'6f72'6c70;  // "plrows02"
+  static constexpr std::uint64_t kMagic = 0x3330'7377'6f72'6c70;  // "plrows03"
   std::uint64_t magic;
   std::uint64_t number;  // random; tells the memories of two tables apart
   std::uint64_t epoch;   // 1 for the first memory of a table, one more after each take-over
@@ -75,12 +86,13 @@ struct TableHeader {
   Word ready_entries, ready_data;  // those whose pages are allocated
   Word num_rows;                   // admitted rows
   Word repairing;                  // the lock of the one worker that repairs or evicts another one
-  Word applying;                   // the lock of the one worker that applies the staged pushes
+  Word applying;                   // the lock of the worker that begins or ends to apply a clock
+  Word apply_claims;               // spreads the parts over the workers
   LongWord applied;                // the clocks whose staged pushes have been applied
   LongWord apply_clock;            // the clock that is being applied, if it is above `applied` - 1
   LongWord apply_workers;          // its workers, a bit for each
-  LongWord apply_position;         // the rows that have taken its step
   Word num_evicted, num_repaired;  // lost workers; those that left an update unfinished
+  std::array<ApplyPart, kApplyParts> parts;
 };
 
 // The counts of one worker, for Rows::Stats.

@@ -16,6 +16,7 @@
 #include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/system/host.h"
 #include "paceline/engine/core/system/thread.h"
+#include "paceline/engine/tables/host/table_clock.h"
 #include "paceline/engine/tables/host/transaction.h"
 
 namespace paceline::tables {
@@ -57,6 +58,7 @@ void reset(WorkerCounts& counts) {
 void open_locks_of(const TableMemory& memory, std::uint32_t token) {
   release(memory.header().allocator, token);
   release(memory.header().applying, token);
+  for (ApplyPart& part : memory.header().parts) release(part.lock, token);
   for (std::uint32_t i = 0; i < kNumSlots; ++i) release(memory.slot(i).lock, token);
 }
 
@@ -75,9 +77,7 @@ std::uint32_t claim_slot(const TableAccess& access, const std::string& name) {
     const auto phase = phase_of(slot);
     // Skips a worker whose stage is still being applied, or would be if the applying worker had not
     // died.
-    if (access.header().apply_clock > access.header().applied &&
-        access.header().apply_workers >> i & 1)
-      continue;
+    if (is_applying(access.header()) && access.header().apply_workers >> i & 1) continue;
     const bool is_free =
         phase == WorkerPhase::kFree ||
         ((phase == WorkerPhase::kGone || phase == WorkerPhase::kJoining) && is_dead(slot));
@@ -215,7 +215,10 @@ void copy(const TableMemory& from, const TableMemory& to) {
   new_header.applied = header.applied.load();
   new_header.apply_clock = header.apply_clock.load();
   new_header.apply_workers = header.apply_workers.load();
-  new_header.apply_position = header.apply_position.load();
+  for (std::uint32_t i = 0; i < kApplyParts; ++i) {
+    new_header.parts[i].clock = header.parts[i].clock.load();
+    new_header.parts[i].rows = header.parts[i].rows.load();
+  }
   new_header.num_evicted = header.num_evicted.load();
   new_header.num_repaired = header.num_repaired.load();
 }
