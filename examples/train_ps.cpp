@@ -215,7 +215,7 @@ class Trainer {
     const bool is_slow = options_.slow_down > 0 && group_.rank() == group_.world_size() - 1;
     const auto begin = Clock::now();
     if (steps_ > 0) table_->pull();
-    model_->zero_grad();
+    model_->zero_grad(true);  // drops the gradients, which are pushed
     torch::nn::functional::cross_entropy(model_->forward(images), labels).backward();
     if (is_slow) std::this_thread::sleep_for((Clock::now() - begin) * options_.slow_down);
     table_->push();
