@@ -9,6 +9,7 @@
 //                             .gradient_scale = 1.0 / num_workers});
 //   for (...) {
 //     dense.pull();
+//     model->zero_grad(true);
 //     loss_of(model, batch).backward();
 //     dense.push();
 //     dense.tick();
