@@ -237,7 +237,7 @@ TEST_P(LibraryFault, abort_ends_a_call_in_any_part_of_it) {
 
 TEST_P(LibraryFault, an_aborted_group_is_followed_by_a_good_one_and_leaves_nothing) {
   constexpr int kWarmUp = 10;
-  const int rounds = GetParam() == "gloo" ? 1000 : 100;
+  const int rounds = GetParam() == "gloo" ? 200 : 100;
   const auto results = run_process_ranks(
       2,
       [&](ProcessGroup& group) {
