@@ -102,6 +102,8 @@ class Backend {
   // Local; may be called from any thread. Fails the operations under way on this rank and sends the
   // cause to the other ranks. If the group has already failed, it keeps the first cause.
   virtual void abort(const Error& cause) = 0;
+  // Local. Tells the other ranks why this rank is about to leave the group (Mesh::foretell).
+  virtual void foretell(const std::string& why) = 0;
   // Whether this rank knows that the group has failed.
   virtual bool failed() const = 0;
 };

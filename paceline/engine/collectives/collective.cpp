@@ -109,6 +109,8 @@ std::uint32_t Fingerprint::divisor() const {
 
 std::string Fingerprint::describe() const {
   std::string text = fmt::format("{} #{}", name_of(op), sequence);
+  const auto function = function_of(shape);
+  if (op == Op::kBarrier && !function.empty()) return fmt::format("{} (in {})", text, function);
   if (op == Op::kBarrier || makes_group(op)) return text;
   text += fmt::format(" ({} x {}", name_of(dtype), count);
   if (reduces(op)) text += fmt::format(", {}", name_of(reduce_op));
@@ -116,7 +118,7 @@ std::string Fingerprint::describe() const {
   if (has_root(op)) text += fmt::format(", root {}", root);
   if (device == Device::kCuda) text += ", on cuda";
   if (layout != 0 && layout != divisor()) text += fmt::format(", counts {:08x}", layout);
-  if (const auto function = function_of(shape); !function.empty()) {
+  if (!function.empty()) {
     text += fmt::format(", in {}", function);
   } else if (shape != 0) {
     text += fmt::format(", shape {:08x}", shape);

@@ -15,6 +15,13 @@ namespace paceline {
 inline constexpr std::string_view kEvaluate = "train::evaluate()";
 inline constexpr std::string_view kEvaluateText = "train::evaluate_text()";
 inline constexpr std::string_view kClipGradNorm = "optim::clip_grad_norm()";
+inline constexpr std::string_view kEvaluatePipeline = "Pipeline::evaluate()";
+inline constexpr std::string_view kMakeCheckpointer = "the constructor of train::Checkpointer";
+inline constexpr std::string_view kBegin = "train::Checkpointer::begin()";
+inline constexpr std::string_view kSave = "train::Checkpointer::save()";
+inline constexpr std::string_view kSaveToMemory = "train::Checkpointer::save_to_memory()";
+inline constexpr std::string_view kRestore = "train::Checkpointer::restore()";
+inline constexpr std::string_view kFinish = "train::Checkpointer::finish()";
 
 // The purpose of the calls of a function, for Call::shape (FNV-1a).
 constexpr std::uint32_t purpose_of(std::string_view function) {
@@ -25,8 +32,11 @@ constexpr std::uint32_t purpose_of(std::string_view function) {
 
 // The function to which the call with this shape belongs; empty for all other shapes.
 constexpr std::string_view function_of(std::uint32_t shape) {
-  for (const std::string_view function : {kEvaluate, kEvaluateText, kClipGradNorm})
+  for (const std::string_view function :
+       {kEvaluate, kEvaluateText, kClipGradNorm, kEvaluatePipeline, kMakeCheckpointer, kBegin,
+        kSave, kSaveToMemory, kRestore, kFinish}) {
     if (purpose_of(function) == shape) return function;
+  }
   return "";
 }
 

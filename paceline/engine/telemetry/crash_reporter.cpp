@@ -33,6 +33,7 @@
 #include "paceline/engine/core/log.h"
 #include "paceline/engine/core/system/io.h"
 #include "paceline/engine/core/system/socket.h"
+#include "paceline/engine/telemetry/last_words.h"
 
 namespace paceline {
 
@@ -203,6 +204,7 @@ void show_stack_to_launcher() noexcept {
 namespace {
 
 constexpr std::chrono::seconds kLongestWrite{10};
+constexpr std::string_view kMark = "error: ";
 
 constinit std::terminate_handler handler_before = nullptr;
 constinit std::atomic_flag first_error = ATOMIC_FLAG_INIT;
@@ -264,6 +266,7 @@ bool is_wanted() {
   flush_stdout();
   write_whole(STDERR_FILENO, std::as_bytes(std::span(text)), Deadline::after(kLongestWrite));
   show_stack_to_launcher();
+  say_last_words(text.substr(kMark.size(), text.size() - kMark.size() - 1));
   _exit(exit_code_of_current());
 }
 
@@ -281,7 +284,7 @@ std::string uncaught_text(const char* type, const std::string& what, int rank) {
     text = demangled(type) + ": " + text;
   const bool names_rank = text.starts_with("rank ");
   const std::string who = rank < 0 || names_rank ? "" : "rank " + std::to_string(rank) + ": ";
-  return "error: " + who + text + "\n";
+  return std::string(kMark) + who + text + "\n";
 }
 
 void report_uncaught_errors() noexcept {

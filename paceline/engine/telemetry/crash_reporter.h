@@ -36,9 +36,10 @@ void show_stack_to_launcher() noexcept;
 //   error: rank 1: broadcast: root 2 is not a rank of group world, which has 2 ranks
 //   error: rank 0: std::runtime_error: no such key: learning_rate
 //
-// Under `paceline run` the launcher then reads the stack, as after a crash, and
-// repeats the verdict in its report. An exception that is not a std::exception, a terminate without
-// an exception, and real crashes end as in any program.
+// Under `paceline run` the launcher then reads the stack, as after a crash, and repeats the verdict
+// in its report. The other ranks of its groups get the verdict as well (last_words.h). An exception
+// that is not a std::exception, a terminate without an exception, and real crashes end as in any
+// program.
 //
 // It is called before main() in every program that calls init_process_group(), so that it also
 // covers the code before that call, such as reading arguments and loading data. It has no effect

@@ -2,8 +2,7 @@
 
 // The messages on control channels; transport/FORMAT.md has their layout. A rank ends its part in
 // a group with a notice of failure or a goodbye. Before that, ranks exchange questions (which ranks
-// do you wait for?), answers (these ranks) and reasons (another group of mine has failed, because
-// ...).
+// do you wait for?), answers (these ranks) and reasons (I may leave, because ...).
 //
 // Before a rank reports a peer as the cause of its timeout, it asks all peers which ranks they wait
 // for, so that the blame falls on a rank that is not waiting itself. A rank that waits answers; a
@@ -66,7 +65,7 @@ class Inquiry {
   void forget_answers() { answers_.clear(); }
   // The ranks that `peer` waits for, by its own answer; empty if it has not answered.
   std::optional<std::vector<Awaited>> answer_of(int peer) const;
-  // The first reason that `peer` gave for a failure of another group; empty if it gave none.
+  // The first reason that `peer` gave for leaving the group; empty if it gave none.
   std::string reason_of(int peer) const;
   // The ranks that have asked since the last call.
   std::vector<int> take_askers();

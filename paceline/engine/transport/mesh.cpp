@@ -180,10 +180,10 @@ void Mesh::join(std::shared_ptr<FailureDomain> domain) {
   domain_->add(*this);
 }
 
-void Mesh::foretell(const std::string& cause) {
+void Mesh::foretell(const std::string& why) {
   const std::lock_guard lock(mutex_);
   if (failure_ || std::exchange(foretold_, true)) return;
-  send_to_all(Inquiry::encode_reason(cause));
+  send_to_all(Inquiry::encode_reason(why));
 }
 
 void Mesh::throw_lost(int peer, const std::string& how) {
@@ -359,9 +359,7 @@ Error Mesh::lost(int peer, const std::string& how) const {
   return Error(
       ErrorCode::kPeerLost,
       fmt::format("{}: {} of group {} {}{}; see the output of rank {}", self_, describe(peer),
-                  name_, how,
-                  reason.empty() ? "" : " (another group had failed there: " + reason + ")",
-                  in_world(peer)),
+                  name_, how, reason.empty() ? "" : " (" + reason + ")", in_world(peer)),
       {.group = name_, .ranks = {in_world(peer)}});
 }
 

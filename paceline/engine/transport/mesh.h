@@ -121,9 +121,9 @@ class Mesh {
   // Joins the domain until the mesh is destroyed. Call at most once, before other threads use the
   // mesh.
   void join(std::shared_ptr<FailureDomain> domain);
-  // Tells all peers why another group of this rank has failed; the first cause stays. Does nothing
-  // once this group has failed as well.
-  void foretell(const std::string& cause);
+  // Tells all peers why this rank may leave the group soon, in a clause that a peer's error about
+  // that repeats; the first one stays. Does nothing once this group has failed.
+  void foretell(const std::string& why);
   // Whether the failure is already known, so that throw_if_failed() would throw without reading the
   // channels. Costs one load.
   bool failed() const { return has_failed_->load(std::memory_order_relaxed); }
@@ -208,7 +208,7 @@ class FailureDomain {
   void tell(const Mesh& failed, const std::string& cause) {
     const std::lock_guard lock(mutex_);
     for (Mesh* mesh : meshes_) {
-      if (mesh != &failed) mesh->foretell(cause);
+      if (mesh != &failed) mesh->foretell("another group had failed there: " + cause);
     }
   }
 

@@ -7,8 +7,10 @@
 
 #include <fmt/format.h>
 
+#include "paceline/engine/collectives/group/engine_group.h"
 #include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/engine/collectives/group/shared_error.h"
+#include "paceline/engine/collectives/purpose.h"
 #include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/dtype_traits.h"
@@ -87,7 +89,7 @@ void CheckpointTeam::form_background() {
     is_broken_ = false;
     return;
   }
-  group_->barrier();  // the group's own timeout detects a missing rank
+  engine(*group_).enter(kMakeCheckpointer);  // the group's own timeout detects a missing rank
   GroupOptions options = group_->options();
   options.timeout = patience_;
   background_ = group_->split(0, group_->rank(), options, "checkpoint");

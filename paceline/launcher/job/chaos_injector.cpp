@@ -27,6 +27,7 @@ ChaosInjector::ChaosInjector(const std::vector<Fault>& faults, std::uint64_t see
       plan_(faults, seed) {
   for (const Fault& fault : faults) {
     if (fault.rank) named_.insert(*fault.rank);
+    if (fault.at_step) at_steps_.push_back({*fault.rank, *fault.at_step, {}});
   }
 }
 
@@ -40,6 +41,9 @@ void ChaosInjector::tend(const Ranks& ranks) {
     const auto reading = flights_.steps({rank});
     return reading ? reading->steps : 0;
   };
+  for (AtStep& one : at_steps_) {
+    if (ranks.send(one.rank, 0)) one.reported = std::max(one.reported.value_or(0), steps(one.rank));
+  }
   for (const auto& action : plan_.due(seconds(), ranks.world_size, steps)) {
     apply(action, ranks);
   }
@@ -75,7 +79,19 @@ std::string ChaosInjector::summary() const {
     kinds += fmt::format("{}{} {}", kinds.empty() ? "" : ", ", name, times);
   }
   return fmt::format("{}{}, seed {}{}", count, kinds.empty() ? "" : fmt::format(" ({})", kinds),
-                     seed_, missing_ranks());
+                     seed_, missing_ranks() + missing_steps());
+}
+
+std::string ChaosInjector::missing_steps() const {
+  std::string text;
+  for (const auto& [rank, step, reported] : at_steps_) {
+    if (!reported || *reported >= step) continue;
+    text += fmt::format("; no fault at step {} of rank {}, which reported ", step, rank);
+    text += *reported > 0 ? fmt::format("only {} steps", *reported)
+                          : "no steps: DistributedDataParallel and TrainingRun report them, other "
+                            "programs need a StepLog";
+  }
+  return text;
 }
 
 std::string ChaosInjector::missing_ranks() const {

@@ -38,8 +38,8 @@ class ChaosInjector {
   // generations hit the ranks of the next one.
   void tend(const Ranks& ranks);
   Deadline next_deadline(bool running) const;
-  // "3 (kill 2, stop 1), seed 7", and the ranks that faults name but the job never had; empty
-  // without faults.
+  // "3 (kill 2, stop 1), seed 7", the ranks that faults name but the job never had, and the steps
+  // that ranks of this node did not reach; empty without faults.
   std::string summary() const;
 
  private:
@@ -48,6 +48,7 @@ class ChaosInjector {
   void apply(const ChaosPlan::Action& action, const Ranks& ranks);
   double seconds() const;
   std::string missing_ranks() const;
+  std::string missing_steps() const;
 
   Consoles& consoles_;
   const JobFlights& flights_;
@@ -58,6 +59,13 @@ class ChaosInjector {
   std::map<std::string, int> faults_;         // the number on this node, by name
   std::set<int> named_;                       // ranks that faults name
   int largest_world_ = 0;
+  // The faults at a step: the most steps that the rank has reported, if it ran on this node.
+  struct AtStep {
+    int rank = 0;
+    std::uint64_t step = 0;
+    std::optional<std::uint64_t> reported;
+  };
+  std::vector<AtStep> at_steps_;
 };
 
 }  // namespace paceline::launcher

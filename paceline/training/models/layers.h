@@ -30,6 +30,7 @@
 #include <torch/nn/options/embedding.h>
 #include <torch/nn/options/linear.h>
 #include <torch/nn/options/normalization.h>
+#include <torch/nn/pimpl.h>
 
 namespace paceline {
 
@@ -37,6 +38,11 @@ using StateDict = std::map<std::string, at::Tensor>;
 
 // The module's parameters and buffers themselves, not copies.
 StateDict weights_of(const torch::nn::Module& module);
+// For LibTorch's module holders (TORCH_MODULE).
+template <class Contained>
+StateDict weights_of(const torch::nn::ModuleHolder<Contained>& holder) {
+  return weights_of(*holder);
+}
 
 }  // namespace paceline
 

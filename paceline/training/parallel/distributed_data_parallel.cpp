@@ -1,9 +1,11 @@
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include <ATen/ATen.h>
 
 #include "paceline/engine/collectives/group/engine_group.h"
+#include "paceline/engine/collectives/group/shared_error.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/optim/parameters/parameter_home.h"
@@ -72,6 +74,21 @@ std::vector<NamedParameter> parameters_of(const torch::nn::Module& module) {
   return parameters;
 }
 
+// Collective. Refuses, on every rank, parameters that cannot be trained on one of them.
+void require_trainable(GroupRef group, const std::vector<NamedParameter>& parameters) {
+  std::optional<Error> refusal;
+  try {
+    const bool trains = std::ranges::any_of(
+        parameters, [](const auto& parameter) { return parameter.tensor.requires_grad(); });
+    check(trains, "{}: DistributedDataParallel: no parameter of the module requires a gradient",
+          group->self());
+    one_device_of(parameters, group->rank());
+  } catch (const Error& error) {
+    refusal = error;
+  }
+  throw_first_error(group, refusal);
+}
+
 bool is_built_once(const at::Tensor& parameter) {
   return parameter.is_cpu() && OneCopy::holds(parameter.data_ptr());
 }
@@ -91,12 +108,9 @@ DataParallelState::DataParallelState(std::shared_ptr<torch::nn::Module> module,
   for (const auto& item : module_->named_buffers())
     named_buffers_.emplace_back(item.key(), item.value());
   const auto all = parameters_of(*module_);
-  const bool trains = std::any_of(all.begin(), all.end(), [](const auto& parameter) {
-    return parameter.tensor.requires_grad();
-  });
-  check(trains, "DistributedDataParallel: no parameter of the module requires a gradient");
+  if (options_.optimizer == nullptr) require_undivided(*group_, all);
   require_same_parameters(*group_, all);
-  one_device_of(all, group_->rank());
+  require_trainable(group_, all);
   for (const auto& parameter : all) parameters_.push_back(parameter.tensor);
   require_one_copy(all);
   take_model_of(0);

@@ -12,7 +12,9 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include "paceline/engine/collectives/group/engine_group.h"
 #include "paceline/engine/collectives/group/object_collectives.h"
+#include "paceline/engine/collectives/purpose.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error_text.h"
 #include "paceline/planning/schedules/pipeline_schedule.h"
@@ -32,6 +34,10 @@ namespace {
 using Tensors = PipelineStage::Tensors;
 using Direction = StageLinks::Direction;
 using pipeline::Action;
+
+// The code of errors that contain an exception of the program's own function. A program that such
+// an error ends has the same exit code as after the exception itself.
+constexpr ErrorCode kOfProgram = ErrorCode::kSystem;
 
 Tensors trainable(const Tensors& parameters) {
   Tensors result;
@@ -195,7 +201,7 @@ struct Pipeline::Run {
         check(output.defined(), "it returned an undefined tensor");
       return outputs;
     } catch (...) {
-      const Error error = current_error();
+      const Error error = current_error(kOfProgram);
       throw error.reworded(fmt::format("{}: {}: stage {} of {} failed on inputs {}: {}",
                                        group.self(), to_string(action), action.stage,
                                        schedule.num_stages(), shapes_of(inputs), error.what()));
@@ -204,12 +210,14 @@ struct Pipeline::Run {
 
   // Returns a text for errors of other ranks: what this rank was doing, and on which ranks the
   // stages are.
-  std::string where() const {
+  std::string where(std::string_view function) const {
     std::vector<int> ranks;
     for (const int rank : schedule.rank_of_stage)
       ranks.push_back(group.world_ranks()[static_cast<std::size_t>(rank)]);
-    return fmt::format("; this rank was in {} of a pipeline whose stages 0 to {} are on ranks {}",
-                       to_string(under_way), schedule.num_stages() - 1, fmt::join(ranks, ", "));
+    return fmt::format(
+        "; this rank was in {} of a pipeline whose stages 0 to {} are on ranks {}, in {}, which "
+        "every rank must call",
+        to_string(under_way), schedule.num_stages() - 1, fmt::join(ranks, ", "), function);
   }
 
   at::Tensor loss_of(const Action& action, const Tensors& outputs, const Loss& loss) {
@@ -217,8 +225,9 @@ struct Pipeline::Run {
     try {
       value = loss(outputs, action.micro_batch);
     } catch (...) {
-      fail(ErrorCode::kInvalid, "{}: {}: the loss of outputs {} failed: {}", group.self(),
-           to_string(action), shapes_of(outputs), describe_current_exception());
+      const Error error = current_error(kOfProgram);
+      throw error.reworded(fmt::format("{}: {}: the loss of outputs {} failed: {}", group.self(),
+                                       to_string(action), shapes_of(outputs), error.what()));
     }
     check(value.defined() && value.numel() == 1, "{}: {}: the loss is {}; it must be one number",
           group.self(), to_string(action), shapes_of({value}));
@@ -336,22 +345,21 @@ void Pipeline::require_own_stages() const {
         group_->self(), fmt::join(given, ", "), schedule_.name, fmt::join(wanted, ", "));
 }
 
-// Runs `body`; an error aborts the group with the error's message.
-void Pipeline::guarded(const std::function<void()>& body) {
+// Runs the body of `function`; an error aborts the group with the error's message.
+void Pipeline::guarded(std::string_view function, const std::function<void()>& body) {
   try {
     body();
   } catch (const Error& error) {
     const bool is_known = error.code() == ErrorCode::kAborted ||
                           error.code() == ErrorCode::kPeerLost ||
                           error.code() == ErrorCode::kTimeout;
-    if (is_known) throw error.reworded(error.what() + run_->where());
+    if (is_known) throw error.reworded(error.what() + run_->where(function));
     group_->abort(error.what());
     throw;
   } catch (...) {
-    const std::string what = fmt::format("{}: a pipeline's step failed: {}", group_->self(),
-                                         describe_current_exception());
-    group_->abort(what);
-    throw Error(ErrorCode::kInvalid, what);
+    const Error error = current_error(kOfProgram);
+    group_->abort(fmt::format("{} failed: {}", function, error.what()));
+    throw error.reworded(fmt::format("{}: {} failed: {}", group_->self(), function, error.what()));
   }
 }
 
@@ -362,7 +370,7 @@ const std::vector<Action>& Pipeline::own_actions() const {
 PipelineStep Pipeline::step(const std::vector<Tensors>& inputs, const Loss& loss) {
   const at::AutoGradMode with_gradients(true);
   const double start = Run::now();
-  guarded([&] {
+  guarded("Pipeline::step()", [&] {
     run_->begin(inputs);
     for (const Action& action : own_actions()) {
       run_->carry_out(action, inputs, loss);
@@ -375,7 +383,8 @@ PipelineStep Pipeline::step(const std::vector<Tensors>& inputs, const Loss& loss
 
 std::vector<at::Tensor> Pipeline::evaluate(const std::vector<Tensors>& inputs, const Loss& loss) {
   const at::NoGradGuard no_gradients;
-  guarded([&] {
+  guarded(kEvaluatePipeline, [&] {
+    engine(*group_).enter(kEvaluatePipeline);
     run_->begin(inputs);
     for (const Action& action : own_actions()) {
       if (action.kind == Action::Kind::kForward) run_->evaluate(action, inputs, loss);

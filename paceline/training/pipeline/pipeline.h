@@ -34,6 +34,7 @@
 #include <concepts>
 #include <functional>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -123,7 +124,7 @@ class Pipeline {
 
   void require_own_stages() const;
   void require_same_schedule() const;
-  void guarded(const std::function<void()>& body);
+  void guarded(std::string_view function, const std::function<void()>& body);
   const std::vector<pipeline::Action>& own_actions() const;
 
   const std::shared_ptr<ProcessGroup> group_;

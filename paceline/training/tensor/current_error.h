@@ -10,17 +10,17 @@
 namespace paceline {
 
 // Returns the exception that is being handled: an Error unchanged (but not as its derived type),
-// any other exception as Error(kInvalid), without the backtrace if it is LibTorch's. Requires:
-// called in a handler.
-inline Error current_error() {
+// any other exception as an Error with the code `foreign`, without the backtrace if it is
+// LibTorch's. Requires: called in a handler.
+inline Error current_error(ErrorCode foreign = ErrorCode::kInvalid) {
   try {
     throw;
   } catch (const Error& error) {
     return error;
   } catch (const c10::Error& error) {
-    return Error(ErrorCode::kInvalid, error.what_without_backtrace());
+    return Error(foreign, error.what_without_backtrace());
   } catch (...) {
-    return Error(ErrorCode::kInvalid, describe_current_exception());
+    return Error(foreign, describe_current_exception());
   }
 }
 

@@ -10,6 +10,7 @@
 
 #include "paceline/engine/collectives/backends/backend_list.h"
 #include "paceline/engine/collectives/collective.h"
+#include "paceline/engine/collectives/group/engine_group.h"
 #include "paceline/engine/collectives/op_traits.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/training/device/streams.h"
@@ -121,7 +122,7 @@ TensorCall call_on_copies(const ProcessGroup& group, const TensorCall& asked,
 
 }  // namespace
 
-PreparedCall::PreparedCall(const ProcessGroup& group, const TensorCall& asked) {
+PreparedCall::PreparedCall(const ProcessGroup& group, const TensorCall& asked) try {
   const c10::Device device = device_of(group, asked);
   if (!device.is_cpu()) require_device(device, fmt::format("{}: a tensor", group.self()));
   if (device.is_cpu() || !parse_backend_choice(group.backend()).cuda.empty()) {
@@ -133,6 +134,9 @@ PreparedCall::PreparedCall(const ProcessGroup& group, const TensorCall& asked) {
                                           fmt::format("{}: {}", group.self(), name_of(asked.op)));
   prepare(group, call_on_copies(group, asked, *copies));
   options.order = copies;
+} catch (const Error& error) {
+  engine(group).note_refusal(error);
+  throw;
 }
 
 void PreparedCall::prepare(const ProcessGroup& group, const TensorCall& asked) {
@@ -204,7 +208,7 @@ void PreparedCall::set_shape(const ProcessGroup& group, const TensorCall& asked)
   call.shape = shape_of_all(shapes);
 }
 
-FittedCall::FittedCall(const ProcessGroup& group, const TensorCall& call)
+FittedCall::FittedCall(const ProcessGroup& group, const TensorCall& call) try
     : group_(group), call_(call) {
   const bool in_place = call.output.defined() && call.output.is_same(call.input);
   if (call.output.defined()) call_.output = fitting_output(call.output);
@@ -218,6 +222,9 @@ FittedCall::FittedCall(const ProcessGroup& group, const TensorCall& call)
   for (at::Tensor& output : outputs) output = fitting_output(output);
   for (std::size_t i = 0; i < inputs.size(); ++i)
     inputs[i] = fitting_input(inputs[i], i < outputs.size() ? outputs[i] : at::Tensor());
+} catch (const Error& error) {
+  engine(group).note_refusal(error);
+  throw;
 }
 
 void FittedCall::copy_back() const {

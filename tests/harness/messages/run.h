@@ -98,6 +98,9 @@ inline constexpr Message kRunMessages[] = {
     {"chaos.no_such_rank", "{}: there is no rank {}: the last one is {}"},
     {"chaos.struck", "paceline: chaos: {} of rank {} after {} s"},
     {"chaos.faults", "  faults                {}, seed {}"},
+    {"chaos.no_steps",
+     "{}, seed {}; no fault at step {} of rank {}, which reported no steps: "
+     "DistributedDataParallel and TrainingRun report them, other programs need a StepLog"},
     {"chaos.ranks_never_there",
      "{}, seed {}; of the ranks that --chaos names the job never had {}"},
     // Roles.

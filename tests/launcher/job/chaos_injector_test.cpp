@@ -40,6 +40,18 @@ TEST(ChaosInjector, counts_the_faults_that_hit_a_rank_of_this_node) {
   EXPECT_FALSE(chaos.next_deadline(true).expired());  // the stopped rank continues after 5 s
 }
 
+TEST(ChaosInjector, names_a_step_that_a_rank_of_this_node_never_reported) {
+  EventLoop loop;
+  Consoles consoles(loop);
+  const JobFlights flights({{"PACELINE_FLIGHT_DIR", ""}}, "");
+  ChaosInjector chaos(parse_faults("kill:rank=1@step50,kill:rank=2@step9"), 7, consoles, flights);
+  chaos.tend({3, [](int rank, int /*signal*/) { return rank < 2; },
+              [](int /*rank*/, const std::string& /*because*/) { return true; }});
+  EXPECT_EQ(chaos.summary(),
+            "0, seed 7; no fault at step 50 of rank 1, which reported no steps: "
+            "DistributedDataParallel and TrainingRun report them, other programs need a StepLog");
+}
+
 TEST(ChaosInjector, without_faults_does_nothing) {
   EventLoop loop;
   Consoles consoles(loop);

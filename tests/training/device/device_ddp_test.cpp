@@ -466,5 +466,18 @@ TEST(DeviceOptimizers, refuse_parameters_on_several_devices) {
       });
 }
 
+TEST(DeviceDataParallel, on_two_devices_of_one_rank_is_an_error_on_every_rank) {
+  run_on_devices(2, [](ProcessGroup& group, c10::Device device) {
+    Net net = net_of(nullptr);
+    net->to(device);
+    if (group.rank() == 1) net->second->to(c10::Device(c10::kCUDA, 3));
+    expect_error(ErrorCode::kInvalid,
+                 {"rank 1: parameter first.weight is on cuda:2 and parameter second.weight on "
+                  "cuda:3; a replica must be on one device: call module->to(device)"},
+                 [&] { DistributedDataParallel<NetImpl> model(net, shared(group)); });
+    EXPECT_EQ(all_reduce_value(group, 1), 2) << "as good as before";
+  });
+}
+
 }  // namespace
 }  // namespace paceline

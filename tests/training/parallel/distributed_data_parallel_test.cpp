@@ -1,6 +1,9 @@
 #include "paceline/training/parallel/distributed_data_parallel.h"
 
+#include <chrono>
 #include <functional>
+#include <future>
+#include <memory>
 #include <mutex>
 #include <sstream>
 
@@ -469,6 +472,24 @@ TEST(DistributedDataParallel,
     ADD_FAILURE() << "rank " << group.rank() << " noticed nothing";
   });
   ASSERT_TRUE(results[0].error && results[1].error);
+  EXPECT_THAT(results[0].error->what(), Says("module.pass_alone"));
+}
+
+TEST(DistributedDataParallel, a_forward_pass_that_the_others_never_make_says_what_to_call) {
+  std::promise<void> ended;
+  const auto results =
+      run_ranks(2,
+                [&, waits = ended.get_future().share()](ProcessGroup& group) {
+                  const auto shared = std::shared_ptr<ProcessGroup>(&group, [](auto*) {});
+                  DistributedDataParallel model(make_module<Net>(0), shared);
+                  if (group.rank() == 1) return waits.wait();
+                  const std::shared_ptr<void> at_end(nullptr, [&](void*) { ended.set_value(); });
+                  model->forward(batch(0, 8));
+                  model->forward(batch(0, 8));  // its buffers are broadcast first
+                },
+                {.group_timeout = std::chrono::seconds(1)});
+  ASSERT_TRUE(results[0].error);
+  EXPECT_EQ(results[0].error->code(), ErrorCode::kTimeout);
   EXPECT_THAT(results[0].error->what(), Says("module.pass_alone"));
 }
 

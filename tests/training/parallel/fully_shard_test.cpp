@@ -505,6 +505,9 @@ TEST(FullyShard, what_does_not_fit_is_an_error_on_every_rank) {
     auto model = fully_shard(tower, borrowed(group), adam, {.stage = 2});
     expect_error(ErrorCode::kInvalid, {"take stage 1"},
                  [&] { model.register_comm_hook(std::make_shared<CompressHook>(at::kBFloat16)); });
+    expect_error(ErrorCode::kInvalid,
+                 {"parameter tied.weight belongs to a module that fully_shard() has divided"},
+                 [&] { DistributedDataParallel<Tower>(tower, borrowed(group)); });
   });
 }
 

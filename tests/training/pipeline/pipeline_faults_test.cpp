@@ -10,6 +10,7 @@
 
 #include <torch/torch.h>
 
+#include "paceline/engine/core/error_text.h"
 #include "paceline/planning/schedules/named_schedules.h"
 #include "paceline/planning/schedules/schedule_makers.h"
 #include "paceline/training/pipeline/pipeline.h"
@@ -100,6 +101,37 @@ TEST(PipelineFaults, stages_that_do_not_fit_are_told_with_shapes) {
                               take_step(group, make_stage(1, torch::nn::Linear(9, 2)));
                             }),
                   {"rank 1: 1F0: stage 1 of 2 failed on inputs Float [4, 6]", "4x6 and 9x2"});
+}
+
+// A program ends with exit code 1 after an exception of its own, and with 2 after a wrong call.
+TEST(PipelineFaults, exceptions_of_the_programs_functions_are_no_wrong_calls) {
+  const auto out_of_luck = []() -> at::Tensor { throw std::runtime_error("out of luck"); };
+  const auto in_loss = run_ranks(2, [&](ProcessGroup& group) {
+    take_step(group, block_stage(group.rank()),
+              [&](const Tensors& /*outputs*/, int) { return out_of_luck(); });
+  });
+  const auto in_stage = run_ranks(2, [&](ProcessGroup& group) {
+    auto stage = block_stage(group.rank());
+    if (group.rank() == 1) stage.forward = [&](const Tensors&) { return Tensors{out_of_luck()}; };
+    take_step(group, stage);
+  });
+  for (const auto* const results : {&in_loss, &in_stage}) {
+    for (const auto& result : *results) {
+      ASSERT_TRUE(result.error);
+      EXPECT_THAT(result.error->what(), HasSubstr("out of luck"));
+      EXPECT_EQ(exit_code_of(*result.error), 1);
+    }
+  }
+}
+
+TEST(PipelineFaults, evaluate_on_one_rank_is_named_on_every_rank) {
+  const auto results = run_ranks(2, [](ProcessGroup& group) {
+    Pipeline pipeline(loan_of(group), pipeline_schedule("1f1b", 2, 4), {block_stage(group.rank())});
+    if (group.rank() == 0) pipeline.evaluate(inputs_of(group, 4), mean_loss);
+    group.barrier();
+  });
+  expect_all_told(results,
+                  {"in Pipeline::evaluate()", "every rank must call Pipeline::evaluate()"});
 }
 
 TEST(PipelineFaults, a_loss_is_one_number) {

@@ -3,7 +3,9 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <map>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -25,6 +27,7 @@ namespace paceline::train {
 namespace {
 
 using harness::Says;
+using testing::HasSubstr;
 
 namespace fs = std::filesystem;
 
@@ -442,6 +445,28 @@ TEST_F(CheckpointerTest, a_folder_in_use_is_an_error_on_every_rank) {
     return std::string();
   });
   for (const auto& result : results) EXPECT_TRUE(result.threw) << result.report;
+}
+
+TEST_F(CheckpointerTest, a_call_on_one_rank_only_is_named_on_every_rank) {
+  using Call = std::function<void(SmallRun & run, Checkpointer & checkpointer)>;
+  const std::map<std::string, Call> calls = {
+      {"begin", [](SmallRun& run, auto& own) { own.begin(run.model.module(), run.optimizer, 1); }},
+      {"save", [](SmallRun& run, auto& own) { own.save({}, run.model.module(), run.optimizer); }},
+      {"restore", [](SmallRun& run, auto& own) { own.restore(run.model.module(), run.optimizer); }},
+      {"finish", [](SmallRun& /*run*/, auto& own) { own.finish(); }}};
+  for (const auto& [name, call] : calls) {
+    const auto results = harness::run_process_ranks(2, [&, make = call](ProcessGroup& group) {
+      SmallRun run(std::shared_ptr<ProcessGroup>(&group, [](auto*) {}));
+      Checkpointer checkpointer(run.group, {.folder = path_.string()});
+      if (group.rank() == 0) make(run, checkpointer);
+      group.barrier();
+      return std::string();
+    });
+    for (const auto& result : results) {
+      EXPECT_THAT(result.report,
+                  HasSubstr("so every rank must call train::Checkpointer::" + name + "()"));
+    }
+  }
 }
 
 }  // namespace

@@ -50,6 +50,7 @@ TEST(WeightsFile, weights_are_loaded_or_every_difference_is_listed) {
   };
   auto from = make(3), to = make(3), other = make(4);
   load_weights(*to, weights_of(*from));
+  load_weights(to, weights_of(from));  // module holders as they are
   const at::Tensor input = torch::rand({5, 2});
   EXPECT_TRUE(torch::equal(from->forward(input), to->forward(input)));
   StateDict weights = weights_of(*other);

@@ -91,14 +91,30 @@ EngineGroup::EngineGroup(Rendezvous rendezvous, std::string name, std::vector<in
                                              .look_after_parent = parent.look_after,
                                              .symmetric = symmetric_,
                                              .failures = failures_});
-      })) {}
+      })),
+      last_words_([this](const std::string& text) {
+        if (!is_member() || !owner_.is_this()) return;
+        const bool names_rank = text.starts_with("rank ");
+        backend_->abort(ending(ErrorCode::kPeerLost, names_rank ? text : self_ + ": " + text));
+      }) {}
 
 EngineGroup::~EngineGroup() {
   // An operation that has been queued on a device completely is not aborted, because the program
   // may already have waited for it.
-  if (!owner_.is_this() || !order_.is_busy()) return;
+  if (!owner_.is_this() || !is_member()) return;
+  const bool has_refused = !refusal_.text.empty() && refusal_.after == sequence_;
+  if (!order_.is_busy()) {
+    if (has_refused) backend_->foretell("it refused a call: " + refusal_.text);
+    return;
+  }
   if (!backend_->failed()) warn_of_what_is_under_way();
-  abort("the group was destroyed with operations under way");
+  abort(has_refused ? refusal_.text : "the group was destroyed with operations under way");
+}
+
+void EngineGroup::note_refusal(const Error& error) const {
+  if (!is_member() || backend_->failed()) return;
+  const std::lock_guard lock(refusal_mutex_);
+  refusal_ = {error.what(), sequence_};
 }
 
 std::string EngineGroup::name_of_member(std::size_t rank) const {
@@ -298,7 +314,9 @@ Error EngineGroup::in_context(const Error& error, Op op, Deadline deadline) cons
 void EngineGroup::execute(const Collective& call, FlightTicket ticket, const WaitOptions& wait,
                           const Then& then) {
   const auto generation = static_cast<std::uint32_t>(rendezvous_.who.restart_count);
-  const auto fingerprint = make_fingerprint(call, ++sequence_, generation, name_hash_);
+  const std::uint32_t number = sequence_.load(std::memory_order_relaxed) + 1;
+  sequence_.store(number, std::memory_order_relaxed);
+  const auto fingerprint = make_fingerprint(call, number, generation, name_hash_);
   WaitOptions recorded = wait;
   recorded.recorder = flight_.recorder().get();
   if (wait.work != nullptr) wait.work->begin(self_, name_, fingerprint, flight_.recorder());
@@ -356,6 +374,7 @@ void EngineGroup::run(const Call& call, const CallOptions& options) try {
     run_in_order([&](const WaitOptions& wait) { execute(made, {}, wait); }, options);
   }
 } catch (const Error& error) {
+  note_refusal(error);
   throw in_context(error, call.op, deadline_of(options));
 }
 
@@ -373,6 +392,7 @@ WorkPtr EngineGroup::start(const Call& call, const CallOptions& options) try {
       fmt::format("{}{} in group {}", name_of(call.op), call.lists ? "_coalesced" : "", name_),
       options);
 } catch (const Error& error) {
+  note_refusal(error);
   throw in_context(error, call.op, deadline_of(options));
 }
 
@@ -461,11 +481,15 @@ SymmetricBuffer EngineGroup::allocate(std::size_t bytes, Pages pages, const Call
 
 // ---- the end
 
+// The error with which the group ends because of this rank.
+Error EngineGroup::ending(ErrorCode code, const std::string& text) const {
+  return {code, text, {.group = name_, .ranks = {world_ranks_[static_cast<std::size_t>(rank_)]}}};
+}
+
 void EngineGroup::abort(const std::string& reason) {
   require_member("abort");
   require_own_process("abort");
-  const Error cause(ErrorCode::kAborted, fmt::format("{}: {}", self_, reason),
-                    {.group = name_, .ranks = {world_ranks_[static_cast<std::size_t>(rank_)]}});
+  const Error cause = ending(ErrorCode::kAborted, fmt::format("{}: {}", self_, reason));
   flight_.note_failure(cause.what());
   backend_->abort(cause);
 }

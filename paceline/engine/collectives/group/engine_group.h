@@ -10,6 +10,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -22,8 +23,10 @@
 #include "paceline/engine/collectives/flight/group_flight.h"
 #include "paceline/engine/collectives/group/call_order.h"
 #include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/engine/collectives/purpose.h"
 #include "paceline/engine/core/system/host.h"
 #include "paceline/engine/rendezvous/rendezvous.h"
+#include "paceline/engine/telemetry/last_words.h"
 
 namespace paceline {
 
@@ -89,6 +92,16 @@ class EngineGroup final : public ProcessGroup {
   int recv(const Call& call, const CallOptions& options = {}) override;
   using ProcessGroup::recv;
 
+  // A barrier with which a function begins that all ranks must call, and that their errors name
+  // (purpose.h).
+  void enter(std::string_view function) {
+    run({.op = Op::kBarrier, .shape = purpose_of(function)});
+  }
+
+  // Keeps the error of a call that this rank has refused, of which the other ranks know nothing. If
+  // this rank leaves the group while they wait for it, their errors contain it.
+  void note_refusal(const Error& error) const;
+
   // Visits the buffers of all ranks, which have the same type and count (call.h): each rank's body
   // works on its visited_block() of every buffer, in place for symmetric memory on one host,
   // otherwise on copies. An exception from the body is thrown here and finishes the group: the
@@ -141,6 +154,7 @@ class EngineGroup final : public ProcessGroup {
   SymmetricBuffer allocate(std::size_t bytes, Pages pages, const CallOptions& options);
   void require_time(const CallOptions& options) const;
   Deadline deadline_of(const CallOptions& options) const;
+  Error ending(ErrorCode code, const std::string& text) const;
   // Adds the operation and the group to `error` and, for a timeout, the time limit of the call.
   Error in_context(const Error& error, Op op, Deadline deadline) const;
   std::vector<std::int64_t> gather_for(Op op, std::span<const std::int64_t> mine,
@@ -165,15 +179,23 @@ class EngineGroup final : public ProcessGroup {
   const std::shared_ptr<SymmetricRegistry> symmetric_;
   const std::shared_ptr<FailureDomain> failures_;
   std::unique_ptr<Backend> backend_;  // null if this rank is not a member
+  const LastWords last_words_;        // tells the other ranks of an uncaught exception
   int num_children_ = 0;              // groups made by new_group and split; the same on every rank
   // The rendezvous at which these groups form, if it is not this group's; used only by the thread
   // that runs operations.
   std::optional<Rendezvous> own_meeting_;
-  // Number of the last collective; used only by the thread that runs operations.
-  std::uint32_t sequence_ = 0;
+  // Number of the last collective; changed only by the thread that runs operations.
+  std::atomic<std::uint32_t> sequence_ = 0;
   // The buffer of coalesced calls, for a few megabytes at a time; used only by the thread that runs
   // operations.
   std::vector<std::byte> flat_;
+  // The last call that this rank refused, and the number of the collective before it.
+  struct Refusal {
+    std::string text;
+    std::uint32_t after = 0;
+  };
+  mutable std::mutex refusal_mutex_;  // guards refusal_
+  mutable Refusal refusal_;
   std::atomic<std::thread::id> visitor_;  // the thread that runs a visit's body
 
   CallOrder order_;  // the last member, because its thread uses the others

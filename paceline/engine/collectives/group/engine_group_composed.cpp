@@ -90,8 +90,8 @@ EngineGroup::Operation EngineGroup::exchanged(const Call& asked, const CallOptio
             ErrorCode::kInvalid,
             fmt::format("{}: all_to_all_v #{} in group {}: {} sends {} {} elements, which expects "
                         "{}",
-                        self_, sequence_, name_, name_of_member(from), name_of_member(to), given,
-                        wanted));
+                        self_, sequence_.load(), name_, name_of_member(from), name_of_member(to),
+                        given, wanted));
         backend_->abort(cause);
         throw cause;
       }
@@ -350,7 +350,7 @@ void EngineGroup::visit_block(const Collective& call, const VisitBody& body,
     visitor_ = std::thread::id();
     const Error cause(ErrorCode::kAborted,
                       fmt::format("{}: the body of visit #{} in group {} threw: {}", self_,
-                                  sequence_, name_, describe_current_exception()));
+                                  sequence_.load(), name_, describe_current_exception()));
     flight_.note_failure(cause.what());
     backend_->abort(cause);
     throw;

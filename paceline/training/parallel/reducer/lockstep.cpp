@@ -59,7 +59,7 @@ Error with_advice(const Error& error) {
       "collectives do not match";  // in messages of engine/collectives/collective.cpp
   constexpr const char* kRecords = "; flight records: ";  // from engine/collectives/flight/
   constexpr const char* kAdvice =
-      ": backward() averages gradients and broadcasts rank 0's buffers, so all ranks must call "
+      "; backward() averages gradients and broadcasts rank 0's buffers, so all ranks must call "
       "forward() and backward() alike, those of several modules in the same order; to run the "
       "model on one rank alone, call model.module().forward(x); where ranks have different numbers "
       "of batches, train inside paceline::join(), or take batches from a data::DataLoader";
@@ -68,9 +68,11 @@ Error with_advice(const Error& error) {
       "; where ranks have different numbers of batches, train inside paceline::join(), or take "
       "batches from a data::DataLoader, which gives every rank the same number";
   std::string text = error.what();
-  const char* const advice = text.find(kMismatch) != std::string::npos ? kAdvice
-                             : text.find(kLeft) != std::string::npos   ? kFewerInputs
-                                                                       : nullptr;
+  const bool differs =
+      text.find(kMismatch) != std::string::npos || error.code() == ErrorCode::kTimeout;
+  const char* const advice = differs                                 ? kAdvice
+                             : text.find(kLeft) != std::string::npos ? kFewerInputs
+                                                                     : nullptr;
   if (advice == nullptr) return error;
   text.insert(std::min(text.find(kRecords), text.size()), advice);
   return error.reworded(text);

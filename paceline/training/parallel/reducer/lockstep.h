@@ -58,7 +58,8 @@ class LaunchTurns {
   Entries ended_;                     // the modules that have ended, with their calls
 };
 
-// Returns `error` with advice if it reports collectives that do not match or a rank that has left.
+// Returns `error` with advice if it reports collectives that do not match, a time limit or a rank
+// that has left.
 // Such errors occur when the ranks' sequences of forward() and backward() differ, although neither
 // call looks like a collective.
 Error with_advice(const Error& error);

@@ -30,8 +30,10 @@ namespace {
 
 class GradientHook : public torch::autograd::FunctionPostHook {
  public:
-  explicit GradientHook(std::function<void(const at::Tensor& incoming)> on_gradient)
-      : on_gradient_(std::move(on_gradient)) {}
+  GradientHook(std::function<void(const at::Tensor& incoming)> on_gradient, bool divides)
+      : divides_(divides), on_gradient_(std::move(on_gradient)) {}
+  // Whether the reducer divides the gradients among the ranks.
+  bool divides() const { return divides_; }
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
                                             const torch::autograd::variable_list& inputs) override {
     on_gradient_(inputs.front());
@@ -39,6 +41,7 @@ class GradientHook : public torch::autograd::FunctionPostHook {
   }
 
  private:
+  const bool divides_;
   const std::function<void(const at::Tensor& incoming)> on_gradient_;
 };
 
@@ -89,6 +92,20 @@ Reducer::~Reducer() {
 
 // ---- before passes
 
+void require_undivided(const ProcessGroup& group, const std::vector<NamedParameter>& parameters) {
+  for (const auto& [name, tensor] : parameters) {
+    const auto accumulator = torch::autograd::impl::try_get_grad_accumulator(tensor);
+    if (!accumulator) continue;
+    for (const auto& hook : accumulator->post_hooks()) {
+      const auto* const other = dynamic_cast<const GradientHook*>(hook.get());
+      check(other == nullptr || !other->divides(),
+            "{}: parameter {} belongs to a module that fully_shard() has divided, which cannot "
+            "have a DistributedDataParallel as well: use the wrapper that fully_shard() returned",
+            group.self(), name);
+    }
+  }
+}
+
 void Reducer::follow_requirements() {
   bool has_changed = false;
   for (std::size_t i = 0; i < buckets_.gradients.size(); ++i) {
@@ -122,7 +139,8 @@ void Reducer::add_hook(std::size_t index) {
   auto& hook = hooks_[index];
   hook.accumulator = torch::autograd::impl::grad_accumulator(buckets_.parameters[index].tensor);
   hook.key = hook.accumulator->add_post_hook(std::make_unique<GradientHook>(
-      [this, index](const at::Tensor& incoming) { on_gradient(index, incoming); }));
+      [this, index](const at::Tensor& incoming) { on_gradient(index, incoming); },
+      options_.optimizer != nullptr));
 }
 
 // The only function that chooses how gradients are averaged.

@@ -204,4 +204,7 @@ class Reducer : public GradientSync {
   double exposed_seconds_ = 0;
 };
 
+// Error(kInvalid) for parameters whose gradients a reducer divides among the ranks.
+void require_undivided(const ProcessGroup& group, const std::vector<NamedParameter>& parameters);
+
 }  // namespace paceline

@@ -11,6 +11,7 @@
 
 #include "paceline/engine/collectives/group/engine_group.h"
 #include "paceline/engine/collectives/group/object_collectives.h"
+#include "paceline/engine/collectives/purpose.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/log.h"
@@ -169,6 +170,7 @@ bool CheckpointerCore::save(const TrainingState& state, const torch::nn::Module&
 
 bool CheckpointerCore::save(const TrainingState& state, const torch::nn::Module& module,
                             const optim::Optimizer* optimizer) {
+  engine(*group_).enter(kSave);
   require_sound(state, module, optimizer);
   RunBoxes run = boxes_of_rank(module, optimizer, parts_, own_share());
   add_states_of_ranks(run);
@@ -178,6 +180,7 @@ bool CheckpointerCore::save(const TrainingState& state, const torch::nn::Module&
 }
 
 bool CheckpointerCore::finish() {
+  engine(*group_).enter(kFinish);
   const std::optional<Error> error = team_.finish();
   return ask_rank_0(*group_, [&] { return is_written(error); });
 }
@@ -194,6 +197,7 @@ bool CheckpointerCore::save_to_memory(const TrainingState& state, const torch::n
 bool CheckpointerCore::save_to_memory(const TrainingState& state, const torch::nn::Module& module,
                                       const optim::Optimizer* optimizer) {
   check(memory_.has_value(), "{}: this checkpointer was given no memory", group_->self());
+  engine(*group_).enter(kSaveToMemory);
   require_sound(state, module, optimizer);
   RunBoxes run = boxes_of_rank(module, optimizer, parts_, own_share());
   add_states_of_ranks(run);

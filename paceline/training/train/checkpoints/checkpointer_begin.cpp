@@ -4,6 +4,7 @@
 
 #include "paceline/engine/collectives/group/engine_group.h"
 #include "paceline/engine/collectives/group/object_collectives.h"
+#include "paceline/engine/collectives/purpose.h"
 #include "paceline/engine/core/authentication.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/json_text.h"
@@ -257,6 +258,7 @@ std::optional<RestoredRun> CheckpointerCore::begin(torch::nn::Module& module,
 }
 
 std::optional<RestoredRun> CheckpointerCore::begin(const View& run, std::uint64_t seed) {
+  engine(*group_).enter(kBegin);
   const auto& environment = engine(*group_).launch_environment();
   const JobStart start{.job = environment.job_id,
                        .restarted = environment.restart_count > 0,

@@ -9,8 +9,10 @@
 
 #include <ATen/ATen.h>
 
+#include "paceline/engine/collectives/group/engine_group.h"
 #include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/engine/collectives/group/shared_error.h"
+#include "paceline/engine/collectives/purpose.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/dtype_traits.h"
 #include "paceline/engine/core/log.h"
@@ -145,6 +147,7 @@ std::optional<RestoredRun> CheckpointerCore::restore(torch::nn::Module& module,
 }
 
 std::optional<RestoredRun> CheckpointerCore::restore(const View& run) {
+  engine(*group_).enter(kRestore);
   finish();
   ProcessGroup& waiting = team_.waiting_group();
   const RunBoxes boxes = boxes_of_rank(run.module, run.optimizer, parts_, RunShare::kLoad);

@@ -9,6 +9,7 @@
 #include <string>
 
 #include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
 
 #include "paceline/training/models/layers.h"
 
@@ -25,6 +26,11 @@ namespace paceline {
 // Copies the tensors into the module. Error(kInvalid), which lists every difference in names,
 // shapes and element types; in that case no tensor has been copied.
 void load_weights(torch::nn::Module& module, const StateDict& tensors);
+// For LibTorch's module holders (TORCH_MODULE).
+template <class Contained>
+void load_weights(const torch::nn::ModuleHolder<Contained>& holder, const StateDict& tensors) {
+  load_weights(*holder.ptr(), tensors);
+}
 
 // Replaces the file with a single rename, so that a reader sees either the whole old file or the
 // whole new one. The tensors may have any device and memory order. Error(kSystem) if a system call

@@ -86,6 +86,7 @@ class PacelineBackend : public Backend {
   }
   std::vector<int> throw_if_failed() override { return mesh_->throw_if_failed(); }
   void abort(const Error& cause) override;
+  void foretell(const std::string& why) override { mesh_->foretell(why); }
   bool failed() const override { return mesh_->failed(); }
 
   // The group's mesh, for libraries that carry out its collectives: it knows the ranks and their
