@@ -60,6 +60,12 @@ std::unique_ptr<Rows> open_here(rpc::Workers& workers, const std::string& name,
 
 }  // namespace
 
+void Rows::push(std::span<const Id> ids, std::span<const float> gradients) {
+  push(ids, gradients, std::nullopt);
+}
+
+TableSnapshot Rows::snapshot() { return TableSnapshot(cut()); }
+
 std::unique_ptr<Rows> Tables::open_rows(const std::string& name, const RowOptions& options,
                                         const TableOptions& table_options) {
   const Settings settings = Settings::of(name, options);

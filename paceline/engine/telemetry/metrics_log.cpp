@@ -20,8 +20,17 @@
 
 namespace paceline {
 
-MetricsLog::MetricsLog(const std::string& path)
-    : file_(std::fopen(path.c_str(), "ae")), path_(path) {
+namespace {
+
+// Null if the file cannot be opened.
+std::shared_ptr<std::FILE> open_file(const std::string& path, const char* mode) {
+  std::FILE* file = std::fopen(path.c_str(), mode);
+  return file ? std::shared_ptr<std::FILE>(file, std::fclose) : nullptr;
+}
+
+}  // namespace
+
+MetricsLog::MetricsLog(const std::string& path) : file_(open_file(path, "ae")), path_(path) {
   if (!file_) throw system_error("opening the metrics file " + path);
 }
 
@@ -128,7 +137,7 @@ TensorBoardLog::TensorBoardLog(const std::string& directory) {
   for (int number = 0; !file_ && number < kFilesInASecond; ++number) {
     path_ = fmt::format("{}/{}{:010}.{}.{}.{}", directory, kPrefix, seconds, host_name(), getpid(),
                         number);
-    file_.reset(std::fopen(path_.c_str(), "wxe"));
+    file_ = open_file(path_, "wxe");
     if (!file_ && errno != EEXIST) break;
   }
   if (!file_) throw system_error("opening the event file " + path_);

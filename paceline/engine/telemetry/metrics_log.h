@@ -33,10 +33,7 @@ class MetricsLog {
   void write(const std::string& event, const std::vector<Field>& fields);
 
  private:
-  struct Close {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
-  std::unique_ptr<std::FILE, Close> file_;
+  std::shared_ptr<std::FILE> file_;
   std::string path_;
 };
 
@@ -69,12 +66,9 @@ class TensorBoardLog {
   const std::string& path() const { return path_; }
 
  private:
-  struct Close {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
   void write_record(const std::vector<std::byte>& event);
 
-  std::unique_ptr<std::FILE, Close> file_;
+  std::shared_ptr<std::FILE> file_;
   std::string path_;
 };
 

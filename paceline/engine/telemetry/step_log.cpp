@@ -25,7 +25,7 @@ MetricsLog open_log() {
 StepLog::StepLog() {
   if (taken.load()) return;
   log_ = open_log();
-  if (!taken.exchange(true)) gauge_ = std::make_unique<StepGauge>();
+  if (!taken.exchange(true)) gauge_ = std::make_shared<StepGauge>();
 }
 
 StepLog::~StepLog() {

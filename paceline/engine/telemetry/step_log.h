@@ -52,7 +52,7 @@ class StepLog {
 
  private:
   MetricsLog log_;
-  std::unique_ptr<StepGauge> gauge_;  // null: another log counts
+  std::shared_ptr<StepGauge> gauge_;  // null: another log counts
 };
 
 }  // namespace paceline

@@ -35,7 +35,6 @@ class TableCheckpoints {
   // (`read_only`) changes nothing, and may read while another process writes. Error(kInvalid) when
   // another writer has the folder; Error(kSystem) when it cannot be created.
   explicit TableCheckpoints(const std::string& folder, int keep = 3, bool read_only = false);
-  ~TableCheckpoints();
   TableCheckpoints(const TableCheckpoints&) = delete;
   TableCheckpoints& operator=(const TableCheckpoints&) = delete;
 
@@ -56,7 +55,7 @@ class TableCheckpoints {
   std::map<std::string, std::string> texts(std::int64_t step) const;
 
  private:
-  const std::unique_ptr<CheckpointDirectory> directory_;
+  const std::shared_ptr<CheckpointDirectory> directory_;
 };
 
 }  // namespace paceline::tables

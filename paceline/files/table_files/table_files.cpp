@@ -156,10 +156,8 @@ std::map<std::string, std::string> texts_in(const CheckpointDirectory& directory
 }
 
 TableCheckpoints::TableCheckpoints(const std::string& folder, int keep, bool read_only)
-    : directory_(std::make_unique<CheckpointDirectory>(
+    : directory_(std::make_shared<CheckpointDirectory>(
           folder, CheckpointDirectoryOptions{.keep = keep, .read_only = read_only})) {}
-
-TableCheckpoints::~TableCheckpoints() = default;
 
 void TableCheckpoints::save(std::int64_t step, const std::map<std::string, TableCut>& tables,
                             const std::map<std::string, std::string>& texts) {

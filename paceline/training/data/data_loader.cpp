@@ -113,6 +113,11 @@ void DataLoader::warn_of_repeated_order(std::int64_t epoch, std::int64_t consume
 
 std::optional<Batch> Epoch::next() { return loader_->next(begun_); }
 
+void Epoch::advance() {
+  batch_.reset();  // its memory is free for the next batch
+  batch_ = next();
+}
+
 std::optional<Batch> DataLoader::next(std::uint64_t begun) {
   if (begun != num_begun_) {
     const auto rank = source_->traits().rank;

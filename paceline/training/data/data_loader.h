@@ -127,10 +127,7 @@ class Epoch {
  private:
   friend class DataLoader;
   Epoch(DataLoader& loader, std::uint64_t begun) : loader_(&loader), begun_(begun) {}
-  void advance() {
-    batch_.reset();  // its memory is free for the next batch
-    batch_ = next();
-  }
+  void advance();
 
   DataLoader* loader_;
   std::uint64_t begun_;         // the number of epochs that the loader had begun, with this one
@@ -230,7 +227,7 @@ class DataLoader {
   std::size_t num_taken_ = 0;
 
   std::mutex source_mutex_;  // guards the source's position and next_number_
-  const std::unique_ptr<BatchSource> source_;
+  const std::shared_ptr<BatchSource> source_;
   std::size_t next_number_ = 0;
 
   std::mutex mutex_;  // guards everything below

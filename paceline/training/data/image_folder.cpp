@@ -80,8 +80,6 @@ std::vector<std::string> ImageFolder::skipped() const {
   return paths;
 }
 
-ImageFolder::~ImageFolder() = default;
-
 std::int64_t ImageFolder::size() const { return list_->size(); }
 
 const std::vector<std::string>& ImageFolder::classes() const { return list_->classes(); }

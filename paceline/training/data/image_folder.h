@@ -49,7 +49,6 @@ class ImageFolder : public Dataset {
   // Lists the files. Errors: those of images::ImageList and images::ImagePipeline. Warns about
   // files whose types cannot be decoded.
   explicit ImageFolder(const std::string& folder, const ImageFolderOptions& options = {});
-  ~ImageFolder() override;
 
   std::string name() const override { return name_; }
   std::int64_t size() const override;
@@ -68,10 +67,10 @@ class ImageFolder : public Dataset {
   std::int64_t load_or_skip(std::int64_t index, std::int64_t epoch, float* out) const;
   void note_skipped(std::int64_t index, const Error& error) const;
 
-  const std::unique_ptr<const images::ImageList> list_;
+  const std::shared_ptr<const images::ImageList> list_;
   const std::string name_;
   const ImageFolderOptions options_;
-  const std::unique_ptr<const images::ImagePipeline> pipeline_;
+  const std::shared_ptr<const images::ImagePipeline> pipeline_;
   mutable std::atomic<std::int64_t> num_skipped_{0};
   mutable std::mutex mutex_;                // guards skipped_
   mutable std::set<std::int64_t> skipped_;  // indices of skipped files

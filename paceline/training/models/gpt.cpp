@@ -18,7 +18,7 @@
 namespace paceline::models {
 
 GptPast::GptPast(std::vector<KeyValues> layers)
-    : layers_(std::make_unique<std::vector<KeyValues>>(std::move(layers))) {}
+    : layers_(std::make_shared<std::vector<KeyValues>>(std::move(layers))) {}
 GptPast::~GptPast() = default;
 GptPast::GptPast(GptPast&&) noexcept = default;
 GptPast& GptPast::operator=(GptPast&&) noexcept = default;

@@ -56,7 +56,7 @@ class GptPast {
   friend class GptImpl;
   explicit GptPast(std::vector<KeyValues> layers);
 
-  std::unique_ptr<std::vector<KeyValues>> layers_;
+  std::shared_ptr<std::vector<KeyValues>> layers_;
   std::int64_t count_ = 0;
 };
 

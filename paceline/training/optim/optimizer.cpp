@@ -8,7 +8,7 @@ namespace paceline::optim {
 
 Optimizer::Optimizer(const std::vector<GroupTensors>& groups, std::vector<std::string> state_names,
                      Norms norms)
-    : core_(std::make_unique<OptimizerCore>(*this, std::move(state_names),
+    : core_(std::make_shared<OptimizerCore>(*this, std::move(state_names),
                                             norms == Norms::kPerParameter)) {
   core_->add_groups(groups);
 }

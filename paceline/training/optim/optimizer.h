@@ -155,7 +155,7 @@ class Optimizer {
  private:
   friend class OptimizerCore;
 
-  std::unique_ptr<OptimizerCore> core_;
+  std::shared_ptr<OptimizerCore> core_;
 };
 
 }  // namespace paceline::optim

@@ -50,8 +50,6 @@ struct LowCommunication::Travelling {
   std::optional<rpc::Future<detail::ExchangeUpdate::Reply>> reply;
 };
 
-LowCommunication::~LowCommunication() = default;
-
 LowCommunication::LowCommunication(std::shared_ptr<ProcessGroup> peers,
                                    std::shared_ptr<ProcessGroup> learner,
                                    std::vector<at::Tensor> parameters,
@@ -228,7 +226,7 @@ void LowCommunication::send(std::size_t number, std::int64_t due) {
   Fragment& fragment = fragments_[number];
   const std::int64_t end = fragment.begin + fragment.size;
   const std::int64_t size = std::min(fragment.part_size, end - fragment.part_begin);
-  travelling_ = std::make_unique<Travelling>();
+  travelling_ = std::make_shared<Travelling>();
   Travelling& round = *travelling_;
   round.fragment = number;
   round.due = due;

@@ -89,7 +89,8 @@ class LowCommunication {
   LowCommunication(rpc::Workers& workers, const std::string& server,
                    std::shared_ptr<ProcessGroup> learner, std::vector<at::Tensor> parameters,
                    const LowCommunicationOptions& options);
-  ~LowCommunication();
+  LowCommunication(const LowCommunication&) = delete;
+  LowCommunication& operator=(const LowCommunication&) = delete;
 
   // Call it after each step of the optimizer, on every rank. Collective in the steps in which a
   // fragment is sent or arrives. Errors of collectives and of calls. `tokens`: how much the learner
@@ -149,7 +150,7 @@ class LowCommunication {
   const LowCommunicationOptions options_;
   at::Tensor anchor_, momentum_;  // flat
   std::vector<Fragment> fragments_;
-  std::unique_ptr<Travelling> travelling_;
+  std::shared_ptr<Travelling> travelling_;
   std::int64_t num_steps_ = 0, num_rounds_ = 0;
   double bytes_sent_ = 0;
   bool is_synchronised_ = true;

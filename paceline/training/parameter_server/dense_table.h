@@ -71,7 +71,7 @@ class DenseTable {
   void fill();
   void write_parameters();
 
-  const std::unique_ptr<Rows> rows_;
+  const std::shared_ptr<Rows> rows_;
   const std::vector<at::Tensor> parameters_;
   const double gradient_scale_;
   std::int64_t num_elements_ = 0;

@@ -301,7 +301,7 @@ Pipeline::Pipeline(std::shared_ptr<ProcessGroup> group, PipelineSchedule schedul
     : group_(detail::require_group(std::move(group), "Pipeline")),
       schedule_(std::move(schedule)),
       stages_(std::move(stages)),
-      run_(std::make_unique<Run>(group_, schedule_, stages_)) {
+      run_(std::make_shared<Run>(group_, schedule_, stages_)) {
   require_same_schedule();
   pipeline::validate(schedule_);
   check(schedule_.num_ranks() == group_->world_size(),
@@ -312,8 +312,6 @@ Pipeline::Pipeline(std::shared_ptr<ProcessGroup> group, PipelineSchedule schedul
   const ModelShare share{fmt::format("a stage of a pipeline of {} ranks", group_->world_size())};
   for (const PipelineStage& stage : stages_) note_model_share(stage.parameters, share);
 }
-
-Pipeline::~Pipeline() = default;
 
 void Pipeline::require_same_schedule() const {
   const std::string own = pipeline::to_csv(schedule_);

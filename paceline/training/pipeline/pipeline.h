@@ -97,7 +97,6 @@ class Pipeline {
   // rank.
   Pipeline(std::shared_ptr<ProcessGroup> group, PipelineSchedule schedule,
            std::vector<PipelineStage> stages);
-  ~Pipeline();
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;
 
@@ -129,7 +128,7 @@ class Pipeline {
   const std::shared_ptr<ProcessGroup> group_;
   const PipelineSchedule schedule_;
   const std::vector<PipelineStage> stages_;
-  const std::unique_ptr<Run> run_;
+  const std::shared_ptr<Run> run_;
 };
 
 }  // namespace paceline

@@ -128,7 +128,7 @@ class ModulesOptimizer {
   };
   std::vector<std::shared_ptr<ServedModule>> modules_;  // sorted by address
   std::vector<Parameter> parameters_;
-  OptimizerPointer optimizer_;
+  std::shared_ptr<torch::optim::Optimizer> optimizer_;
 };
 
 template <OptimizerOptions Options>
@@ -245,7 +245,7 @@ class DistributedOptimizer {
 
   std::vector<Owner> owners_;
   std::vector<at::Tensor> local_;
-  OptimizerPointer optimizer_;  // for the local parameters
+  std::shared_ptr<torch::optim::Optimizer> optimizer_;  // for the local parameters
   std::optional<double> learning_rate_;
 };
 

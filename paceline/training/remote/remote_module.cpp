@@ -18,12 +18,8 @@ struct RemoteModuleImpl::RunningForward::Impl {
   torch::autograd::edge_list edges{};
 };
 
-RemoteModuleImpl::RunningForward::RunningForward(std::unique_ptr<Impl> impl)
+RemoteModuleImpl::RunningForward::RunningForward(std::shared_ptr<Impl> impl)
     : impl_(std::move(impl)) {}
-RemoteModuleImpl::RunningForward::~RunningForward() = default;
-RemoteModuleImpl::RunningForward::RunningForward(RunningForward&&) noexcept = default;
-RemoteModuleImpl::RunningForward& RemoteModuleImpl::RunningForward::operator=(
-    RunningForward&&) noexcept = default;
 
 Tensors RemoteModuleImpl::RunningForward::get() {
   ForwardReply reply;
@@ -55,12 +51,12 @@ RemoteModuleImpl::RunningForward RemoteModuleImpl::start(Tensors inputs) const {
   if (!at::GradMode::is_enabled()) {
     auto reply = reference_.call<&ServedModule::forward>(std::move(request), options_);
     return RunningForward(
-        std::unique_ptr<RunningForward::Impl>(new RunningForward::Impl{std::move(reply)}));
+        std::shared_ptr<RunningForward::Impl>(new RunningForward::Impl{std::move(reply)}));
   }
   auto [reply, pass] =
       reference_.call_and_keep<&ServedModule::forward, Pass>(std::move(request), options_);
   auto token = std::make_shared<Token>(std::move(pass), options_);
-  return RunningForward(std::unique_ptr<RunningForward::Impl>(
+  return RunningForward(std::shared_ptr<RunningForward::Impl>(
       new RunningForward::Impl{std::move(reply), std::move(token), std::move(edges)}));
 }
 

@@ -72,17 +72,14 @@ class RemoteModuleImpl : public torch::nn::Module {
   // A forward pass that has been started.
   class RunningForward {
    public:
-    ~RunningForward();
-    RunningForward(RunningForward&&) noexcept;
-    RunningForward& operator=(RunningForward&&) noexcept;
     // Waits for the outputs. Call it once.
     Tensors get();
 
    private:
     friend class RemoteModuleImpl;
     struct Impl;
-    explicit RunningForward(std::unique_ptr<Impl> impl);
-    std::unique_ptr<Impl> impl_;
+    explicit RunningForward(std::shared_ptr<Impl> impl);
+    std::shared_ptr<Impl> impl_;
   };
 
   RemoteModuleImpl() = default;  // does not refer to a module yet

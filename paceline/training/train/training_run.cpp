@@ -400,8 +400,6 @@ TrainingRun::TrainingRun(std::shared_ptr<ProcessGroup> group, const Training& tr
                          const TrainingRunOptions& options)
     : core_(new TrainingRunCore(std::move(group), training, options)) {}
 
-TrainingRun::~TrainingRun() = default;
-
 int TrainingRun::train() { return core_->train(); }
 
 const TrainingState& TrainingRun::state() const { return core_->state(); }

@@ -164,7 +164,6 @@ class TrainingRun {
   // averaged weights if the ranks of a host share one copy of the weights.
   TrainingRun(std::shared_ptr<ProcessGroup> group, const Training& training,
               const TrainingRunOptions& options);
-  ~TrainingRun();
   TrainingRun(const TrainingRun&) = delete;
   TrainingRun& operator=(const TrainingRun&) = delete;
 
@@ -179,7 +178,7 @@ class TrainingRun {
   const TestResult& result() const;
 
  private:
-  const std::unique_ptr<TrainingRunCore> core_;
+  const std::shared_ptr<TrainingRunCore> core_;
 };
 
 }  // namespace paceline::train

@@ -104,7 +104,6 @@ class Checkpointer {
   // Collective. Error(kInvalid) on every rank when another job writes to the folder, kAborted when
   // a newer generation of this job does, kSystem when the folder cannot be created.
   Checkpointer(std::shared_ptr<ProcessGroup> group, const CheckpointOptions& options);
-  ~Checkpointer();
   Checkpointer(const Checkpointer&) = delete;
   Checkpointer& operator=(const Checkpointer&) = delete;
 
@@ -219,7 +218,7 @@ class Checkpointer {
   void attach_reducer(Reducer& reducer);
   void add_state(AttachedState state);
 
-  const std::unique_ptr<CheckpointerCore> core_;
+  const std::shared_ptr<CheckpointerCore> core_;
 };
 
 }  // namespace paceline::train

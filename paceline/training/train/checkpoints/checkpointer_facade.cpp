@@ -9,8 +9,6 @@ namespace paceline::train {
 Checkpointer::Checkpointer(std::shared_ptr<ProcessGroup> group, const CheckpointOptions& options)
     : core_(new CheckpointerCore(std::move(group), options)) {}
 
-Checkpointer::~Checkpointer() = default;
-
 void Checkpointer::attach(const RunParts& parts) { core_->attach(parts); }
 
 void Checkpointer::attach(const std::string& name, std::shared_ptr<torch::nn::Module> module) {
