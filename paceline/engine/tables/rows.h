@@ -70,20 +70,13 @@ class Rows {
   // nothing; one that was applied in part continues. By default the next number.
   virtual void push(std::span<const Id> ids, std::span<const float> gradients,
                     std::optional<std::uint64_t> sequence) = 0;
-  void push(std::span<const Id> ids, std::span<const float> gradients) {
-    push(ids, gradients, std::nullopt);
-  }
+  void push(std::span<const Id> ids, std::span<const float> gradients);
 
   // As push(), for gradients that are made while they are pushed: `write` writes the gradient of
   // ids[place]. A synchronous table lets it write where the other workers read, so nothing is
   // copied. Requires: the ids are different.
   using WriteGradient = std::function<void(std::size_t place, std::span<float> gradient)>;
-  virtual void push_written(std::span<const Id> ids, const WriteGradient& write) {
-    written_.resize(ids.size() * width());
-    for (std::size_t i = 0; i < ids.size(); ++i)
-      write(i, std::span(written_).subspan(i * width(), width()));
-    push(ids, written_, std::nullopt);
-  }
+  virtual void push_written(std::span<const Id> ids, const WriteGradient& write);
 
   // Ends this worker's clock: its pushes so far belong to it. Waits for slower workers if the
   // consistency of the table demands it. After an exception, call it again: it goes on waiting.
@@ -106,7 +99,7 @@ class Rows {
   // are not in it. On servers, each has a moment of its own.
   virtual TableCut cut() = 0;
   // Like cut(), for reading: the rows as they were at that moment, whatever is pushed later.
-  TableSnapshot snapshot() { return TableSnapshot(cut()); }
+  TableSnapshot snapshot();
   // Fills an empty table with a cut. Throws Error(kInvalid) if the table is not empty or does not
   // fit, Error(kSystem) if it is too small; no row has changed then.
   virtual void restore(const TableCut& cut) = 0;

@@ -60,6 +60,19 @@ std::unique_ptr<Rows> open_here(rpc::Workers& workers, const std::string& name,
 
 }  // namespace
 
+void Rows::push_written(std::span<const Id> ids, const WriteGradient& write) {
+  written_.resize(ids.size() * width());
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    write(i, std::span(written_).subspan(i * width(), width()));
+  push(ids, written_, std::nullopt);
+}
+
+void Rows::push(std::span<const Id> ids, std::span<const float> gradients) {
+  push(ids, gradients, std::nullopt);
+}
+
+TableSnapshot Rows::snapshot() { return TableSnapshot(cut()); }
+
 std::unique_ptr<Rows> Tables::open_rows(const std::string& name, const RowOptions& options,
                                         const TableOptions& table_options) {
   const Settings settings = Settings::of(name, options);

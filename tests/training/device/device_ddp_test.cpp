@@ -466,6 +466,19 @@ TEST(DeviceOptimizers, refuse_parameters_on_several_devices) {
       });
 }
 
+TEST(DeviceDataParallel, of_a_module_that_was_moved_afterwards_says_when_to_move_it) {
+  run_on_devices(2, [](ProcessGroup& group, c10::Device device) {
+    Net net = net_of(nullptr);
+    net->to(device);
+    DistributedDataParallel<NetImpl> model(net, shared(group));
+    net->to(c10::kCPU);
+    expect_error(ErrorCode::kInvalid,
+                 {"parameter first.weight is on cpu and was on " + device.str() +
+                  " when DistributedDataParallel was made: call module->to(device) before that"},
+                 [&] { model.forward(input_of(group, 0)); });
+  });
+}
+
 TEST(DeviceDataParallel, on_two_devices_of_one_rank_is_an_error_on_every_rank) {
   run_on_devices(2, [](ProcessGroup& group, c10::Device device) {
     Net net = net_of(nullptr);

@@ -35,6 +35,12 @@ void MessageWriter::put_bytes(std::span<const std::byte> data) {
   size_ += data.size();
 }
 
+void MessageWriter::keep(std::shared_ptr<const void> owner) { owners_.push_back(std::move(owner)); }
+
+void MessageWriter::refer(std::shared_ptr<ReferenceHandle> reference) {
+  references_.push_back(std::move(reference));
+}
+
 void MessageWriter::put_aligned(std::span<const std::byte> data) {
   const std::size_t padding = padding_before(size_);
   bytes_.insert(bytes_.end(), padding, std::byte{0});
@@ -80,6 +86,10 @@ std::vector<std::byte> MessageWriter::copy() const {
   std::vector<std::byte> all(size_);
   copy_to(all.data());
   return all;
+}
+
+void MessageReader::received(std::shared_ptr<ReferenceHandle> reference) {
+  references_.push_back(std::move(reference));
 }
 
 std::span<const std::byte> MessageReader::take(std::size_t count) {

@@ -91,8 +91,8 @@ class MessageWriter {
   template <class T>
     requires std::is_arithmetic_v<T>
   void put_number(T value) {
-    const auto raw = std::as_bytes(std::span(&value, 1));
-    bytes_.insert(bytes_.end(), raw.begin(), raw.end());
+    bytes_.resize(bytes_.size() + sizeof(T));
+    std::memcpy(bytes_.data() + bytes_.size() - sizeof(T), &value, sizeof(T));
     size_ += sizeof(T);
   }
   // Throws Error(kInvalid) for more than kMaxMessageBytes.
@@ -102,7 +102,7 @@ class MessageWriter {
   void put_aligned(std::span<const std::byte> data);
   // Keeps `owner` alive as long as this writer, for bytes that the message refers to but does not
   // own.
-  void keep(std::shared_ptr<const void> owner) { owners_.push_back(std::move(owner)); }
+  void keep(std::shared_ptr<const void> owner);
 
   // A length that end_length() fills in: the number of bytes between the two calls.
   struct Length {
@@ -117,9 +117,7 @@ class MessageWriter {
   void leave() { --depth_; }
 
   // Records that a field is a reference (remote_ref.h).
-  void refer(std::shared_ptr<ReferenceHandle> reference) {
-    references_.push_back(std::move(reference));
-  }
+  void refer(std::shared_ptr<ReferenceHandle> reference);
   const std::vector<std::shared_ptr<ReferenceHandle>>& references() const { return references_; }
 
   void reserve(std::size_t bytes) { bytes_.reserve(bytes); }
@@ -175,9 +173,7 @@ class MessageReader {
   void at_field(int number) { path_[static_cast<std::size_t>(depth_)] = number; }
 
   ReferenceTable* table() const { return table_; }
-  void received(std::shared_ptr<ReferenceHandle> reference) {
-    references_.push_back(std::move(reference));
-  }
+  void received(std::shared_ptr<ReferenceHandle> reference);
   const std::vector<std::shared_ptr<ReferenceHandle>>& references() const { return references_; }
 
   [[noreturn]] void refuse(const std::string& why) const;

@@ -111,6 +111,12 @@ void Reducer::follow_requirements() {
   for (std::size_t i = 0; i < buckets_.gradients.size(); ++i) {
     Gradient& gradient = buckets_.gradients[i];
     const at::Tensor& tensor = gradient.parameter;
+    if (tensor.device() != device_) [[unlikely]] {
+      fail(ErrorCode::kInvalid,
+           "{}: parameter {} is on {} and was on {} when DistributedDataParallel was made: call "
+           "module->to(device) before that",
+           group_->self(), buckets_.parameters[i].name, tensor.device().str(), device_.str());
+    }
     if (gradient.is_trained && !has_hook(i)) add_hook(i);
     if (tensor.requires_grad() == gradient.is_trained) continue;
     has_changed = true;
