@@ -58,10 +58,9 @@ class LaunchTurns {
   Entries ended_;                     // the modules that have ended, with their calls
 };
 
-// Returns `error` with advice if it reports collectives that do not match, a time limit or a rank
-// that has left.
-// Such errors occur when the ranks' sequences of forward() and backward() differ, although neither
-// call looks like a collective.
+// Returns `error` with advice if it reports collectives that do not match, a time limit, or a rank
+// that has left. Such errors occur when the ranks' sequences of forward() and backward() differ,
+// although neither call looks like a collective.
 Error with_advice(const Error& error);
 
 // Runs `body`, which communicates for a forward or backward pass, and adds the same advice to its
