@@ -7,7 +7,7 @@
 
 speed: samples a second of synchronous trainers, of DistributedDataParallel (train_image), and of a server as a user of torch RPC writes it: it
 collects the gradients of both trainers, takes a step, and returns the model. Its trainers compute with random images.
-straggler: the test loss after each epoch by the seconds of training, and the seconds until the loss that synchronous trainers reach at the end.
+straggler: the test loss after each epoch by the seconds of training, and the time until each of the losses that synchronous trainers have.
 """
 import argparse
 import json
@@ -157,18 +157,19 @@ def seconds_until(curve, loss):
 
 
 def compare_straggler(options):
-    ratios, curves = {mode: [] for mode in MODES}, {}
+    """Each time until the test loss that synchronous trainers have after an epoch, relative to theirs."""
+    ratios, curves = {}, {}
     for seed in range(options.rounds):
         # The others may need more samples for the same loss, in less time.
         curves = {mode: loss_curve(options.build, mode, options.epochs + (mode != "synchronous"), seed) for mode in MODES}
-        aim = curves["synchronous"][-1][1]
-        times = {mode: seconds_until(curve, aim) for mode, curve in curves.items()}
-        print(f"seed {seed}: loss {aim:.4f}: " + ", ".join(f"{mode} {f'{t:.1f} s' if t else 'not reached'}" for mode, t in times.items()), flush=True)
-        for mode, seconds in times.items():
-            ratios[mode].append(seconds / times["synchronous"] if seconds else float("inf"))
-    print("\n| consistency | time until the loss of synchronous trainers |\n|---|---|")
-    for mode in MODES:
-        print(f"| {mode} | {spread(ratios[mode])} |")
+        for mode, curve in curves.items():
+            print(f"seed {seed}: {mode}: " + ", ".join(f"{loss:.4f} after {seconds:.0f} s" for seconds, loss in curve), flush=True)
+            for epoch, (wanted, aim) in enumerate(curves["synchronous"], 1):
+                seconds = seconds_until(curve, aim)
+                ratios.setdefault((epoch, mode), []).append(seconds / wanted if seconds else float("inf"))
+    print("\n| loss of synchronous trainers after | " + " | ".join(MODES) + " |\n|---|" + "---|" * len(MODES))
+    for epoch in range(1, options.epochs + 1):
+        print(f"| epoch {epoch} | " + " | ".join(spread(ratios[epoch, mode]) for mode in MODES) + " |")
     if options.picture:
         with open(options.picture, "w") as file:
             file.write(picture(curves))
