@@ -286,8 +286,7 @@ TEST(Mesh, a_peer_that_leaves_after_its_reason_is_lost_with_it) {
                 std::string("rank 0: rank 1 (box) of group world ") +
                     (in_order ? "has left the group"
                               : "is gone: its process ended without leaving the group") +
-                    " (another group had failed there: rank 1: odd counts in group world.0); see "
-                    "the output of rank 1");
+                    " (rank 1: odd counts in group world.0); see the output of rank 1");
     }
   }
 }
@@ -302,7 +301,8 @@ TEST(Mesh, tells_its_peers_once_why_another_group_of_the_domain_has_failed) {
   EXPECT_FALSE(failure_of(*other.mesh));
   char buffer[100];
   const ssize_t got = ::recv(other.end(Channel::kControl).get(), buffer, sizeof buffer, 0);
-  EXPECT_EQ(std::string(buffer, static_cast<std::size_t>(got)), Inquiry::encode_reason("too late"));
+  EXPECT_EQ(std::string(buffer, static_cast<std::size_t>(got)),
+            Inquiry::encode_reason("another group had failed there: too late"));
   one.mesh.reset();
   // No other rank is left that needs the notice.
   other.mesh->abort(Error(ErrorCode::kInvalid, "odd"));
