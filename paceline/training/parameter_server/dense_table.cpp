@@ -32,6 +32,9 @@ RowOptions row_options(const std::string& name, const std::vector<at::Tensor>& p
     check(parameter.is_cpu() && parameter.scalar_type() == at::kFloat,
           "dense table '{}': parameter {} is {}, but a table holds float32 on the CPU", name, i,
           parameter.toString());
+    for (std::size_t j = 0; j < i; ++j)
+      check(!parameter.is_same(parameters[j]),
+            "dense table '{}': parameters {} and {} are the same tensor; list it once", name, j, i);
   }
   check(!std::holds_alternative<RowAdagrad>(options.optimizer),
         "dense table '{}': the steps of RowAdagrad depend on the blocks; use SGD, Adam or Adagrad",
@@ -82,7 +85,8 @@ void DenseTable::push() {
   std::vector<at::Tensor> gradients;
   for (const at::Tensor& parameter : parameters_) {
     const at::Tensor& gradient = parameter.grad();
-    gradients.push_back(gradient.defined() ? gradient.contiguous() : gradient);
+    at::Tensor dense = gradient.defined() && gradient.is_sparse() ? gradient.to_dense() : gradient;
+    gradients.push_back(dense.defined() ? dense.to(at::kFloat).contiguous() : dense);
   }
   // A block may hold parts of several parameters; the last block ends with zeros.
   rows_->push_written(blocks_, [&](std::size_t block, std::span<float> out) {

@@ -1,5 +1,6 @@
 // Input that is refused before any row changes.
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -42,6 +43,28 @@ TEST_F(BadInput, AGradientThatIsNotFinite) {
           rows_->push(std::vector<Id>{1, -7}, std::vector<float>{1, 1, 1, bad});
         });
   }
+}
+
+// A synchronous table writes the gradients where they stay until the end of the clock.
+TEST(BadWrittenPush, ChangesNothing) {
+  RowOptions options = adding_rows(2);
+  options.consistency = Consistency::synchronous();
+  const Memories memories(options);
+  const auto rows = open(memories.first(), "a");
+  const auto write = [](float value) {
+    return [value](std::size_t place, std::span<float> gradient) {
+      std::fill(gradient.begin(), gradient.end(), place == 1 ? value : 1);
+    };
+  };
+  expect_error(ErrorCode::kInvalid, {"worker a: push: table 't': an id repeats"}, [&] {
+    rows->push_written(std::vector<Id>{3, 3}, write(1));
+  });
+  expect_error(ErrorCode::kInvalid, {"the gradient of row -7 (place 1 of the batch)"}, [&] {
+    rows->push_written(std::vector<Id>{1, -7}, write(std::nanf("")));
+  });
+  rows->push_written(std::vector<Id>{1, 2}, write(4));
+  rows->tick();
+  EXPECT_EQ(pull(*rows, {1, -7, 2, 3}), (std::vector<float>{1, 1, 0, 0, 4, 4, 0, 0}));
 }
 
 TEST_F(BadInput, APushWithTheNumber0) {

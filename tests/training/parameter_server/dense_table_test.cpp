@@ -3,6 +3,7 @@
 #include "paceline/training/parameter_server/dense_table.h"
 
 #include <atomic>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -174,6 +175,29 @@ TEST_F(DenseTables, KnowWhenParametersChanged) {
                [&] { dense.pull(); });
 }
 
+// A gradient that is not finite changes nothing, and the clock goes on with those that are.
+TEST_F(DenseTables, RefuseGradientsThatAreNotFinite) {
+  Job job;
+  const auto one = job.join("one");
+  Tables tables(*one);
+  for (const Consistency& consistency : {Consistency::synchronous(), Consistency::asynchronous()}) {
+    SCOPED_TRACE(consistency.text());
+    at::Tensor values = at::zeros({25});
+    DenseTable dense(tables, consistency.text(), {values},
+                     {.optimizer = SGD{.lr = 1}, .consistency = consistency, .block = 10});
+    values.mutable_grad() = at::ones({25});
+    values.mutable_grad()[12] = std::numeric_limits<float>::quiet_NaN();
+    expect_error(ErrorCode::kInvalid,
+                 {"the gradient of row 1 (place 1 of the batch) is not finite", "no row was"},
+                 [&] { dense.push(); });
+    values.mutable_grad() = at::full({25}, 2.0F).to_sparse();  // as of an Embedding
+    dense.push();
+    dense.tick();
+    dense.pull();
+    EXPECT_TRUE(at::equal(values, at::full({25}, -2.0F))) << values;
+  }
+}
+
 // Every push subtracts 1 from all parameters, so those of one moment are equal.
 TEST_F(DenseTables, MayBeReadAtOneMoment) {
   Job job;
@@ -212,6 +236,10 @@ TEST_F(DenseTables, RefuseBadInput) {
                [&] { DenseTable(tables, "t", {}); });
   expect_error(ErrorCode::kInvalid, {"parameter 0 is CPUDoubleType"},
                [&] { DenseTable(tables, "t", {at::zeros({2}, at::kDouble)}); });
+  const at::Tensor tied = at::zeros({2});
+  expect_error(ErrorCode::kInvalid, {"parameters 0 and 2 are the same tensor; list it once"}, [&] {
+    DenseTable(tables, "t", {tied, at::zeros({2}), tied});
+  });
   expect_error(ErrorCode::kInvalid, {"the steps of RowAdagrad depend on the blocks"},
                [&] { DenseTable(tables, "t", {at::zeros({2})}, {.optimizer = RowAdagrad{}}); });
 }
