@@ -1,6 +1,7 @@
 // Workers that are killed at any moment of a push. Their rows are never half written, and a push
 // that is repeated by a worker that takes over the session is applied exactly once.
 
+#include <numeric>
 #include <random>
 #include <thread>
 
@@ -272,6 +273,51 @@ TEST_F(Frozen, AWorkerThatIsFrozenBetweenPushesIsReleasedFromTheClock) {
   survivor->tick();
   EXPECT_EQ(survivor->stats().clock, 2U);
   EXPECT_TRUE(victim.succeeds());
+}
+
+// The others apply the rest of the clock, each row once, in the same memory or in new memory.
+TEST_F(Frozen, WhileItAppliesAClockTheOthersContinue) {
+  for (const bool in_a_row : {false, true}) {
+    SCOPED_TRACE(in_a_row);
+    Successor& successor = shared_with_children<Successor>();
+    RowOptions options = adding_rows(kWidth);
+    options.consistency = Consistency::synchronous();
+    const Memories memories(options);
+    std::vector<Id> ids(std::size_t{3} * kApplyParts);
+    std::iota(ids.begin(), ids.end(), Id{1});
+    {
+      const auto first = open(memories.first(), "first");  // makes the rows
+      first->push(ids, std::vector<float>(ids.size() * kWidth, 100));
+      first->tick();
+    }
+    SteppedProcess victim([&] {
+      const auto rows = open(memories.mapped(), "victim", following(successor, {}));
+      SteppedProcess::pause_here();
+      rows->push(ids, std::vector<float>(ids.size() * kWidth, 1));
+      try {
+        rows->tick();
+      } catch (const Error& error) {
+        return error.code() == ErrorCode::kPeerLost;
+      }
+      return false;
+    });
+    const auto survivor = open(memories.mapped(), "survivor", following(successor, victim_is_lost));
+    survivor->push(ids, std::vector<float>(ids.size() * kWidth, 10));
+    LongWord& clock = memories.first()->worker(1).clock;
+    clock.fetch_add(1);  // as if the survivor waited in its tick
+    const ApplyPart& part = memories.first()->header().parts[0];
+    victim.step_while([&] { return part.rows != 2; });
+    ASSERT_EQ(phase_of(memories.first()->journal(0)), JournalPhase::kCommitted);
+    if (!in_a_row)
+      victim.step_while([&] { return memories.first()->slot(slot_of(ids[1])).lock != 0; });
+    ASSERT_EQ(part.rows, 2U);
+    clock.fetch_sub(1);
+    survivor->tick();
+    EXPECT_EQ(survivor->stats().epoch, in_a_row ? 2U : 1U);
+    EXPECT_EQ(survivor->stats().evicted_workers, 1U);
+    EXPECT_TRUE(victim.succeeds());
+    EXPECT_EQ(pull(*survivor, ids), std::vector<float>(ids.size() * kWidth, 111));
+  }
 }
 
 // ---- sessions
