@@ -6,6 +6,7 @@ BUILD is the configured build folder of tests/package/consumer: sources are chec
 installed headers only. They share one precompiled copy of <torch/torch.h> and <paceline/paceline.h>, which takes longer to read than any of
 them. The compiler runs through CMAKE_CXX_COMPILER_LAUNCHER, so that ccache knows the programs again; it keeps no errors, so mistakes run
 without."""
+import hashlib
 import json
 import os
 import pathlib
@@ -51,11 +52,23 @@ def program(command, source):
     return "\n".join(["it does not compile with the installed headers:", *done.stderr.splitlines()[:20]])
 
 
+def digest_of_headers(command):
+    folders = (pathlib.Path(sys.argv[1]) / word.removeprefix("-I") / "paceline" for word in command)
+    headers = next(folder for folder in folders if folder.is_dir())
+    digest = hashlib.sha256()
+    for header in sorted(headers.rglob("*.h")):
+        digest.update(header.read_bytes())
+    return digest.hexdigest()
+
+
 def precompile(command):
     prelude = pathlib.Path(sys.argv[1]) / PRELUDE
     if prelude.exists():
         return
-    prelude.write_text("#include <torch/torch.h>\n#include <paceline/paceline.h>\n")
+    # ccache takes headers for equal that differ in comments only, but the compiler would then read such a header twice, because it is not
+    # the one in the precompiled copy. The digest tells them apart.
+    prelude.write_text("#include <torch/torch.h>\n#include <paceline/paceline.h>\n"
+                       f'inline constexpr const char* kHeadersOfThePrelude = "{digest_of_headers(command)}";\n')
     done = run(command + ["-x", "c++-header", PRELUDE, "-o", f"{PRELUDE}.gch"])
     if done.returncode != 0:
         sys.exit("FAILED: the installed headers do not compile:\n" + done.stderr[:4000])

@@ -69,15 +69,15 @@ void DenseTable::parameters_changed() {
 
 void DenseTable::pull() {
   require_memory("pull");
-  rows_->pull(blocks_, values());
   parameters_changed();
+  rows_->pull(blocks_, values());
 }
 
 std::uint64_t DenseTable::pull_snapshot() {
   require_memory("pull_snapshot");
   const TableSnapshot snapshot = rows_->snapshot();
-  snapshot.pull(blocks_, values());
   parameters_changed();
+  snapshot.pull(blocks_, values());
   return snapshot.version();
 }
 

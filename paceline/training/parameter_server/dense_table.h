@@ -53,7 +53,8 @@ class DenseTable {
   // The functions below are those of Rows, for all parameters; so are their errors.
 
   // Copies the table's values into the parameters. Each block is whole; different blocks may hold
-  // different pushes of asynchronous or bounded workers.
+  // different pushes of asynchronous or bounded workers. After an exception some blocks may be the
+  // new ones: pull again.
   void pull();
   // As above, but all blocks are of one moment. A push that is being applied then may have changed
   // the first blocks only, unless the table is synchronous. On servers, each has a moment of its
