@@ -32,7 +32,6 @@
 #include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/fully_shard.h"
 #include "paceline/training/pipeline/measure_layers.h"
-#include "paceline/training/pipeline/measured_step.h"
 #include "paceline/training/pipeline/pipeline.h"
 #include "paceline/training/pipeline/stage_weights.h"
 #include "paceline/training/tensor/tensor_memory.h"

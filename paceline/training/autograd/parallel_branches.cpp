@@ -23,7 +23,6 @@
 #include "paceline/engine/core/timing.h"
 #include "paceline/training/autograd/branch_functions.h"
 #include "paceline/training/tensor/collectives.h"
-#include "paceline/training/tensor/own_gradient.h"
 #include "paceline/training/tensor/random.h"
 #include "paceline/training/tensor/random_state.h"
 #include "paceline/training/tensor/tensor_call.h"

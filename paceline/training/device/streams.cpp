@@ -183,4 +183,17 @@ std::shared_ptr<const DeviceOrder> order_in_current_stream(c10::Device device) {
   return std::make_shared<StreamOrder>(with_index(device));
 }
 
+bool StreamJoin::add(const c10::Stream& stream) {
+  if (std::ranges::find(streams_, stream) != streams_.end()) return false;
+  streams_.push_back(stream);
+  return true;
+}
+
+void StreamJoin::wait_for_all() const {
+  const c10::Stream own = current_stream_of(device_);
+  for (const c10::Stream& stream : streams_) {
+    if (stream != own) StreamEvent::after(stream).block(own);
+  }
+}
+
 }  // namespace paceline

@@ -11,7 +11,7 @@
 #include "paceline/training/optim/metadata_words.h"
 #include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/optim/rules/tensor_blocks.h"
-#include "paceline/training/tensor/own_gradient.h"
+#include "paceline/training/tensor/tensor_marks.h"
 
 namespace paceline::optim {
 namespace {

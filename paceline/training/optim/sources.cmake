@@ -15,8 +15,7 @@ set(SOURCES
   parameters/parameter_home.cpp
   parameters/parameter_norms.cpp
   parameters/parameter_rows.cpp
-  parameters/range_pool.cpp
-  parameters/read_order.cpp
+  parameters/read_ahead.cpp
   rules/device_rules.cpp
   rules/tensor_blocks.cpp
   rules/update_rules.cpp

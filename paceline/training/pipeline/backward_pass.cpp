@@ -12,7 +12,7 @@
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include "paceline/training/tensor/own_gradient.h"
+#include "paceline/training/tensor/tensor_marks.h"
 
 namespace paceline {
 

@@ -1,7 +1,8 @@
 #pragma once
 
 // Measures how much time and memory the layers of a model need on this machine, for
-// split_by_cost(), simulate() and the search (planning/schedules).
+// split_by_cost(), simulate() and the search (planning/schedules), and collects what all ranks
+// measured in a step.
 //
 //   const auto layers = measure_layers(group, {make_stage(0, first), make_stage(1, block), ...},
 //                                      {tokens}, [&](const auto& outputs, int) { ... });
@@ -74,5 +75,10 @@ std::vector<double> seconds_of(const std::vector<LayerTimes>& layers);
 pipeline::Costs costs_of_stages(const std::vector<LayerTimes>& layers,
                                 const std::vector<int>& counts,
                                 const std::vector<LayerMemory>& memory = {});
+
+// Collective: returns the actions of all ranks in a step, on every rank, as one schedule that can
+// be drawn (planning/schedules/picture.h). Each rank's times are relative to its own call of
+// step().
+pipeline::TimedSchedule measured(GroupRef group, const PipelineStep& step);
 
 }  // namespace paceline

@@ -20,9 +20,7 @@
 #include "paceline/planning/schedules/pipeline_schedule.h"
 #include "paceline/planning/schedules/schedule_checks.h"
 #include "paceline/training/pipeline/backward_pass.h"
-#include "paceline/training/pipeline/measured_step.h"
 #include "paceline/training/pipeline/stage_links.h"
-#include "paceline/training/tensor/collectives.h"
 #include "paceline/training/tensor/current_error.h"
 #include "paceline/training/tensor/tensor_marks.h"
 #include "paceline/training/tensor/tensor_view.h"
@@ -392,37 +390,6 @@ std::vector<at::Tensor> Pipeline::evaluate(const std::vector<Tensors>& inputs, c
     run_->links.finish();
   });
   return std::move(run_->result.losses);
-}
-
-pipeline::TimedSchedule measured(GroupRef group, const PipelineStep& step) {
-  constexpr std::int64_t kColumns = 5;  // kind, stage, micro-batch, begin, end
-  const auto rows = static_cast<std::int64_t>(step.actions.size());
-  const at::Tensor own = at::empty({rows, kColumns}, at::kDouble);
-  double* next = own.data_ptr<double>();
-  for (const auto& [action, begin, end] : step.actions) {
-    for (const double value : {static_cast<double>(action.kind), static_cast<double>(action.stage),
-                               static_cast<double>(action.micro_batch), begin, end})
-      *next++ = value;
-  }
-  const at::Tensor counts = all_gather_into_tensor(group, at::full({1}, rows, at::kLong));
-  const std::int64_t* const count = counts.data_ptr<std::int64_t>();
-  const at::Tensor all = all_gather_v(group, own, {count, count + group->world_size()});
-  const double* value = all.data_ptr<double>();
-  pipeline::TimedSchedule result;
-  for (int rank = 0; rank < group->world_size(); ++rank) {
-    auto& actions = result.ranks.emplace_back();
-    double busy = 0;
-    for (std::int64_t i = 0; i < count[rank]; ++i, value += kColumns) {
-      actions.push_back({{static_cast<pipeline::Action::Kind>(value[0]), static_cast<int>(value[1]),
-                          static_cast<int>(value[2])},
-                         value[3],
-                         value[4]});
-      busy += value[4] - value[3];
-      result.seconds = std::max(result.seconds, value[4]);
-    }
-    result.busy_s.push_back(busy);
-  }
-  return result;
 }
 
 }  // namespace paceline

@@ -13,7 +13,6 @@
 #include "paceline/planning/schedules/schedule_checks.h"
 #include "paceline/planning/schedules/search.h"
 #include "paceline/training/pipeline/measure_layers.h"
-#include "paceline/training/pipeline/measured_step.h"
 
 namespace paceline {
 

@@ -16,7 +16,7 @@
 
 #include "paceline/engine/collectives/group/engine_group.h"
 #include "paceline/engine/core/check.h"
-#include "paceline/training/device/device_snapshot.h"
+#include "paceline/training/device/device_memory.h"
 #include "paceline/training/device/streams.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/tensor/shaped_messages.h"

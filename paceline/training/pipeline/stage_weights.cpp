@@ -9,8 +9,8 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/training/tensor/collectives.h"
-#include "paceline/training/tensor/own_gradient.h"
 #include "paceline/training/tensor/tensor_lists.h"
+#include "paceline/training/tensor/tensor_marks.h"
 
 namespace paceline {
 

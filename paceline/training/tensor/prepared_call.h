@@ -14,7 +14,7 @@
 
 #include "paceline/engine/collectives/call.h"
 #include "paceline/engine/collectives/group/process_group.h"
-#include "paceline/training/device/host_copies.h"
+#include "paceline/training/device/device_memory.h"
 #include "paceline/training/tensor/tensor_call.h"
 
 namespace paceline {

@@ -2,7 +2,6 @@ set(SOURCES
   c10d.cpp
   collectives.cpp
   compute_settings.cpp
-  own_gradient.cpp
   prepared_call.cpp
   random.cpp
   shaped_messages.cpp

@@ -73,6 +73,10 @@ void name_parameters(const torch::nn::Module& module) {
   }
 }
 
+at::Tensor& own_gradient(const at::Tensor& parameter) {
+  return torch::autograd::impl::materialize_autograd_meta(parameter)->grad_;
+}
+
 namespace {
 
 // LibTorch does not count writes to inference tensors.

@@ -1,7 +1,7 @@
 #pragma once
 
-// Facts that are recorded about tensors: that a parameter is a share of a model, its name, and
-// whether a tensor was written to.
+// Facts that are recorded about tensors: that a parameter is a share of a model, its name, its
+// gradient, and whether a tensor was written to.
 
 #include <cstddef>
 #include <cstdint>
@@ -45,6 +45,13 @@ std::optional<FoundShare> first_model_share(const std::vector<at::Tensor>& param
 // "fc1.weight". A parameter with several names gets the first one. The name is stored in the tensor
 // (at::Tensor::name()), so that errors everywhere can name a parameter. Thread safety: none.
 void name_parameters(const torch::nn::Module& module);
+
+// Returns `.grad` of a parameter, which may be undefined, for the library's own reads and writes.
+// Outside of a backward pass, grad() and mutable_grad() of a parameter whose gradient is divided
+// among ranks are taken for calls of the program, which reads or drops the gradient
+// (guard_divided_gradient() in training/optim/parameters/divided_parameters.h); this function is
+// not. Thread safety: none for calls with the same parameter.
+at::Tensor& own_gradient(const at::Tensor& parameter);
 
 // Detects whether a tensor was written to since the mark was made: LibTorch counts the operations
 // that write to a tensor or to a view of it, and a tensor that was given other memory (set_data())

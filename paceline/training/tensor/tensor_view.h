@@ -1,7 +1,7 @@
 #pragma once
 
 // Tensors as the engine's types, without a copy: element types, buffers, layouts; and many tensors
-// in one flat array.
+// in one flat array, or as bytes.
 
 #include <cstdint>
 #include <memory>
@@ -110,5 +110,11 @@ inline constexpr std::size_t kAloneBytes = 512 << 10;
 
 // The total bytes of all elements of the tensors.
 std::size_t total_bytes(const std::vector<at::Tensor>& tensors);
+
+// Convert tensors to bytes and back. Each tensor is written as its type, its number of dimensions,
+// its sizes and its elements. Error(kCorrupt) for bytes that are not such a list. Thread safety:
+// any thread may call them.
+std::string to_bytes(const std::vector<at::Tensor>& tensors);
+std::vector<at::Tensor> tensors_from_bytes(const std::string& bytes);
 
 }  // namespace paceline

@@ -16,8 +16,8 @@
 #include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/optim/parameters/parameter_home.h"
 #include "paceline/training/tensor/collectives.h"
-#include "paceline/training/tensor/own_gradient.h"
 #include "paceline/training/tensor/tensor_call.h"
+#include "paceline/training/tensor/tensor_marks.h"
 #include "paceline/training/tensor/tensor_view.h"
 #include "paceline/training/train/backward_passes.h"
 

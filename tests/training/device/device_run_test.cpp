@@ -8,7 +8,7 @@
 
 #include "paceline/planning/schedules/named_schedules.h"
 #include "paceline/training/data/data_loader.h"
-#include "paceline/training/device/device_snapshot.h"
+#include "paceline/training/device/device_memory.h"
 #include "paceline/training/optim/clip_gradients.h"
 #include "paceline/training/optim/exponential_moving_average.h"
 #include "paceline/training/optim/rules/update_rules.h"

@@ -14,8 +14,6 @@
 #include <c10/core/StreamGuard.h>
 #include <torch/torch.h>
 
-#include "paceline/training/device/stream_join.h"
-
 #include "tests/training/device/device_ranks.h"
 
 namespace paceline {

@@ -21,7 +21,7 @@
 #include "paceline/training/parallel/communication_hook.h"
 #include "paceline/training/parallel/join.h"
 #include "paceline/training/parallel/reducer/reducer.h"
-#include "paceline/training/tensor/own_gradient.h"
+#include "paceline/training/tensor/tensor_marks.h"
 
 #include "tests/harness/borrowed_group.h"
 #include "tests/harness/expect_error.h"

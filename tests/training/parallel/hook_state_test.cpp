@@ -1,8 +1,6 @@
 // The state of a communication hook can be restored: in another replica, as after a restart, and
 // after buckets have been planned again.
 
-#include "paceline/training/parallel/hook_state.h"
-
 #include <functional>
 
 #include <gmock/gmock.h>
@@ -12,6 +10,7 @@
 
 #include "paceline/training/parallel/communication_hook.h"
 #include "paceline/training/parallel/distributed_data_parallel.h"
+#include "paceline/training/parallel/reducer/gradient_placement.h"
 #include "paceline/training/parallel/reducer/reducer.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/train/training_step.h"

@@ -13,7 +13,7 @@
 #include "paceline/planning/schedules/schedule_checks.h"
 #include "paceline/planning/schedules/schedule_makers.h"
 #include "paceline/planning/schedules/search.h"
-#include "paceline/training/pipeline/measured_step.h"
+#include "paceline/training/pipeline/measure_layers.h"
 
 #include "tests/harness/thread_ranks.h"
 #include "tests/training/pipeline/stage_models.h"

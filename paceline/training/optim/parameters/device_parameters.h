@@ -35,11 +35,9 @@
 
 #include "paceline/engine/collectives/collective.h"
 #include "paceline/engine/collectives/group/process_group.h"
-#include "paceline/training/device/stream_join.h"
 #include "paceline/training/device/streams.h"
 #include "paceline/training/optim/parameters/operation_watch.h"
-#include "paceline/training/optim/parameters/range_pool.h"
-#include "paceline/training/optim/parameters/read_order.h"
+#include "paceline/training/optim/parameters/read_ahead.h"
 
 namespace paceline::optim {
 

@@ -10,7 +10,6 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error_text.h"
-#include "paceline/training/tensor/own_gradient.h"
 #include "paceline/training/tensor/tensor_marks.h"
 
 namespace paceline::optim {

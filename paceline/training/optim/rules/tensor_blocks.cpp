@@ -12,7 +12,7 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/dtype_traits.h"
 #include "paceline/engine/optim_kernels/kernels.h"
-#include "paceline/training/tensor/own_gradient.h"
+#include "paceline/training/tensor/tensor_marks.h"
 #include "paceline/training/tensor/tensor_view.h"
 
 namespace paceline::optim {

@@ -6,7 +6,7 @@
 #include <ATen/ATen.h>
 
 #include "paceline/training/device/streams.h"
-#include "paceline/training/tensor/own_gradient.h"
+#include "paceline/training/tensor/tensor_marks.h"
 
 namespace paceline {
 

@@ -13,7 +13,7 @@
 #include "paceline/engine/core/log.h"
 #include "paceline/training/parallel/reducer/gradient_buckets.h"
 #include "paceline/training/parallel/reducer/vectorised_loops.h"
-#include "paceline/training/tensor/own_gradient.h"
+#include "paceline/training/tensor/tensor_marks.h"
 
 namespace paceline {
 

@@ -18,7 +18,6 @@
 #include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/parallel/activation_checkpoint.h"
 #include "paceline/training/parallel/backward_end.h"
-#include "paceline/training/parallel/hook_state.h"
 #include "paceline/training/parallel/reducer/gradient_placement.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/tensor/tensor_memory.h"

@@ -17,12 +17,12 @@
 #include <vector>
 
 #include "paceline/engine/collectives/group/process_group.h"
-#include "paceline/training/device/stream_join.h"
+#include "paceline/training/device/streams.h"
 #include "paceline/training/optim/optimizer.h"
 #include "paceline/training/parallel/communication_hook.h"
 #include "paceline/training/parallel/data_parallel_options.h"
-#include "paceline/training/parallel/hook_state.h"
 #include "paceline/training/parallel/reducer/gradient_buckets.h"
+#include "paceline/training/parallel/reducer/gradient_placement.h"
 #include "paceline/training/parallel/reducer/lockstep.h"
 #include "paceline/training/parallel/reducer/pass_monitor.h"
 #include "paceline/training/parallel/reducer/step_passes.h"

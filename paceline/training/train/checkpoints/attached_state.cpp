@@ -9,7 +9,7 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/json_text.h"
 #include "paceline/training/optim/metadata_words.h"
-#include "paceline/training/tensor/tensor_bytes.h"
+#include "paceline/training/tensor/tensor_view.h"
 
 namespace paceline::train {
 namespace {

@@ -17,7 +17,7 @@
 #include "paceline/engine/core/log.h"
 #include "paceline/training/models/layer_functions.h"
 #include "paceline/training/optim/optimizer_core.h"
-#include "paceline/training/parallel/hook_state.h"
+#include "paceline/training/parallel/reducer/gradient_placement.h"
 #include "paceline/training/parallel/replica_guard.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/train/checkpoints/checkpointer_core.h"

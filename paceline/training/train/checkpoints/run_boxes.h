@@ -21,7 +21,7 @@
 #include <torch/nn/module.h>
 
 #include "paceline/files/checkpoint/box_plan.h"
-#include "paceline/training/device/device_snapshot.h"
+#include "paceline/training/device/device_memory.h"
 #include "paceline/training/optim/optimizer.h"
 #include "paceline/training/train/run_parts.h"
 #include "paceline/training/train/training_state.h"

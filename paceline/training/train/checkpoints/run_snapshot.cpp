@@ -12,7 +12,7 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/first_lines.h"
 #include "paceline/engine/core/json_text.h"
-#include "paceline/training/parallel/hook_state.h"
+#include "paceline/training/parallel/reducer/gradient_placement.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/train/run_parts.h"
 

@@ -17,7 +17,7 @@
 #include "paceline/files/checkpoint/manifest.h"
 #include "paceline/training/optim/optimizer.h"
 #include "paceline/training/parallel/communication_hook.h"
-#include "paceline/training/parallel/hook_state.h"
+#include "paceline/training/parallel/reducer/gradient_placement.h"
 #include "paceline/training/train/run_parts.h"
 #include "paceline/training/train/training_state.h"
 
