@@ -185,7 +185,7 @@ class Trainer {
                             fmt::format("{} by the trainers", fmt::join(steps_of_all, ", "))) +
            train::table_row("staleness", fmt::format("{:.2f} clocks on average, {:.0f} at most",
                                                      mean, largest)) +
-           train::table_row("lag", fmt::format("{:.1f} % of the time in tick()", 100 * lag)) +
+           train::table_row("waiting", fmt::format("{:.1f} % of the time in tick()", 100 * lag)) +
            train::table_row("bytes", fmt::format("{:.1f} MB pulled and pushed", bytes / 1e6));
   }
 

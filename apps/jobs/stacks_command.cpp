@@ -28,14 +28,19 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr unsigned kLongestLook = 10;  // seconds; a process blocked in the kernel may never stop
+// The seconds after which SIGALRM ends this process while it reads stacks: a process that is
+// blocked in the kernel may never stop for ptrace.
+constexpr unsigned kLongestLook = 10;
+// The longest wait for the answer of a launcher.
 constexpr auto kLongestStacksAnswer = 60s;
 
+// The values of the command's options.
 struct StacksTexts {
   std::string pid, threads;
   bool json = false, crashed = false;
 };
 
+// Returns the process or thread id that the option `flag` has as its value.
 int process_id(const char* flag, const std::string& text) {
   return static_cast<int>(whole_number(flag, text, 1, std::numeric_limits<pid_t>::max()));
 }
@@ -61,14 +66,15 @@ std::string text_of(const std::vector<ThreadStack>& stacks, const std::string& p
   return text;
 }
 
-// Closes this process's end of the pipe at its standard input. This tells the process at the other
-// end that the threads run again.
+// Closes this process's end of the pipe at its standard input. The end of the pipe tells the
+// process that started this one that the threads run again.
 void let_go_of_input() {
   const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
   dup2(nothing, STDIN_FILENO);
   close(nothing);
 }
 
+// Prints the stacks of the process of --pid, and returns the exit code of the command.
 int stacks_of_process(const StacksTexts& texts) {
   StackQuestion question;
   question.pid = process_id("--pid", texts.pid);
@@ -98,20 +104,20 @@ int stacks_of_process(const StacksTexts& texts) {
 
 int stacks_command(const Arguments& arguments) {
   CLI::App app(
-      "Prints the call stack of every thread of a running job's ranks; equal stacks are printed "
-      "once. Without JOB: the only job that runs. Needs no root; the ranks pause for some "
-      "milliseconds. The functions of Python are shown if py-spy is installed (pip install "
+      "Prints the call stack of every thread of a running job's ranks; prints equal stacks only "
+      "once. JOB is optional if only one job runs. Needs no root rights, and stops the ranks for "
+      "some milliseconds. Shows the functions of Python if py-spy is installed (pip install "
       "py-spy).",
       "paceline stacks");
   StacksTexts texts;
   OptionTable table(app, /*has_variables=*/false);
   table.word("JOB", kJobHelp);
-  table.value("--pid", "PID", "Print the threads of this process instead", text_target(texts.pid));
-  table.value("--threads", "LIST", "With --pid: only these threads: 711,713",
+  table.value("--pid", "PID", "Print the stacks of this process instead", text_target(texts.pid));
+  table.value("--threads", "LIST", "With --pid: print only these threads, such as 711,713",
               text_target(texts.threads));
   table.flag("--crashed", "With --pid: leave out the frames of a signal handler",
              bool_target(texts.crashed));
-  table.flag("--json", "With --pid: one JSON object", bool_target(texts.json));
+  table.flag("--json", "With --pid: print one JSON object", bool_target(texts.json));
   app.footer(
       "\nExamples:\n  paceline stacks\n  paceline stacks 1f0c93aa\n  paceline stacks --pid 711");
   const auto words = table.read_line(arguments, 1);

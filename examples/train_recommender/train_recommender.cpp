@@ -1,6 +1,6 @@
-// Trains a recommender (DLRM) on clicks, alone or with any number of trainers. The rows of the ids
-// are in a table that all trainers share: in the memory of one host, or on servers. The dense part
-// is trained by DistributedDataParallel.
+// Trains a recommender (DLRM) on clicks, with any number of trainers. All trainers share the table
+// with the embedding rows of the ids, which is in the memory of one host or on servers.
+// DistributedDataParallel trains the dense part of the model.
 //
 //   train_recommender
 //   paceline run --nproc-per-node 2 train_recommender
@@ -36,7 +36,7 @@ namespace train = paceline::train;
 using Seconds = std::chrono::duration<double>;
 using Clock = std::chrono::steady_clock;
 
-// Counts how often each id was pulled, in every eighth batch.
+// Counts how often each id is used, in a sample of the batches: every eighth one.
 class HotRows {
  public:
   void count(const at::Tensor& ids) {
@@ -45,7 +45,7 @@ class HotRows {
     for (std::int64_t i = 0; i < ids.numel(); ++i) ++counts_[first[i]];
     total_ += ids.numel();
   }
-  // The share of the `rows` rows that were pulled most often.
+  // Returns the share of all counted uses that the `rows` most frequent ids have.
   double share_of_hottest(std::size_t rows) const {
     std::vector<std::int64_t> counts;
     for (const auto& [id, count] : counts_) counts.push_back(count);
@@ -73,7 +73,8 @@ class Recommender {
         model_(dense_.ptr(), group_),
         adam_(dense_->parameters(), options.lr) {}
 
-  // Collective. Trains one epoch on this trainer's share of the samples.
+  // Collective. Trains one epoch on this trainer's share of the samples. Leaves out the samples at
+  // the end that are too few for a step of all trainers.
   void train_epoch(std::int64_t epoch) {
     auto generator = at::detail::createCPUGenerator(options_.seed * 1000 + epoch);
     const at::Tensor order = at::randperm(data_.training.size(), generator, at::kLong);
@@ -86,7 +87,7 @@ class Recommender {
     if (steps == 0) return;
     Clicks batch = batch_of(0);
     for (std::int64_t step = 0; step < steps; ++step) {
-      const at::Tensor rows = embedding_->forward(batch.ids);
+      const at::Tensor rows = embedding_->forward(batch.ids);  // pulls the rows
       hot_rows_.count(batch.ids);
       Clicks next;
       if (step + 1 < steps) next = batch_of(step + 1);
@@ -103,10 +104,10 @@ class Recommender {
     }
   }
 
-  // Collective. The AUC over all test samples, the same on every trainer.
+  // Collective. Returns the AUC over all test samples. Every trainer computes all of it.
   double test() {
     const torch::NoGradGuard no_grad;
-    group_->barrier();  // all pushes have arrived
+    group_->barrier();  // afterwards, the pushes of all trainers have arrived
     std::vector<at::Tensor> scores;
     constexpr std::int64_t kBatch = 4096;
     for (std::int64_t begin = 0; begin < data_.testing.size(); begin += kBatch) {
@@ -117,7 +118,8 @@ class Recommender {
     return area_under_curve(at::cat(scores), data_.testing.labels);
   }
 
-  // Collective. The closing table, on the first trainer.
+  // Collective. Returns the table that is printed at the end. Its hot rows are those of this
+  // trainer.
   std::string report(double auc, Seconds trained) const {
     const tables::Rows::Stats stats = embedding_->rows().stats();
     const auto sum = [&](double value) { return paceline::all_reduce_value(*group_, value); };
@@ -139,10 +141,10 @@ class Recommender {
     table += train::table_row(
         "staleness", fmt::format("{:.2f} clocks on average, {:.0f} at most", mean, largest));
     table += train::table_row(
-        "lag", fmt::format("{:.1f} % of the time in tick()", 100 * waited / trained.count()));
+        "waiting", fmt::format("{:.1f} % of the time in tick()", 100 * waited / trained.count()));
     table += train::table_row(
         "hot rows",
-        fmt::format("the 10 hottest rows get {:.1f} % of the pulls, 100 {:.1f} %",
+        fmt::format("{:.1f} % of the pulls are of the 10 hottest rows, {:.1f} % of the 100 hottest",
                     100 * hot_rows_.share_of_hottest(10), 100 * hot_rows_.share_of_hottest(100)));
     table += train::table_row(
         "bytes", fmt::format("{:.1f} MB pulled, {:.1f} MB pushed", pulled / 1e6, pushed / 1e6));

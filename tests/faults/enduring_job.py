@@ -1,4 +1,4 @@
-"""Jobs of enduring_program under `paceline run`, for the programs in this folder: starts them in several ways, freezes them, kills them."""
+"""Starts jobs of enduring_program by `paceline run`, and freezes, continues and kills their processes. For the tests in this folder."""
 import os
 import secrets
 import signal
@@ -8,12 +8,13 @@ import subprocess
 import sys
 import time
 
-LONGEST = 120  # seconds; the longest wait for anything
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # exits through Job.__exit__, which ends the job's own sessions
+LONGEST = 120  # the longest wait, in seconds
+# At SIGTERM, sys.exit() makes Job.__exit__ run, which kills the launchers although they have sessions of their own.
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
 
 def processes_with(variable):
-    """The pids of all processes that have this environment variable ("NAME=value"), in any session."""
+    """Returns the pids of all processes, of any session, whose environment contains `variable` ("NAME=value")."""
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -21,11 +22,12 @@ def processes_with(variable):
                 if f"{variable}\0".encode() in file.read():
                     found.append(int(name))
         except OSError:
-            pass  # it has ended
+            pass  # the process has ended
     return found
 
 
 def send(pids, number):
+    """Sends a signal to the processes that still exist."""
     for pid in pids:
         try:
             os.kill(pid, number)
@@ -34,7 +36,7 @@ def send(pids, number):
 
 
 def gauge(flights, rank):
-    """(pid, steps) of the rank's step gauge (telemetry/FORMAT.md); None if it has none yet."""
+    """Returns (pid, steps) from the step gauge of a rank (telemetry/FORMAT.md), or None if the rank has not written it yet."""
     try:
         with open(f"{flights}/rank-{rank:03}.steps", "rb") as file:
             content = file.read(64)
@@ -44,23 +46,26 @@ def gauge(flights, rank):
 
 
 def free_port():
+    """Returns a port of 127.0.0.1 that no socket uses."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return one.getsockname()[1]
 
 
 class Program:
-    """The job: the command `paceline`, the program of the ranks, its number of steps and the milliseconds of a step."""
+    """The program of a job. `paceline`: the path of the command. `rank`: the path of the program that each rank runs. `steps`: the number
+    of its steps. `pace`: the milliseconds of a step."""
 
     def __init__(self, paceline, rank, steps, pace):
         self.paceline, self.rank, self.steps, self.pace = paceline, rank, steps, pace
 
     def words(self, folder, pace=None):
+        """Returns the command line of a rank, with another pace if one is given."""
         return [self.rank, str(self.steps), str(self.pace if pace is None else pace), folder]
 
 
 class Job:
-    """The launchers of one job in `folder`. Use it in a `with` statement, which ends all processes of the job."""
+    """The launchers of one job, which works in `folder`. Use a Job in a `with` statement, which kills all processes of the job."""
 
     def __init__(self, program, folder, variables=None):
         self.program, self.folder, self.number = program, folder, secrets.token_hex(8)
@@ -84,14 +89,15 @@ class Job:
             launcher.wait()
 
     def processes(self):
+        """Returns the pids of all processes of the job."""
         return processes_with(f"ENDURING_JOB={self.number}")
 
     def node(self, name):
-        """The pids of the processes of this node."""
+        """Returns the pids of the processes of the node `name`."""
         return processes_with(f"ENDURING_NODE={self.number}-{name}")
 
     def start(self, *options, pace=None):
-        """Starts one more launcher. The name of its node is its number."""
+        """Starts one more launcher and returns its process. The number of the launcher is also the name of its node."""
         name = len(self.launchers)
         command = [self.program.paceline, "run", *options, *self.program.words(self.folder, pace)]
         with open(f"{self.folder}/log-{name}", "w") as log:
@@ -101,6 +107,7 @@ class Job:
         return launcher
 
     def said(self):
+        """Returns the output of all launchers."""
         text = ""
         for number in range(len(self.launchers)):
             with open(f"{self.folder}/log-{number}", errors="replace") as log:
@@ -108,26 +115,27 @@ class Job:
         return text
 
     def steps(self):
-        """The steps of the rank that has made the most since it was started."""
+        """Returns the highest number of steps that a rank of the job has made since the rank was started."""
         readings = [gauge(self.flights, rank) for rank in range(8)]
         return max([reading[1] for reading in readings if reading], default=0)
 
     def freeze(self):
-        """Stops every process of the job. New processes are stopped until there are none left."""
+        """Stops every process of the job, including processes that are started meanwhile."""
         self.frozen = []
         while new := [pid for pid in self.processes() if pid not in self.frozen]:
             send(new, signal.SIGSTOP)
             self.frozen += new
 
     def thaw(self, late, choice):
-        """Continues the processes, and some of them `late` seconds later than the others."""
+        """Continues the processes that freeze() has stopped. If `late` is not 0, about half of them, which `choice` (random.Random)
+        selects, continue `late` seconds after the others."""
         waits = {pid: bool(late) and choice.random() < 0.5 for pid in self.frozen}
         send([pid for pid in self.frozen if not waits[pid]], signal.SIGCONT)
         time.sleep(late)
         send([pid for pid in self.frozen if waits[pid]], signal.SIGCONT)
 
     def wait(self, seconds=LONGEST):
-        """The launchers' exit codes; None for a launcher that still runs after `seconds`."""
+        """Waits until all launchers have ended, at most `seconds`. Returns their exit codes, with None for a launcher that still runs."""
         end, codes = time.monotonic() + seconds, []
         for launcher in self.launchers:
             try:
@@ -137,6 +145,7 @@ class Job:
         return codes
 
     def result(self):
+        """Returns the text that the job has written as its result, or None."""
         try:
             with open(f"{self.folder}/result") as file:
                 return file.read().strip()
@@ -145,17 +154,19 @@ class Job:
 
 
 def await_steps(job, steps, what):
-    """Waits until the job has made `steps` steps or has ended. Ends the program if that takes too long."""
+    """Waits until the job has made `steps` steps or all its launchers have ended. After LONGEST seconds, exits with a message that begins
+    with `what`."""
     end = time.monotonic() + LONGEST
     while job.steps() < steps:
         if job.launchers and all(launcher.poll() is not None for launcher in job.launchers):
             return
         if time.monotonic() > end:
-            sys.exit(f"{what}: step {steps} did not come within {LONGEST} s:\n{job.said()}")
+            sys.exit(f"{what}: the job did not reach step {steps} within {LONGEST} s:\n{job.said()}")
         time.sleep(0.01)
 
 
 def secret_in(folder):
+    """Writes a file with a new secret, and returns its path."""
     path = f"{folder}/secret"
     with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
         file.write(secrets.token_hex(32))
@@ -163,7 +174,8 @@ def secret_in(folder):
 
 
 def shell_for_hosts(folder):
-    """Writes a script that stands in for ssh, and returns its path. Every host is this machine; its name becomes the node's name."""
+    """Writes a script that replaces ssh, and returns its path. The script runs a host's command on this machine, and makes the name of the
+    host the name of the node."""
     path = f"{folder}/ssh"
     with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o700), "w") as file:
         file.write('#!/bin/sh\nexport ENDURING_NODE=$ENDURING_JOB-$1\nexec sh -c "$2"\n')

@@ -10,18 +10,18 @@ namespace paceline {
 
 namespace {
 
-// A notice is one byte with the ErrorCode, two bytes with the text's length, one byte with the
-// number of ranks; then the text, and four bytes for each rank.
+// A notice consists of the ErrorCode (1 byte), the length of the text (2 bytes), the number of
+// ranks (1 byte), the text, and the ranks (4 bytes each).
 constexpr std::size_t kHeader = 4;
 constexpr std::size_t kMostRanks = 64;
 constexpr std::size_t kMaxText = kMaxNoticeBytes - kHeader - kMostRanks * sizeof(std::int32_t);
-constexpr char kGoodbye = 0x7f;  // stands in place of the ErrorCode; no length and no text follow
+constexpr char kGoodbye = 0x7f;  // a goodbye is only this byte, which is no ErrorCode
 
 bool begins_with_code(std::span<const char> bytes) {
   return static_cast<unsigned char>(bytes[0]) <= static_cast<unsigned char>(ErrorCode::kSystem);
 }
 
-// The lengths of a notice. Requires: the whole header.
+// The lengths in the header of a notice. Requires: `bytes` begins with a whole header.
 struct NoticeLengths {
   explicit NoticeLengths(std::span<const char> bytes)
       : text(static_cast<std::size_t>(static_cast<unsigned char>(bytes[1])) |
@@ -54,7 +54,7 @@ std::string encode_goodbye() { return std::string(1, kGoodbye); }
 
 bool is_whole_notice(std::span<const char> bytes) {
   if (bytes.empty()) return false;
-  if (!begins_with_code(bytes)) return true;  // the goodbye, or bytes that are no notice
+  if (!begins_with_code(bytes)) return true;  // a goodbye, or bytes that are not a notice
   if (bytes.size() < kHeader) return false;
   const NoticeLengths lengths(bytes);
   return !lengths.are_allowed() || bytes.size() >= lengths.whole();
@@ -78,20 +78,21 @@ std::optional<Notice> decode_notice(std::span<const char> bytes) {
 
 namespace {
 
-// These codes stand in place of a notice's ErrorCode. An answer continues with the number of ranks
-// in one byte, then four bytes for each rank: its number, with the highest bit set if it has
-// arrived.
+// Each of these messages begins with a byte that is no ErrorCode. A question is only this byte.
 constexpr char kQuestion = 0x7e;
+// An answer continues with the number of ranks (1 byte) and the ranks (4 bytes each); the highest
+// bit of a rank is set if the rank has arrived.
 constexpr char kAnswer = 0x7d;
-// A reason continues with the text's length in two bytes, then the text.
-constexpr char kReason = 0x7c;
-constexpr std::size_t kReasonHead = 3;
 constexpr std::size_t kAnswerHead = 2;
 constexpr std::size_t kMostAwaited = 64;
-constexpr std::uint32_t kHasCome = 0x80000000;
+constexpr std::uint32_t kHasArrived = 0x80000000;
+// A reason continues with the length of the text (2 bytes) and the text.
+constexpr char kReason = 0x7c;
+constexpr std::size_t kReasonHead = 3;
 
-// The size of the question, answer or reason at the front; 0 until its whole head has arrived.
-std::size_t size_of_words(std::string_view bytes) {
+// Returns the size of the question, answer or reason at the front of `bytes`, or 0 if the bytes
+// that determine its size have not all arrived.
+std::size_t size_of_message(std::string_view bytes) {
   const auto byte = [&](std::size_t at) {
     return static_cast<std::size_t>(static_cast<unsigned char>(bytes[at]));
   };
@@ -102,15 +103,15 @@ std::size_t size_of_words(std::string_view bytes) {
   return bytes.size() < kReasonHead ? 0 : kReasonHead + byte(1) + (byte(2) << 8);
 }
 
-// Decodes an answer; empty if it names a number that is not a rank.
+// Decodes an answer; returns nullopt if a number in it is not a rank of the group.
 std::optional<std::vector<Awaited>> decode_answer(std::string_view bytes, int world_size) {
   ByteReader reader(as_bytes(bytes.substr(kAnswerHead)));
   std::vector<Awaited> awaited;
   while (reader.remaining() > 0) {
     const auto word = reader.get<std::uint32_t>();
-    const auto rank = word & ~kHasCome;
+    const auto rank = word & ~kHasArrived;
     if (rank >= static_cast<std::uint32_t>(world_size)) return {};
-    awaited.push_back({static_cast<int>(rank), (word & kHasCome) != 0});
+    awaited.push_back({static_cast<int>(rank), (word & kHasArrived) != 0});
   }
   return awaited;
 }
@@ -125,7 +126,7 @@ std::string Inquiry::encode_answer(std::span<const Awaited> awaited) {
   writer.put(kAnswer);
   writer.put(static_cast<std::uint8_t>(awaited.size()));
   for (const Awaited& one : awaited) {
-    writer.put(static_cast<std::uint32_t>(one.rank) | (one.has_come ? kHasCome : 0));
+    writer.put(static_cast<std::uint32_t>(one.rank) | (one.has_come ? kHasArrived : 0));
   }
   return to_string(writer.bytes());
 }
@@ -141,19 +142,19 @@ std::string Inquiry::encode_reason(const std::string& text) {
 std::string Inquiry::take(int peer, std::string_view bytes) {
   std::string left = std::exchange(unfinished_[peer], {}).append(bytes);
   while (!left.empty() && (left[0] == kQuestion || left[0] == kAnswer || left[0] == kReason)) {
-    const std::size_t size = size_of_words(left);
+    const std::size_t size = size_of_message(left);
     if (size == 0 || left.size() < size) {
       unfinished_[peer] = std::move(left);
       return {};
     }
-    const auto words = std::string_view(left).substr(0, size);
-    if (words[0] == kQuestion) {
+    const auto message = std::string_view(left).substr(0, size);
+    if (message[0] == kQuestion) {
       askers_.insert(peer);
-    } else if (words[0] == kReason) {
-      reasons_.emplace(peer, words.substr(kReasonHead));
+    } else if (message[0] == kReason) {
+      reasons_.emplace(peer, message.substr(kReasonHead));
     } else {
-      auto awaited = decode_answer(words, world_size_);
-      if (!awaited) return left;  // the rest is not a notice either
+      auto awaited = decode_answer(message, world_size_);
+      if (!awaited) return left;  // decode_notice() refuses these bytes
       answers_[peer] = std::move(*awaited);
     }
     left.erase(0, size);

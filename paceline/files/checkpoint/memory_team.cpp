@@ -21,19 +21,20 @@
 
 namespace paceline {
 
-// A contiguous part of a file: boxes, one after another.
+// A contiguous part of a file, with whole boxes or parts of boxes.
 struct MemoryPiece {
   std::vector<BoxToWrite> boxes;
   std::uint64_t bytes = 0;
-  bool travels = false;  // sent to the second writer, which does not hold these boxes
+  bool travels = false;  // the second writer does not hold these boxes and receives their elements
 };
 
 namespace {
 
 constexpr std::uint64_t kMemoryPieceBytes = 4 << 20;
 
-// The pieces of a file with these boxes. Large boxes are cut. Either all boxes of a piece travel to
-// the second writer, or none.
+// Cuts a file, which consists of the boxes in `list`, into pieces of at most kMemoryPieceBytes, and
+// large boxes into several. `travels` returns whether the second writer must receive a box; all
+// boxes of a piece travel, or none of them does.
 std::vector<MemoryPiece> pieces_of(const std::vector<BoxToWrite>& list,
                                    const std::vector<StoredTensor>& tensors,
                                    const std::function<bool(const BoxToWrite&)>& travels) {
@@ -58,25 +59,26 @@ std::vector<MemoryPiece> pieces_of(const std::vector<BoxToWrite>& list,
   return pieces;
 }
 
-// The box's index in the list of that rank; nullopt when the rank does not hold the box.
+// Returns the index of box `one` in the list of the boxes that `rank` holds; nullopt if `rank` does
+// not hold the box.
 std::optional<std::size_t> index_on(const BoxPlan& plan, const BoxToWrite& one, int rank) {
   const auto& holders = plan.common[one.common].holders;
   const auto found = std::ranges::find(holders, rank, &BoxHolder::rank);
   return found == holders.end() ? std::nullopt : std::optional(found->index);
 }
 
-// A checkpoint that has files in some memories.
+// A checkpoint of which at least one memory has files.
 struct Offer {
   std::int64_t step = 0;
   std::string run;
-  std::size_t num_files = 0;
-  std::set<std::uint32_t> files;  // the files that some memory has
-  int rank = 0;                   // the first rank that offers it
+  std::size_t num_files = 0;      // the number of files of the whole checkpoint
+  std::set<std::uint32_t> files;  // the numbers of the files that at least one memory has
+  int rank = 0;                   // the first rank that offers the checkpoint
 };
-// The key is the number and the id; the newest is the first.
+// The offers by the number and the id of their save, the newest save first.
 using Offers = std::map<std::pair<std::uint64_t, std::string>, Offer, std::greater<>>;
 
-// Runs the action. Its error becomes `failure`.
+// Runs `action`. If it throws an Error, stores the error in `failure`.
 void attempt(std::optional<Error>& failure, const std::function<void()>& action) {
   try {
     action();
@@ -85,7 +87,7 @@ void attempt(std::optional<Error>& failure, const std::function<void()>& action)
   }
 }
 
-// Collective. All offers of all ranks.
+// Collective. Returns the offers of all ranks. `sealed`: the slots that this rank offers.
 Offers gather_offers(ProcessGroup& group, const std::vector<SealedSlot>& sealed) {
   auto mine = nlohmann::json::array();
   for (const SealedSlot& one : sealed) {
@@ -105,8 +107,8 @@ Offers gather_offers(ProcessGroup& group, const std::vector<SealedSlot>& sealed)
   return offers;
 }
 
-// The boxes that a rank wants, by the index of their tensor. Error(kInvalid) when there is no such
-// tensor.
+// Sorts the boxes that a rank wants by their tensors: element i of the result has the boxes of
+// manifest.tensors[i]. Error(kInvalid) if the manifest lacks the tensor of a box.
 std::vector<std::vector<const WantedBox*>> by_tensor(const Manifest& manifest,
                                                      const std::vector<WantedBox>& wanted) {
   std::vector<std::vector<const WantedBox*>> wants(manifest.tensors.size());
@@ -118,7 +120,7 @@ std::vector<std::vector<const WantedBox*>> by_tensor(const Manifest& manifest,
   return wants;
 }
 
-// The boxes of each file, in the order of their positions.
+// Returns the boxes of each file of the checkpoint, in the order of their positions in the file.
 std::vector<std::vector<BoxToWrite>> boxes_by_file(const Manifest& manifest) {
   std::vector<std::map<std::uint64_t, BoxToWrite>> by_position(manifest.files.size());
   for (std::size_t i = 0; i < manifest.tensors.size(); ++i) {
@@ -132,7 +134,8 @@ std::vector<std::vector<BoxToWrite>> boxes_by_file(const Manifest& manifest) {
   return files;
 }
 
-// Copies the parts of a piece that this rank wants to their places in its memory.
+// Copies the elements of a piece that this rank wants to their places in this rank's tensors.
+// `bytes`: the elements of the piece. `wants`: from by_tensor().
 void hand_out(const MemoryPiece& piece, std::byte* bytes, const Manifest& manifest,
               const std::vector<std::vector<const WantedBox*>>& wants) {
   for (const BoxToWrite& one : piece.boxes) {
@@ -152,10 +155,10 @@ void hand_out(const MemoryPiece& piece, std::byte* bytes, const Manifest& manife
 }  // namespace
 
 struct MemoryTeam::Stream {
-  int from = 0;                // the rank whose file it is
+  int from = 0;                // the rank whose file the stream writes
   std::uint64_t position = 0;  // where the next piece belongs in this rank's memory
   std::vector<MemoryPiece> pieces;
-  std::vector<std::byte> bytes;  // the current piece
+  std::vector<std::byte> bytes;  // the elements of the current piece
   Digest digest;
 };
 
@@ -190,15 +193,15 @@ const std::vector<int>& MemoryTeam::ranks_of(int memory) const {
   return memories_.members[static_cast<std::size_t>(memory)];
 }
 
-// The rank that writes the file of `rank` into the next memory; nullopt if there is only one
-// memory.
+// Returns the rank that writes the file of `rank` into the next memory; nullopt if there is only
+// one memory.
 std::optional<int> MemoryTeam::second_writer(int rank) const {
   if (memories_.size() == 1) return std::nullopt;
   const auto& ranks = ranks_of(memory_after(memory_of(rank)));
   return ranks[memories_.local_index(rank) % ranks.size()];
 }
 
-// The ranks whose files this rank's memory holds, in the order of the files.
+// Returns the ranks whose files this rank's memory holds, in the order of the files in the memory.
 std::vector<int> MemoryTeam::writers_here() const {
   std::vector<int> writers;
   const int here = memory_of(group_->rank());
@@ -211,7 +214,7 @@ std::vector<int> MemoryTeam::writers_here() const {
   return writers;
 }
 
-// The files that this rank writes, its own first.
+// Returns a stream for each file that this rank writes, its own file first.
 std::vector<std::unique_ptr<MemoryTeam::Stream>> MemoryTeam::streams() const {
   const int self = group_->rank();
   std::vector<std::unique_ptr<Stream>> streams;
@@ -237,7 +240,8 @@ std::vector<std::unique_ptr<MemoryTeam::Stream>> MemoryTeam::streams() const {
   return streams;
 }
 
-// Collective. A rank that cannot write still sends and receives, so that the others can go on.
+// Collective. Writes all streams into the slot. Returns the first error of this rank, which
+// continues to send and receive after the error, so that no other rank waits for it forever.
 std::optional<Error> MemoryTeam::write(int slot, const std::vector<HeldMemory>& held,
                                        const std::vector<std::unique_ptr<Stream>>& streams) {
   const int self = group_->rank();
@@ -287,7 +291,8 @@ std::optional<Error> MemoryTeam::write(int slot, const std::vector<HeldMemory>& 
   return failure;
 }
 
-// The files of the checkpoint. `digests`: by rank.
+// Returns the manifest's list of all files of the checkpoint. `digests`: the digest of each rank's
+// file.
 std::vector<ManifestFile> MemoryTeam::files_with(const std::vector<std::string>& digests) const {
   std::vector<ManifestFile> files(plan_->num_files);
   for (std::size_t rank = 0; rank < digests.size(); ++rank) {
@@ -299,7 +304,7 @@ std::vector<ManifestFile> MemoryTeam::files_with(const std::vector<std::string>&
   return files;
 }
 
-// Collective. Returns whether no rank has failed.
+// Collective. Returns true if no rank passes a failure. Logs the first failure of this rank.
 bool MemoryTeam::all_have(std::int64_t step, const std::optional<Error>& failure) {
   if (failure && !std::exchange(said_, true)) {
     log::error(fmt::format("step {}: the in-memory checkpoint failed: {}; not reported again", step,
@@ -323,7 +328,7 @@ bool MemoryTeam::save(std::int64_t step, const std::vector<HeldMemory>& held,
   group_->all_gather(std::span(all), std::span(mine));
   const auto keeper = static_cast<std::size_t>(memories_.neighbours(group_->rank()).front());
   const int slot = static_cast<int>(all[2 * keeper]);
-  std::int64_t newest = 0;  // the newest save in any memory
+  std::int64_t newest = 0;  // the number of the newest save in any memory
   for (std::size_t rank = 0; rank < world; ++rank) newest = std::max(newest, all[2 * rank + 1]);
 
   const auto streams = this->streams();
@@ -390,8 +395,9 @@ std::optional<Manifest> MemoryTeam::newest(std::int64_t at_least, const std::str
     for (int rank = group_->world_size() - 1; rank >= 0; --rank) {
       const auto files = parse_json(all[static_cast<std::size_t>(rank)]);
       for (const std::size_t file : files) {
-        check(file < chosen.roots.size(), "{}: {} has a file {} of no checkpoint", group_->self(),
-              group_->name_of_member(static_cast<std::size_t>(rank)), file);
+        check(file < chosen.roots.size(), "{}: {} offers file {} of a checkpoint of {} files",
+              group_->self(), group_->name_of_member(static_cast<std::size_t>(rank)), file,
+              chosen.roots.size());
         chosen.roots[file] = rank;
       }
     }
@@ -410,11 +416,12 @@ std::optional<Manifest> MemoryTeam::newest(std::int64_t at_least, const std::str
 }
 
 void MemoryTeam::read(const std::vector<WantedBox>& wanted) {
-  check(chosen_.has_value(), "memory checkpoint: newest() has found none to read");
+  check(chosen_.has_value(),
+        "memory checkpoint: read() needs a checkpoint that newest() has found");
   const Manifest& manifest = chosen_->manifest;
   std::optional<Error> failure;
-  // Newer saves than the chosen one are not complete. The next save must overwrite those, and not
-  // the chosen one.
+  // Saves that are newer than the chosen one are incomplete. Without their seals, the next save
+  // overwrites one of them, and not the chosen one.
   attempt(failure, [&] {
     if (!is_keeper()) return;
     for (const SealedSlot& one : memory_->sealed()) {

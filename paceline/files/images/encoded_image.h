@@ -1,7 +1,7 @@
 #pragma once
 
-// A JPEG or PNG in memory: its kind, its size and its orientation, and decoding the whole image or
-// a part of it.
+// A JPEG or PNG in memory: finds its format, size and orientation, and decodes the whole image or a
+// part of it.
 
 #include <cstddef>
 #include <cstdint>
@@ -15,29 +15,32 @@
 
 namespace paceline::images {
 
-// The tag Orientation of EXIF data, with or without the word "Exif" before its TIFF header: 1 to 8,
-// and 1 for an undefined value. nullopt for data without the tag and for malformed data.
+// Returns the value of the tag Orientation in EXIF data, 1 to 8; an undefined value counts as 1.
+// Returns nullopt for data without the tag and for malformed data. The data may begin with the word
+// "Exif" or with the TIFF header.
 std::optional<int> orientation_of(std::span<const std::byte> exif);
 
-// How a stored image is turned upright. Mirrors x or y of the stored image, then swaps columns and
-// rows.
+// How a stored image is turned upright: first x, y or both are mirrored, then columns and rows are
+// swapped.
 struct Transposition {
-  bool swaps = false, mirrors_x = false, mirrors_y = false;  // x and y of the stored image
+  bool swaps = false, mirrors_x = false, mirrors_y = false;
 };
+// `orientation`: 1 to 8, as in EXIF data.
 Transposition transposition_of(int orientation);
 
-// Converts the size of a stored image to the size as shown, and back.
+// Converts the size of a stored image to the size of the shown image, or the reverse.
 Size transposed(Size size, const Transposition& transposition);
-// The region of the stored image, of size `stored`, that is shown as `shown`.
+// Returns the region of a stored image that is shown as the region `shown`. `stored`: the size of
+// the stored image.
 Region stored_region(const Region& shown, Size stored, const Transposition& transposition);
-// Turns a part of the stored image to the orientation in which it is shown.
+// Turns a part of a stored image to the orientation in which the image is shown.
 Image transposed(Image stored, const Transposition& transposition);
 
-// The interface through which EncodedImage uses the library of a format. jpeg_codec.cpp and
-// png_codec.cpp are built if libjpeg-turbo and libpng were found, otherwise no_codecs.cpp.
+// The decoder of one file, by the library for its format. jpeg_codec.cpp and png_codec.cpp are
+// built if libjpeg-turbo and libpng were found, otherwise no_codecs.cpp.
 //
-// Both libraries report an error with longjmp(). So each call of a library is inside a function
-// without locals that need a destructor, and the exception is thrown after the jump has landed.
+// Both libraries report an error with longjmp(). So a function that calls a library has no locals
+// that need a destructor, and the exception is thrown after the jump, outside of this function.
 //
 // Thread safety: none.
 class Codec {
@@ -45,62 +48,67 @@ class Codec {
   virtual ~Codec() = default;
   // The size as the file stores it, before the orientation is applied.
   virtual Size size() const = 0;
-  virtual int orientation() const = 0;  // 1 to 8, as EXIF numbers them
-  // Whether the library can decode to 1/2, 1/4 and 1/8 of the size.
+  virtual int orientation() const = 0;  // 1 to 8, as in EXIF data
+  // Returns whether the library can decode to 1/2, 1/4 and 1/8 of the size.
   virtual bool can_reduce() const = 0;
-  // Decodes a region of the image at 1/reduction of its size, rounded up. Requires: the region is
-  // inside the reduced image.
+  // Reduces the stored image to 1/`reduction` of its size, rounded up, and returns a region of the
+  // reduced image. Requires: the region is inside the reduced image.
   virtual Image read(const Region& region, int reduction) = 0;
 };
 
-// Parse the header. `bytes` must outlive the codec; `name` is for messages. They throw
-// Error(kCorrupt).
+// Make the codec of a file, whose header they parse. `bytes`, the file, must outlive the codec;
+// messages begin with `name`. Error(kCorrupt) if the header is damaged, and kUnsupported if this
+// build has no decoders.
 std::unique_ptr<Codec> open_jpeg(std::span<const std::byte> bytes, const std::string& name);
 std::unique_ptr<Codec> open_png(std::span<const std::byte> bytes, const std::string& name);
 
-// The orientation of a PNG, from all places that Pillow (9.4 to 11.1) checks, before and after the
-// pixels. A *text* is a chunk tEXt, zTXt or iTXt, compressed or not.
+// Returns the orientation of a PNG, 1 to 8. `file` is the whole file. Like Pillow (9.4 to 11.1),
+// reads EXIF data and, if they have no orientation, XMP data, before and after the pixels:
 //
-//   EXIF data   the chunk eXIf or a tEXt chunk "exif", whichever is last in the file; without
-//               either, ImageMagick's text "Raw profile type exif", EXIF data in hexadecimal digits
-//   XMP         the text "XML:com.adobe.xmp", if EXIF data has no orientation
+//   EXIF data   the chunk eXIf or the chunk tEXt "exif", whichever is last in the file; if the file
+//               has neither, ImageMagick's text "Raw profile type exif", in hexadecimal digits
+//   XMP data    the text "XML:com.adobe.xmp"
 //
-// The result is 1 to 8; 1 if no place has an orientation. A damaged chunk is ignored, and so is a
-// text that is longer than 1 MiB when decompressed. `file` is the whole file. Thread safety: a pure
-// function.
+// A text is a chunk tEXt, zTXt or iTXt, compressed or not. Damaged chunks are ignored, and so are
+// texts that are longer than 1 MiB when decompressed. If no chunk has an orientation, the result is
+// 1. Thread safety: a pure function.
 int png_orientation(std::span<const std::byte> file);
 
 // A JPEG or PNG in memory, which is decoded as a whole or in part.
 //
-// The result equals Pillow's ImageOps.exif_transpose(image).convert("RGB") byte for byte: grey and
-// palettes become colours, alpha is dropped, CMYK is converted as Pillow does. There is one
-// exception: 16-bit grey is reduced to its upper byte, like 16-bit colour; Pillow clips it at 255
-// instead, which makes most such images white.
+// The pixels equal those of Pillow's ImageOps.exif_transpose(image).convert("RGB") byte for byte:
+// grey and palettes become colours, alpha is dropped, and CMYK is converted by Pillow's formula.
+// The one exception is 16-bit grey: each value is reduced to its upper byte, like 16-bit colours,
+// while Pillow clips it at 255, which makes most such images white.
 //
-// The content determines the kind, whatever the name is. Sizes are checked before memory is
-// allocated. Damaged data is an error: a JPEG that ends early, invalid codes, a wrong checksum in a
-// PNG. A decoder stops after the last row of the region, so it does not notice damage below that
-// row. Nothing is printed.
+// The content determines the format; the file's name does not matter. The size is checked before
+// memory is allocated. Damaged data is an error, such as a JPEG that ends early, an invalid code,
+// or a wrong checksum in a PNG. A decoder stops after the last row of the region, so it does not
+// notice damage below that row. Nothing is printed.
 //
 // Thread safety: none; each thread decodes images of its own.
 class EncodedImage {
  public:
-  // Parses the header. `bytes` must outlive this object; `name` is for messages. Throws
-  // Error(kCorrupt) for damaged data and other kinds of files, kInvalid above a limit, and
-  // kUnsupported if this build has no decoders.
+  // Parses the header. `bytes` must outlive this object; messages begin with `name`.
+  // Error(kCorrupt) if the header is damaged or the file is neither a JPEG nor a PNG, kInvalid if
+  // the image exceeds a limit of `options`, and kUnsupported if this build has no decoders.
   EncodedImage(std::span<const std::byte> bytes, const std::string& name,
                const DecodeOptions& options = {});
 
-  Size size() const { return transposed(codec_->size(), transposition_); }  // as shown
-  // Whether reductions by 2, 4 and 8 are possible, as for JPEG with its smaller transforms.
+  // The size of the shown image.
+  Size size() const { return transposed(codec_->size(), transposition_); }
+  // Returns whether the image can be decoded to 1/2, 1/4 and 1/8 of its size. A JPEG can: its
+  // library has smaller transforms.
   bool can_reduce() const { return codec_->can_reduce(); }
+  // Returns 1/`reduction` of size(), rounded up.
   Size reduced_size(int reduction) const;
 
-  // Decodes the whole image. Throws Error(kCorrupt) with the library's reason.
+  // Decodes the whole image. Error(kCorrupt), with the library's reason, if the data is damaged.
   Image decode();
-  // Decodes a region of the reduced image, and little else. Its pixels equal those of the whole
-  // image. Throws Error(kInvalid) for a region that is empty or not inside. Requires: reduction is
-  // 1, or 2, 4 or 8 if can_reduce().
+  // Decodes a region of the image that is reduced to 1/`reduction` of its size, and little of the
+  // rest. The pixels are the same as if the whole image were decoded. Error(kInvalid) if the region
+  // is empty or not inside the reduced image, or if `reduction` is not 1 or, if can_reduce(), 2, 4
+  // or 8; kCorrupt as for decode().
   Image decode(const Region& region, int reduction = 1);
 
  private:

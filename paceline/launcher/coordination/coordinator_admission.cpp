@@ -1,6 +1,5 @@
-// The rules by which the coordinator admits nodes: it admits a node of this job if the job has a
-// place for it, and keeps other nodes of the job as spares. Also decides which of two coordinators
-// gives way.
+// The rules by which the coordinator admits nodes: a node of this job joins if the job has a place
+// for it, and waits as a spare otherwise. Also the rule by which one of two coordinators gives way.
 
 #include <algorithm>
 #include <chrono>
@@ -20,9 +19,9 @@ namespace paceline::launcher {
 
 namespace {
 
-constexpr int kMostRanks = 4096;  // of one node; --nproc-per-node has the same limit
+constexpr int kMostRanks = 4096;  // the most ranks of one node; --nproc-per-node has the same limit
 
-// "trainer=2,observer=4 until trainer".
+// Returns --roles and --until as text, for example "trainer=2,observer=4 until trainer".
 std::string text_of(const Roles& roles) {
   if (roles.empty()) return "not given";
   std::string text = to_text(roles);
@@ -39,31 +38,33 @@ std::string text_of(const Roles& roles) {
 std::optional<std::string> Coordinator::refusal_of(const Joining& joining) const {
   if (phase_ == Phase::kOver) return "the job is over";
   if (joining.terms.version != terms().version) {
-    return fmt::format("this node has Paceline {}, the job's others {}: install the same version",
-                       joining.terms.version, terms().version);
+    return fmt::format(
+        "this node has Paceline {}, the job's other nodes have {}: install the same "
+        "version",
+        joining.terms.version, terms().version);
   }
   if (joining.terms.run_id != terms().run_id) {
     return fmt::format(
-        "--rdzv-id is '{}' here and '{}' at the job's others: another job is at this "
+        "--rdzv-id is '{}' here and '{}' on the job's other nodes: another job is at this "
         "endpoint, or the ids differ by mistake",
         joining.terms.run_id, terms().run_id);
   }
   if (joining.terms.min_nodes != terms().min_nodes ||
       joining.terms.num_nodes != terms().num_nodes) {
-    return fmt::format("--nnodes is {}:{} here and {}:{} at the job's others",
+    return fmt::format("--nnodes is {}:{} here and {}:{} on the job's other nodes",
                        joining.terms.min_nodes, joining.terms.num_nodes, terms().min_nodes,
                        terms().num_nodes);
   }
   if (joining.terms.logical_shards != terms().logical_shards) {
-    return fmt::format("--logical-shards is {} here and {} at the job's others (0: none)",
+    return fmt::format("--logical-shards is {} here and {} on the job's other nodes (0: none)",
                        joining.terms.logical_shards, terms().logical_shards);
   }
   if (joining.terms.roles != terms().roles) {
-    return fmt::format("--roles and --until are {} here and {} at the job's others",
+    return fmt::format("--roles and --until are {} here and {} on the job's other nodes",
                        text_of(joining.terms.roles), text_of(terms().roles));
   }
   if (joining.num_ranks < 1 || joining.num_ranks > kMostRanks) {
-    return fmt::format("{} ranks on one node", joining.num_ranks);
+    return fmt::format("{} ranks on one node; 1 to {} are allowed", joining.num_ranks, kMostRanks);
   }
   return {};
 }
@@ -71,13 +72,15 @@ std::optional<std::string> Coordinator::refusal_of(const Joining& joining) const
 std::optional<std::string> Coordinator::obstacle_to(const Joining& joining) const {
   for (const auto& [agent, member] : members_) {
     if (!joining.node_rank || member.joining.node_rank != joining.node_rank) continue;
-    return fmt::format("--node-rank {} is taken by host {}: give every node its own, or none",
-                       *joining.node_rank, member.joining.host);
+    return fmt::format(
+        "--node-rank {} is taken by host {}: give every node a different rank, or no node a rank",
+        *joining.node_rank, member.joining.host);
   }
   if (num_members() < terms().num_nodes) {
     if (phase_ != Phase::kRunning || makes_it_larger(joining)) return {};
-    return fmt::format("{} logical shards cannot be divided among its ranks as well",
-                       terms().logical_shards);
+    return fmt::format(
+        "{} logical shards cannot be divided among the ranks of the job and of this node",
+        terms().logical_shards);
   }
   return fmt::format("all {} of the job have joined already (--nnodes)",
                      counted(terms().num_nodes, "node"));
@@ -90,8 +93,8 @@ void Coordinator::refuse(Agent agent, const std::string& reason) {
                 .alone = true});
 }
 
-// Whether the ranks of a node have finished. Then the job is ending, and no generation is started
-// to take in another node.
+// Returns whether the job is ending: all ranks of some node have ended without a failure. No new
+// generation is then started to admit another node.
 bool Coordinator::ending() const {
   return std::any_of(members_.begin(), members_.end(),
                      [](const auto& entry) { return entry.second.stage == Stage::kFinished; });
@@ -113,17 +116,20 @@ void Coordinator::keep_as_spare(Agent agent, const Joining& joining, const std::
   if (!may_need_spares()) {
     return refuse(agent, obstacle + "; without --max-restarts, a lost node is not replaced");
   }
-  if (num_members() < terms().num_nodes && !rank_is_taken(joining)) {  // shards cannot be divided
+  const bool is_taken = rank_is_taken(joining);
+  if (num_members() < terms().num_nodes && !is_taken) {  // the shards cannot be divided
     spares_.emplace(agent, Spare{joining, Moment::max()});
-    return send(agent, WaitOrder{obstacle + "; waiting until they can"});
+    return send(agent, WaitOrder{obstacle + "; waiting until they can be"});
   }
-  const auto patience = rank_is_taken(joining) ? settings_.loss_timeout : settings_.join_timeout;
+  const auto patience = is_taken ? settings_.loss_timeout : settings_.join_timeout;
   spares_.emplace(agent, Spare{joining, now + patience});
-  send(agent, WaitOrder{fmt::format("{}; waiting for up to {:g} s in case one of them is lost",
-                                    obstacle, std::chrono::duration<double>(patience).count())});
+  send(agent, WaitOrder{fmt::format("{}; waiting for up to {:g} s in case {} is lost", obstacle,
+                                    std::chrono::duration<double>(patience).count(),
+                                    is_taken ? "that host" : "one of them")});
 }
 
-// Admits the spares that fit now that a node has left, in the order of their arrival.
+// Admits the spares that the job has a place for, in the order of their arrival. Call this when a
+// node may have left the job.
 void Coordinator::admit_spares() {
   if (phase_ == Phase::kOver || ending()) return;
   for (auto next = spares_.begin(); next != spares_.end();) {
@@ -134,8 +140,8 @@ void Coordinator::admit_spares() {
   }
 }
 
-// The largest n such that the ranks of the first n nodes together divide the logical shards; 0 if
-// there is none.
+// Returns the largest n such that the logical shards can be divided among the ranks of the first n
+// nodes; 0 if there is none. `ranks_of_nodes`: the number of ranks of each node.
 std::size_t Coordinator::num_fitting(const std::vector<int>& ranks_of_nodes) const {
   if (terms().logical_shards == 0) return ranks_of_nodes.size();
   std::size_t fitting = 0;
@@ -147,7 +153,8 @@ std::size_t Coordinator::num_fitting(const std::vector<int>& ranks_of_nodes) con
   return fitting;
 }
 
-// Whether a generation with this node and the spares would have more nodes than the running one.
+// Returns whether a generation with the joining node and the spares would have more nodes than the
+// running one.
 bool Coordinator::makes_it_larger(const Joining& joining) const {
   std::vector<int> ranks;
   for (const auto& [agent, member] : members_) ranks.push_back(member.joining.num_ranks);
@@ -157,8 +164,9 @@ bool Coordinator::makes_it_larger(const Joining& joining) const {
   return num_fitting(ranks) > members_.size();
 }
 
-// Keeps the members that the next generation can have; the others become spares. Returns false if
-// too few nodes fit.
+// Keeps as many members as the next generation can have, such that the logical shards can be
+// divided among their ranks, and makes the other members spares. Returns false if this leaves fewer
+// members than the job needs.
 bool Coordinator::take_those_that_fit() {
   if (terms().logical_shards == 0) return true;
   admit_spares();
@@ -177,7 +185,7 @@ bool Coordinator::take_those_that_fit() {
     spares_.emplace(order[i], Spare{member.mapped().joining, Moment::max()});
     send(order[i],
          WaitOrder{fmt::format("{} logical shards cannot be divided among the ranks of all {} "
-                               "nodes; waiting until they can",
+                               "nodes; waiting until they can be",
                                terms().logical_shards, order.size())});
   }
   return true;
@@ -188,7 +196,9 @@ void Coordinator::dismiss_spares(Moment now) {
     const auto& [agent, spare] = entry;
     if (now < spare.until) return false;
     const auto obstacle = obstacle_to(spare.joining);
-    refuse(agent, obstacle ? *obstacle + ", and none was lost meanwhile" : "the job is ending");
+    const char* const outcome =
+        rank_is_taken(spare.joining) ? "" : ", and none of them was lost meanwhile";
+    refuse(agent, obstacle ? *obstacle + outcome : "the job is ending");
     return true;
   });
 }
@@ -197,7 +207,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// The time that agents of another coordinator may take to arrive after it was told to give way.
+// After another coordinator was told to give way, its agents may take this time to arrive here.
 constexpr auto kComing = 5s;
 
 auto order_of(const Endpoint& leader) { return std::tie(leader.host, leader.port); }
@@ -233,7 +243,8 @@ Looking Coordinator::question_to(const Endpoint& other) const {
           .asked = other};
 }
 
-// Answers only if the other coordinator has to give way. Without an answer, it asks again.
+// Answers another coordinator's question only if that coordinator has to give way. A coordinator
+// that gets no answer asks again.
 void Coordinator::answer(Agent from, const Looking& looking, Moment now) {
   if (phase_ == Phase::kOver || looking.version != terms().version ||
       looking.run_id != terms().run_id) {
@@ -249,8 +260,8 @@ void Coordinator::answer(Agent from, const Looking& looking, Moment now) {
 
 void Coordinator::follow(const Endpoint& leader, Moment now) {
   if (phase_ != Phase::kGathering || has_enough() || now < called_until_) return;
-  log::info(fmt::format("{} of the job's nodes are here ({}); the job goes on at {}", num_members(),
-                        hosts_here(), to_string(leader)));
+  log::info(fmt::format("{} of the job's nodes are here ({}); the job continues at {}",
+                        num_members(), hosts_here(), to_string(leader)));
   phase_ = Phase::kOver;
   for (const auto& [agent, member] : members_) send(agent, FollowOrder{leader});
   for (const auto& [agent, spare] : spares_) send(agent, FollowOrder{leader});

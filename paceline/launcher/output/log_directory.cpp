@@ -35,13 +35,17 @@ namespace paceline::launcher {
 
 namespace {
 
+// The longest wait for other launchers that are claiming the same folder.
 constexpr std::chrono::seconds kOthersClaim{1};
+// The most bytes of a job's name that are read from a claim file.
 constexpr std::size_t kLongestName = 512;
 
+// Replaces the content of a claim file by the name of the job that holds the claim.
 bool write_holder(int file, const std::string& job) {
   return ftruncate(file, 0) == 0 && write_whole_at(file, 0, as_bytes(job));
 }
 
+// Returns the name in a claim file, or "another job" if the file has no name.
 std::string read_holder(int file) {
   char text[kLongestName];
   const ssize_t length = read_whole_at(file, 0, std::as_writable_bytes(std::span(text)));
@@ -66,7 +70,7 @@ FolderClaim claim_folder(const std::string& folder, const std::string& job) {
     }
     if (flock(file.get(), LOCK_EX | LOCK_NB) == 0) {
       if (is_removed(file.get())) continue;
-      if (!write_holder(file.get(), job)) return {.lock = std::move(file)};  // the disk is full
+      if (!write_holder(file.get(), job)) return {.lock = std::move(file)};  // a full disk
     } else if (errno != EWOULDBLOCK) {
       return {.lock = std::move(file)};
     }
@@ -92,7 +96,8 @@ using Folder = std::unique_ptr<DIR, int (*)(DIR*)>;
 
 bool is_digit(char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; }
 
-// Whether Paceline makes files of that name: "rank-000.log", "rank-001-000.timeline".
+// Returns whether Paceline makes files with such a name, for example "rank-000.log" or
+// "rank-001-000.timeline".
 bool is_made_by_paceline(std::string_view name) {
   if (name == kClaimFile) return true;
   if (!name.starts_with("rank-")) return false;
@@ -105,7 +110,8 @@ bool is_made_by_paceline(std::string_view name) {
          (kind == ".log" || kind == ".flight" || kind == ".steps" || kind == ".timeline");
 }
 
-// The files of a folder, if it may be removed with them; nullopt if it must be kept.
+// Returns the names of the files in a folder that may be removed. Returns nullopt for a folder that
+// must be kept: it has a file that Paceline did not make, or one that was written since `before`.
 std::optional<std::vector<std::string>> files_to_remove(const Folder& folder, std::time_t before) {
   std::vector<std::string> files;
   while (const dirent* entry = readdir(folder.get())) {
@@ -121,10 +127,13 @@ std::optional<std::vector<std::string>> files_to_remove(const Folder& folder, st
   return files;
 }
 
-// Whether a running job has claimed the folder. If not, `claim` holds the exclusive lock
-// afterwards, so that no job can claim the folder while it is removed.
+// Returns whether a running job has claimed the folder; `claim` is its claim file, if it has one.
+// If no job has claimed it, `claim` holds the exclusive lock afterwards, so that no job can claim
+// the folder while it is removed.
 bool is_in_use(const Fd& claim) { return claim && flock(claim.get(), LOCK_EX | LOCK_NB) != 0; }
 
+// Removes the folder `name` from the folder `base`, if this user owns it, if nothing in it was
+// written since `before`, and if no running job has claimed it.
 void remove_if_old(int base, const char* name, std::time_t before) {
   Fd opened(openat(base, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   struct stat status {};
@@ -199,7 +208,8 @@ std::string absolute(const std::string& path) {
   fail(ErrorCode::kInvalid, "--log-dir: the folder {} {}", neutralise_in_line(folder), why);
 }
 
-// Creates a folder like paceline-20261231-235959-x7Fq2a, which only its owner can read.
+// Creates a folder like paceline-20261231-235959-x7Fq2a in `base`, which only its owner can read,
+// and returns its path. If that fails, sets `problem` and returns "".
 std::string make_folder_in(const std::string& base, std::string& problem) {
   std::string name =
       fmt::format("{}/paceline-{:%Y%m%d-%H%M%S}-XXXXXX", base, fmt::localtime(std::time(nullptr)));
@@ -208,14 +218,14 @@ std::string make_folder_in(const std::string& base, std::string& problem) {
   return {};
 }
 
-// The number of times that SLURM has queued this job again.
+// Returns how often SLURM has queued this job again.
 int num_requeues() {
   const char* text = std::getenv("SLURM_RESTART_COUNT");
   return text != nullptr ? std::atoi(text) : 0;
 }
 
-// Writes a line of its own into the log. Ignores a full disk, which is reported when the rank's own
-// first line cannot be written.
+// Writes a line into the log that marks where a part of it begins. Ignores a full disk, which is
+// reported when the first line of the rank cannot be written.
 void mark(const Fd& file, const std::string& what) {
   const std::string line = fmt::format("=== paceline: {} ===\n", what);
   write_whole(file.get(), as_bytes(line));

@@ -1,17 +1,19 @@
 #pragma once
 
-// Predicts a step of a job that is divided in some way: its time with the shares of bubble and
-// exposed communication, its memory, and the goodput under failures.
+// Predicts a step of a job for one way to divide the job among ranks (Way): the time of the step
+// and of each part of it, such as pipeline bubbles and exposed communication; the memory; and the
+// goodput under failures.
 //
-// The model. A replica computes its share of the global batch in micro-batches. A layer's pass
-// takes the time in the profile, with the divisible part shared by the ranks of tp, plus the
-// all-reduces between these ranks. A pipeline is simulated (planning/schedules/simulate.h), with
-// the plan that the search finds if the schedule is kSearched. If a host has fewer cores than its
-// ranks have threads, all its ranks share the cores (step_parts.h). Gradients are exchanged bucket
-// by bucket during the last backward pass (step_parts.h), or after it in a pipeline; the CPU time
-// of the exchange, mostly sums in shared memory, adds to the step. From shard stage 1 on the
-// optimizer's step is divided, and the updated parameters are then gathered. The slowest of all
-// ranks determines the time of the passes (step_parts.h).
+// The model. Each replica computes its share of the global batch in micro-batches. The pass of a
+// layer takes the time in the profile, whose divisible part the ranks of tensor parallelism share,
+// plus the all-reduces between these ranks. A pipeline is simulated
+// (planning/schedules/simulate.h); if the schedule is kSearched, the simulation uses the schedule
+// that the search finds. If a host has fewer cores than its ranks have threads, all its ranks share
+// the cores (step_parts.h). Gradients are exchanged bucket by bucket during the last backward pass
+// (step_parts.h), but in a pipeline after it; the step also contains the CPU time of the exchange,
+// mostly for sums in shared memory. From shard stage 1 on, the replicas divide the optimizer's step
+// and then gather the updated parameters. The slowest of all ranks determines the time of the
+// passes (step_parts.h).
 //
 // Thread safety: none; use one Forecaster in each thread.
 
@@ -25,16 +27,17 @@
 
 namespace paceline::planning {
 
-// The parts of a step in seconds; their sum is the step.
+// The parts of a step, in seconds.
 struct StepTimes {
-  double compute = 0;    // the passes, as the mean over all ranks
-  double bubble = 0;     // waiting for other stages
-  double exchange = 0;   // exchanges of tensor parallelism
-  double gradients = 0;  // exposed exchange of gradients and updated parameters
-  double optimizer = 0;
+  double compute = 0;     // forward and backward passes, the mean of all ranks
+  double bubble = 0;      // waiting for other stages of the pipeline
+  double exchange = 0;    // all-reduces of tensor parallelism
+  double gradients = 0;   // exposed exchange of gradients and updated parameters
+  double optimizer = 0;   // the optimizer's step
   double stragglers = 0;  // waiting for the slowest rank
-  double other = 0;       // data, and the rest of the loop
+  double other = 0;       // loading data, and the rest of the loop
 
+  // The time of the whole step.
   double all() const {
     return compute + bubble + exchange + gradients + optimizer + stragglers + other;
   }
@@ -43,16 +46,16 @@ struct StepTimes {
 struct Forecast {
   Way way;
   StepTimes times;
-  double hidden_s = 0;  // the part of the gradients' exchange that the backward pass hides
+  double hidden_s = 0;  // seconds of the gradients' exchange that the backward pass hides
   MemoryPlan memory;
-  bool fits = true;
-  double goodput = 1;  // the share of time that failures and checkpoints leave
+  bool fits = true;    // whether the machine has this memory
+  double goodput = 1;  // the share of the time that is not lost to failures and checkpoints
   // Seconds between checkpoints; 0: the machine has no failures (mtbf_s is 0).
   double interval_s = 0;
   std::int64_t samples_per_step = 0;
 
   double step_s() const { return times.all(); }
-  // The throughput, including the loss to failures.
+  // The throughput, reduced by what failures and checkpoints cost.
   double samples_per_second() const {
     return static_cast<double>(samples_per_step) * goodput / step_s();
   }
@@ -60,11 +63,11 @@ struct Forecast {
 
 class Forecaster {
  public:
-  // `global_batch`: the samples of a step of all replicas together. Throws Error(kInvalid) as
-  // require_valid() does.
+  // `global_batch`: the number of samples of a step, of all replicas together. Errors: those of
+  // require_valid().
   Forecaster(const JobProfile& profile, const Machine& machine, std::int64_t global_batch);
 
-  // Throws Error(kInvalid) with the text of why_not() for an impossible way.
+  // Error(kInvalid), with the text of why_not(), if the way is not possible.
   Forecast forecast(const Way& way);
   // The number of pipelines that have been simulated so far.
   std::int64_t num_simulations() const { return num_simulations_; }
@@ -72,9 +75,9 @@ class Forecaster {
  private:
   // The passes of all micro-batches of a step.
   struct Passes {
-    std::vector<RankLayers> ranks;  // of each pipeline rank
-    double compute = 0, bubble = 0, exchange = 0;
-    std::vector<double> kept;  // bytes of activations at the peak, [rank]
+    std::vector<RankLayers> ranks;                 // [pipeline rank]: its layers
+    double compute = 0, bubble = 0, exchange = 0;  // as in StepTimes
+    std::vector<double> kept;  // [pipeline rank]: bytes of activations at the peak
   };
 
   double samples_at_once(const Way& way) const;
@@ -94,8 +97,8 @@ class Forecaster {
   const JobProfile profile_;
   const Machine machine_;
   const std::int64_t global_batch_;
-  // The passes of the last way, kept because ways that differ only in the shard stage have the same
-  // passes.
+  // The last way and its passes. They are used again for ways that differ only in the shard stage,
+  // because these have the same passes.
   std::optional<Way> way_of_passes_;
   Passes passes_;
   std::int64_t num_simulations_ = 0;

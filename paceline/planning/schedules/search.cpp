@@ -17,19 +17,20 @@
 namespace paceline::pipeline {
 namespace {
 
-constexpr std::size_t kStarts = 3;      // the best schedules, which are improved
-constexpr std::size_t kMostPlaces = 8;  // how far one improvement moves an action
-constexpr std::size_t kImprovedDivisions = 2;
-constexpr double kNoise = 0.01;  // relative noise of measured costs
+constexpr std::size_t kStarts = 3;             // so many of the best schedules are improved
+constexpr std::size_t kMostPlaces = 8;         // the most places by which a change moves an action
+constexpr std::size_t kImprovedDivisions = 2;  // so many of the best divisions are improved
+constexpr double kNoise = 0.01;                // relative noise of measured costs
 constexpr const char* kSearchedName = "searched";
 
+// A schedule with its simulated time and memory.
 struct Timed {
   PipelineSchedule schedule;
   double seconds = 0;
-  double bytes =
-      0;  // of all ranks; of two equally fast schedules the one with fewer bytes is better
-  double busy_s = 0;  // of all ranks
+  double bytes = 0;   // the sum of the ranks' peaks
+  double busy_s = 0;  // the sum of the ranks' work
 
+  // Of two equally fast schedules, the one with fewer bytes is better.
   bool is_better_than(const Timed& other) const {
     return std::pair(seconds, bytes) < std::pair(other.seconds, other.bytes);
   }
@@ -58,7 +59,8 @@ class Search {
   }
 
  private:
-  // A step that takes at most this long is treated like the fastest one.
+  // Returns the time up to which a step counts as equally fast as the fastest one: kNoise more than
+  // the fastest, but no more than the best named schedule that fits.
   double allowed_seconds() const {
     const double least =
         std::min_element(found_.begin(), found_.end(), [](const auto& a, const auto& b) {
@@ -71,6 +73,7 @@ class Search {
     return std::max(allowed, least);
   }
 
+  // Returns the schedule with the fewest bytes among those that take at most `seconds`.
   const Timed& smallest_within(double seconds) const {
     const auto rank = [&](const Timed& one) {
       return std::tuple(one.seconds > seconds, one.bytes, one.schedule.name == kSearchedName,
@@ -80,6 +83,7 @@ class Search {
                              [&](const Timed& a, const Timed& b) { return rank(a) < rank(b); });
   }
 
+  // Returns whether the schedule that the clock has just run fits into memory.
   bool fits() const {
     const auto& limits = options_.limits.bytes_of_rank;
     for (std::size_t rank = 0; rank < limits.size(); ++rank) {
@@ -103,7 +107,7 @@ class Search {
       try {
         add_named(pipeline_schedule(name, num_ranks_, num_micro_batches_, per_rank));
       } catch (const Error&) {
-        // This schedule does not exist for these numbers.
+        // The schedule does not exist for these numbers of ranks, stages and micro-batches.
       }
     }
   }
@@ -115,7 +119,7 @@ class Search {
     if (fits()) add(std::move(schedule));
   }
 
-  // Adds the schedule that the clock has just run.
+  // Adds `schedule`, which the clock has just run, with its time and memory.
   void add(PipelineSchedule schedule) {
     found_.push_back({std::move(schedule), clock_.seconds(), peak_of_all(), busy_of_all()});
   }
@@ -126,8 +130,8 @@ class Search {
       if (std::find(allowances.begin(), allowances.end(), more) == allowances.end())
         allowances.emplace_back(more);
     }
-    // Backward passes in halves: for no micro-batch, for all, and only for the last num_ranks_ of
-    // the step. An entry is the first micro-batch whose backward pass is split.
+    // Each entry is the first micro-batch whose backward pass is split into halves: none is split,
+    // all are, or only the last num_ranks_ of the step.
     std::vector<int> splits = {num_micro_batches_};
     if (options_.may_split_backward) {
       splits.push_back(0);
@@ -154,17 +158,17 @@ class Search {
     }
   }
 
-  // Tries one change at a time. A change stays if it makes the step faster, or if the step takes as
-  // long and the total work of the ranks does not grow.
+  // Improves `best` by random changes, one at a time. A change is kept if it makes the step faster,
+  // or if the step takes equally long and the total work of the ranks does not grow.
   void improve(Timed& best) {
     std::mt19937_64 random(options_.seed);
     const double bound = lower_bound();
     for (int trial = 0; trial < options_.num_trials && best.seconds > bound; ++trial) {
       auto& actions = best.schedule.ranks[below(random, best.schedule.ranks.size())];
       const std::vector<Action> before = actions;
-      const bool ended = change(actions, random) && clock_.run(best.schedule.ranks) && fits();
+      const bool is_valid = change(actions, random) && clock_.run(best.schedule.ranks) && fits();
       const double seconds = clock_.seconds(), busy = busy_of_all();
-      if (!ended || seconds > best.seconds || (seconds == best.seconds && busy > best.busy_s)) {
+      if (!is_valid || seconds > best.seconds || (seconds == best.seconds && busy > best.busy_s)) {
         actions = before;
         continue;
       }
@@ -180,15 +184,16 @@ class Search {
     return static_cast<std::size_t>(random() % bound);
   }
 
-  // Makes a random change. Returns false, with arbitrary actions, if there is none, or if it would
-  // change the order of a stage's micro-batches.
+  // Makes a random change to the actions of a rank: moves an action, splits a backward pass into
+  // halves, or joins two halves. Returns false if the change is not possible or would reorder the
+  // micro-batches of a stage; `actions` is then invalid, and the caller must restore it.
   bool change(std::vector<Action>& actions, std::mt19937_64& random) const {
     const std::size_t at = below(random, actions.size());
     const std::size_t places = 1 + below(random, kMostPlaces);
-    const bool later = random() % 2 == 0, halves = random() % 4 == 0;
-    const bool has_halves = actions[at].kind == Action::Kind::kInputGradient ||
-                            actions[at].kind == Action::Kind::kBackward;
-    if (!halves || !has_halves || !options_.may_split_backward) {
+    const bool later = random() % 2 == 0, splits_or_joins = random() % 4 == 0;
+    const bool is_possible = actions[at].kind == Action::Kind::kInputGradient ||
+                             actions[at].kind == Action::Kind::kBackward;
+    if (!splits_or_joins || !is_possible || !options_.may_split_backward) {
       if (later ? at + places >= actions.size() : at < places) return false;
       return move(actions, at, later ? at + places : at - places);
     }
@@ -196,6 +201,8 @@ class Search {
                                                        : join(actions, at);
   }
 
+  // Splits the backward pass at `at` into its halves. The weight gradient is then `places` places
+  // later, or last in the list. Returns false as move() does.
   static bool split(std::vector<Action>& actions, std::size_t at, std::size_t places) {
     const auto [kind, stage, micro_batch] = actions[at];
     actions[at].kind = Action::Kind::kInputGradient;
@@ -204,6 +211,8 @@ class Search {
     return move(actions, behind, std::min(at + places, actions.size() - 1));
   }
 
+  // Joins the input gradient at `at` with its weight gradient, which is later in the list, into a
+  // whole backward pass. Returns false if the weight gradient cannot be moved there.
   static bool join(std::vector<Action>& actions, std::size_t at) {
     const Action weights{Action::Kind::kWeightGradient, actions[at].stage, actions[at].micro_batch};
     const auto found = std::find(iterator(actions, at), actions.end(), weights);
@@ -214,7 +223,7 @@ class Search {
     return true;
   }
 
-  // Sets `best` back to the named schedule. Call this if no change has made it faster.
+  // Replaces `best` by the unchanged named schedule. Call this if no change has made it faster.
   void restore_named(Timed& best) {
     best.schedule = pipeline_schedule(best.schedule.name, num_ranks_, num_micro_batches_,
                                       static_cast<int>(layout_.size()) / num_ranks_);
@@ -227,8 +236,8 @@ class Search {
     return actions.begin() + static_cast<std::ptrdiff_t>(at);
   }
 
-  // Whether both make outputs, input gradients or weight gradients of the same stage, whose
-  // micro-batches must stay in order.
+  // Returns whether `a` and `b` must stay in the order of their micro-batches: both belong to the
+  // same stage, and both make outputs, input gradients or weight gradients.
   static bool are_in_order(const Action& a, const Action& b) {
     return a.stage == b.stage &&
            ((a.kind == Action::Kind::kForward && b.kind == Action::Kind::kForward) ||
@@ -236,6 +245,8 @@ class Search {
             (a.makes_weight_gradient() && b.makes_weight_gradient()));
   }
 
+  // Moves the action at `from` to `to`. Returns false, and moves nothing, if that would reorder the
+  // micro-batches of a stage.
   static bool move(std::vector<Action>& actions, std::size_t from, std::size_t to) {
     for (std::size_t i = std::min(from, to); i <= std::max(from, to); ++i) {
       if (i != from && are_in_order(actions[i], actions[from])) return false;
@@ -248,14 +259,14 @@ class Search {
     return true;
   }
 
-  // The bound assumes that the busiest rank idles only until the first micro-batch reaches it and,
-  // if halves must stay together, after its last backward pass.
+  // Returns a time that no step can undercut: the longest of least_of() over all ranks.
   double lower_bound() const {
     double bound = 0;
     for (int rank = 0; rank < num_ranks_; ++rank) bound = std::max(bound, least_of(rank));
     return bound;
   }
 
+  // Returns the time of a rank that idles only until the first micro-batch reaches it.
   double least_of(int rank) const {
     double work = 0, before = 0;
     bool reached = false;
@@ -274,20 +285,22 @@ class Search {
     return before + work;
   }
 
+  // Throws the error for a search that has found no schedule within the memory limits.
   [[noreturn]] void fail_of_memory() const {
     const auto& limits = options_.limits.bytes_of_rank;
     for (std::size_t rank = 0; rank < limits.size(); ++rank) {
-      double least = 0;  // for one micro-batch on each of its stages
+      double least = 0;  // for one micro-batch on each stage of the rank
       for (std::size_t stage = 0; stage < layout_.size(); ++stage) {
         if (layout_[stage] == static_cast<int>(rank)) {
           least +=
               std::max(costs_.stages[stage].activation_bytes, costs_.stages[stage].deferred_bytes);
         }
       }
-      check(least <= limits[rank],
-            "no schedule fits into memory: rank {} may keep {:.4g} bytes, one micro-batch on its "
-            "stages needs {:.4g}; use smaller micro-batches or more ranks",
-            rank, limits[rank], least);
+      check(
+          least <= limits[rank],
+          "no schedule fits into memory: rank {} may keep {:.4g} bytes, but one micro-batch on its "
+          "stages needs {:.4g}; use smaller micro-batches or more ranks",
+          rank, limits[rank], least);
     }
     fail(ErrorCode::kInvalid,
          "no schedule found that fits into the memory of all ranks; use smaller micro-batches or "
@@ -307,23 +320,25 @@ class Search {
 void require_searchable(const std::vector<int>& rank_of_stage, int num_micro_batches,
                         const Costs& costs, const MemoryLimits& limits) {
   check(!rank_of_stage.empty() && num_micro_batches >= 1,
-        "a search needs stages and micro-batches, not {} and {}", rank_of_stage.size(),
-        num_micro_batches);
+        "search: {} stages and {} micro-batches were given; at least one of each is needed",
+        rank_of_stage.size(), num_micro_batches);
   const int num_ranks = *std::max_element(rank_of_stage.begin(), rank_of_stage.end()) + 1;
   for (int rank = 0; rank < num_ranks; ++rank) {
     check(std::find(rank_of_stage.begin(), rank_of_stage.end(), rank) != rank_of_stage.end(),
           "search: rank {} of {} has no stage", rank, num_ranks);
   }
   check(*std::min_element(rank_of_stage.begin(), rank_of_stage.end()) >= 0,
-        "search: a stage on a rank below 0");
+        "search: a stage is on a rank below 0");
   require_costs(costs, static_cast<int>(rank_of_stage.size()));
   const std::size_t count = limits.bytes_of_rank.size();
   check(count == 0 || count == static_cast<std::size_t>(num_ranks),
-        "search: memory limits of {} ranks for a pipeline of {}", count, num_ranks);
+        "search: memory limits of {} ranks for a pipeline of {} ranks", count, num_ranks);
 }
 
 double seconds_of(const DivisionSearch& search) { return search.found.timed.seconds; }
 
+// Returns the fastest named schedule of all divisions that fits into memory; `fits` of the result
+// is false if no schedule fits.
 SearchCandidate best_named_of(const std::vector<DivisionSearch>& all) {
   SearchCandidate best{.fits = false};
   for (const DivisionSearch& one : all) {
@@ -334,8 +349,8 @@ SearchCandidate best_named_of(const std::vector<DivisionSearch>& all) {
   return best;
 }
 
-// The search result with the fewest stages that takes at most `seconds`; among several, the
-// fastest.
+// Returns the result with the fewest stages among those whose step takes at most `seconds`; among
+// several of these, the fastest.
 const DivisionSearch& simplest_within(const std::vector<DivisionSearch>& all, double seconds) {
   const auto rank = [&](const DivisionSearch& one) {
     return std::tuple(seconds_of(one) > seconds, one.found.schedule.num_stages(), seconds_of(one));
@@ -376,7 +391,7 @@ DivisionSearch search_divisions(const std::vector<Division>& divisions, int num_
     return Search(layout, num_micro_batches, costs, with).run();
   };
   std::vector<DivisionSearch> all;
-  std::optional<Error> does_not_fit;  // the error of the first division
+  std::optional<Error> does_not_fit;  // the error of the first division that does not fit
   for (std::size_t i = 0; i < divisions.size(); ++i) {
     try {
       all.push_back({.division = i, .found = search(i, without_trials)});

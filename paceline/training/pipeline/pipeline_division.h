@@ -1,20 +1,20 @@
 #pragma once
 
-// Cuts a model's layers into the stages of a pipeline, and chooses the schedule, by the times and
-// the memory that the layers need on this machine.
+// Cuts the layers of a model into the stages of a pipeline, and chooses the schedule, according to
+// the time and the memory that the layers take on this machine.
 //
 //   const PipelineDivision division(world, {make_stage(0, first), make_stage(1, block), ...},
 //                                   {tokens}, loss, {.num_ranks = 4, .num_micro_batches = 8});
-//   Pipeline pipeline(group, division.schedule(), stages);  // division.layers()[s] layers in s
+//   Pipeline pipeline(group, division.schedule(), stages);  // stage s: layers()[s] layers
 //
 // The schedule is the named one (named_schedules.h) or, for "search", the one with the shortest
-// step over all layouts of stages on ranks (one stage per rank, several, or a V), each with its own
-// cut of the layers. A searched schedule is never slower than the best named schedule that fits
-// into memory; among schedules within a percent of the fastest, which measurements cannot
-// distinguish, it is the one that needs the least memory. The same measurements give the same
+// step in any layout of stages on ranks (one stage per rank, several, or a V); the layers are cut
+// for each layout. A searched schedule is never slower than the best named schedule that fits into
+// memory. Among schedules within a percent of the fastest, which measurements cannot distinguish,
+// the search chooses the one that needs the least memory. The same measurements give the same
 // schedule on every rank and machine.
 //
-// Thread safety: the object is a value; its collectives are as those of ProcessGroup.
+// Thread safety: the object is a value; its collectives follow the rules of ProcessGroup.
 
 #include <memory>
 #include <string>
@@ -26,24 +26,25 @@
 namespace paceline {
 
 struct PipelineDivisionOptions {
-  int num_ranks = 1;  // of the pipeline
+  int num_ranks = 1;  // the ranks of the pipeline
   int num_micro_batches = 1;
-  // The number of layers of the model; 0: as many as are measured. A model whose layers are equal,
-  // except the first and the last, passes its first layer, one in the middle and the last one.
+  // The number of layers of the model; 0: the constructor gets all of them. If all layers but the
+  // first and the last are equal, the constructor may get three: the first layer, one from the
+  // middle, and the last.
   int num_layers = 0;
   std::string schedule = "1f1b";  // one of pipeline_schedule_names(), or "search"
-  int stages_per_rank = 0;        // 0: 1, or the number that the search chooses
-  double max_bytes_per_rank = 0;  // the most activations on a rank, for the search; 0: no limit
+  int stages_per_rank = 0;        // 0: the search chooses the number; a named schedule has 1
+  double max_bytes_per_rank = 0;  // the search's limit for activations on a rank; 0: no limit
 };
 
 class PipelineDivision {
  public:
-  // Collective over `group`, which may have more ranks than the pipeline. Every rank passes
-  // `inputs`, a micro-batch, forward and backward through all `layers`, a few times, with `loss` as
-  // in Pipeline::step(). Gradients are left unchanged; random numbers are drawn. Requires: ranks
-  // are processes. Error(kInvalid) for no layers, for fewer layers than stages, for numbers that do
-  // not fit together, for an unknown name, and if no schedule fits into memory; a layer's own
-  // error.
+  // Collective over `group`, which may have more ranks than the pipeline. Every rank measures all
+  // `layers`: it passes `inputs`, one micro-batch, through them a few times, forward and backward,
+  // with `loss` as in Pipeline::step(). This leaves gradients unchanged, but draws random numbers.
+  // Requires: ranks are processes. Error(kInvalid) if there are no layers or fewer layers than
+  // stages, if the options contradict each other or name an unknown schedule, and if no schedule
+  // fits into memory. Errors of a layer are passed on.
   PipelineDivision(GroupRef group, const std::vector<PipelineStage>& layers,
                    const PipelineStage::Tensors& inputs, const Pipeline::Loss& loss,
                    const PipelineDivisionOptions& options);
@@ -52,19 +53,19 @@ class PipelineDivision {
   // The number of consecutive layers of each stage.
   const std::vector<int>& layers() const;
 
-  // The planned step: its duration, the share of the ranks' time in which they wait (0 to 1), and
-  // the activations of the rank that has the most.
+  // The planned step: its duration, the share of this time in which ranks wait (0 to 1, the mean of
+  // all ranks), and the bytes of activations on the rank with the most.
   double seconds() const;
   double bubble_share() const;
   double peak_bytes() const;
-  // After a search: "1f1b would take 12.3 ms", for the best named schedule that fits into memory.
-  // Empty without a search, and if none fits.
+  // After a search, returns the time of the best named schedule that fits into memory, in the form
+  // "1f1b would take 12.3 ms". Returns "" without a search, and if no named schedule fits.
   std::string beside_best_named() const;
 
-  // Collective over the pipeline's ranks. Returns, on every rank, the planned step and `measured`
-  // below it on the same scale: as a picture (SVG) with a row for each rank, or as a trace for
-  // Perfetto (https://ui.perfetto.dev) and chrome://tracing. Each rank's times count from its own
-  // call of step(). Error(kInvalid) for a step without actions.
+  // Collective over the pipeline's ranks. Returns, on every rank, the planned step and, below it on
+  // the same scale, the step `measured`: picture() as an SVG image with a row for each rank,
+  // trace() for Perfetto (https://ui.perfetto.dev) and chrome://tracing. The times of each rank
+  // begin at its own call of step(). Error(kInvalid) if the measured step has no actions.
   std::string picture(GroupRef group, const PipelineStep& measured, const std::string& title) const;
   std::string trace(GroupRef group, const PipelineStep& measured, const std::string& title) const;
 

@@ -1,7 +1,8 @@
-"""Every operation of c10d on CPU tensors, as calls of the engine. backend.py and process_group.py build torch's classes from it.
+"""Carries out every operation of c10d on CPU tensors by calls of the engine. backend.py and process_group.py build torch's classes from
+the class Operations.
 
-An operation that the program waits for at once (`asyncOp` is false in its options, torch 2.8 and later) runs in the calling thread;
-any other one starts, and returns a Work. Tensors that are not contiguous are copied.
+If a program waits for an operation at once (`asyncOp` is false in its options, torch 2.8 and later), the operation runs in the calling
+thread. Every other operation is only started, and returns a Work. Tensors that are not contiguous are copied.
 
 Thread safety: every method may be called from any thread. As everywhere in torch.distributed, all ranks must call the same collectives in
 the same order.
@@ -50,17 +51,18 @@ def _option(options, name, default):
 
 
 class Operations:
-    """`group`: the engine's group. `store`: the group's store, for monitored_barrier()."""
+    """The operations of one group. A subclass calls _start() first."""
 
-    backend_name = "paceline"  # "gloo" in Gloo's place, because programs look for that name
+    backend_name = "paceline"  # "gloo" if Paceline replaces Gloo, because programs look for that name
 
     def _start(self, group, store, timeout, options=None):
+        """`group`: the engine's group. `store`: the group's store, for monitored_barrier()."""
         self._group = group
         self._options = options or Backend.Options("paceline", timeout=timeout)
         self._store = store
         self._timeout_ms = milliseconds(timeout)
         self._sequence = 0
-        self._coalesced = None  # the Works of a coalesced block
+        self._coalesced = None  # the Works of the open coalesced block; None outside of a block
         self._process = os.getpid()
         self._checks_calls = False  # see check_every_call()
         self._world = group.size
@@ -70,8 +72,9 @@ class Operations:
     # ---- calls of the engine
 
     def _call(self, op, dtype, source, target, options, keep, result, after=None, reduce_op=0, root=0, shown=None, **lists):
-        """Carries out or starts a call. `source` and `target`: address and number of elements. `shown`: the tensors whose shapes a
-        profiler records, if they are not those of the result."""
+        """Carries out or starts a call, and returns its Work. `source` and `target`: address and number of elements. `keep`: what must
+        exist until the call ends. `result`: the result of the Work. `after`: runs when the call has ended. `shown`: the tensors whose
+        shapes a profiler records; without it, those of the result. `lists`: lists of counts or of buffers for the engine."""
         timeout = milliseconds(_option(options, "timeout", None)) or self._timeout_ms
         self._sequence += 1
         if self._checks_calls:
@@ -91,6 +94,8 @@ class Operations:
         return self._made(ended(result, after))
 
     def _dividing(self, tensors, after):
+        """Returns a function that runs `after` and then divides sums of whole numbers by the number of ranks."""
+
         def divide():
             if after is not None:
                 after()
@@ -99,19 +104,22 @@ class Operations:
         return divide
 
     def _made(self, work):
+        """Returns the Work, and adds it to the coalesced block if one is open."""
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work
 
     def _root(self, operation, options, root=None):
+        """Returns the root rank: `root`, or the one in the options."""
         number = _option(options, "rootRank", 0) if root is None else root
         if not 0 <= number < self._world:
-            refuse(operation, f"invalid root rank {number}: it is a rank of the group, which has {self._world}")
+            refuse(operation, f"invalid root rank {number}: the ranks of the group are 0 to {self._world - 1}")
         return number
 
     @staticmethod
     def _written(tensor):
-        """Returns the memory that the engine fills, and a function that then copies it into `tensor`, or None."""
+        """Returns the tensor that the engine fills, and a function that then copies it into `tensor`. If `tensor` is contiguous, the
+        engine fills `tensor` itself, and the function is None."""
         return (tensor, None) if tensor.is_contiguous() else Operations._copied(tensor)
 
     @staticmethod
@@ -189,9 +197,9 @@ class Operations:
             prescale(tensor, reduce_op)
         written = []
         for tensor in tensors:
-            # The engine fills buffers that do not overlap, so a tensor that is named twice is copied.
-            named = any(tensor.data_ptr() == memory.data_ptr() for memory, _ in written)
-            written.append(self._copied(tensor) if named else self._written(tensor))
+            # The engine's buffers must not overlap, so a tensor that is in the list twice is copied.
+            is_twice = any(tensor.data_ptr() == memory.data_ptr() for memory, _ in written)
+            written.append(self._copied(tensor) if is_twice else self._written(tensor))
         copies = [copy for _, copy in written if copy]
         keep = [memory for memory, _ in written]
         outputs = [(memory.data_ptr(), memory.numel()) for memory in keep]
@@ -405,14 +413,15 @@ class Operations:
             refuse("all_to_all_single", f"the output is {output.dtype}, the input {input.dtype}")
         if not (input.is_contiguous() and output.is_contiguous()):
             refuse("all_to_all_single", "Tensors must be contiguous: give it tensor.contiguous()", DistBackendValueError)
-        given = self._counts("all_to_all_single", "input", input, input_split_sizes)
-        taken = self._counts("all_to_all_single", "output", output, output_split_sizes)
-        return self._all_to_all(input, output, given, taken, opts, [output], None)
+        input_counts = self._counts("all_to_all_single", "input", input, input_split_sizes)
+        output_counts = self._counts("all_to_all_single", "output", output, output_split_sizes)
+        return self._all_to_all(input, output, input_counts, output_counts, opts, [output], None)
 
     alltoall_base = all_to_all_single
 
     def _counts(self, operation, what, tensor, splits):
-        """The number of elements for each rank: rows as `splits` says, or equal shares of the rows."""
+        """Returns the number of elements for each rank. `splits`: the number of rows for each rank; empty: equal shares of the rows. `what`
+        names the tensor in messages."""
         rows = tensor.size(0) if tensor.dim() else 1
         if not splits:
             if rows % self._world:
@@ -428,7 +437,7 @@ class Operations:
     def alltoall(self, output_tensors, input_tensors, opts=None):
         outputs, inputs = _list(output_tensors), _list(input_tensors)
         if len(outputs) != self._world or len(inputs) != self._world:
-            refuse("all_to_all", f"requires {self._world} input and output tensors, not {len(inputs)} and {len(outputs)}")
+            refuse("all_to_all", f"requires {self._world} input tensors and {self._world} output tensors, not {len(inputs)} and {len(outputs)}")
         require_dense("all_to_all", outputs + inputs)
         dtype = inputs[0].dtype
         for index, tensor in enumerate(inputs + outputs):
@@ -436,16 +445,17 @@ class Operations:
                 refuse("all_to_all", f"invalid tensor type at index {index % self._world}: expected {dtype}, got {tensor.dtype}")
         source = flat(inputs)
         whole = torch.empty(sum(output.numel() for output in outputs), dtype=dtype)
-        return self._all_to_all(source, whole, [given.numel() for given in inputs], [output.numel() for output in outputs], opts, outputs,
+        return self._all_to_all(source, whole, [tensor.numel() for tensor in inputs], [tensor.numel() for tensor in outputs], opts, outputs,
                                 lambda: spread(whole, outputs))
 
-    def _all_to_all(self, source, target, given, taken, opts, result, after):
+    def _all_to_all(self, source, target, input_counts, output_counts, opts, result, after):
+        """Sends the elements of `source` to the ranks, `input_counts` to each, and fills `target` with `output_counts` from each."""
         dtype, count = elements(source)
-        times = count // source.numel() if source.numel() else 1
-        place = (source.data_ptr(), count), (target.data_ptr(), elements(target)[1])
-        # The ranks must agree on the form of the call, and each knows only its own counts.
-        return self._call("all_to_all_v", dtype, *place, opts, (source, target), result, after,
-                          counts=[number * times for number in given], receive_counts=[number * times for number in taken])
+        factor = count // source.numel() if source.numel() else 1  # the engine's elements in one of the tensor's
+        places = (source.data_ptr(), count), (target.data_ptr(), elements(target)[1])
+        # All ranks must make the same call, but each knows only its own counts. So even equal counts are passed to all_to_all_v.
+        return self._call("all_to_all_v", dtype, *places, opts, (source, target), result, after,
+                          counts=[number * factor for number in input_counts], receive_counts=[number * factor for number in output_counts])
 
     # ---- messages
 
@@ -467,6 +477,7 @@ class Operations:
     recvAnysource = recv_anysource
 
     def _message(self, name, start, memory, peer, tag, result, after):
+        """Starts a message by `start`, a method of the engine's group, and returns its Work."""
         dtype, count = elements(memory)
         event = profiling.event(self.backend_name, name, result)
         try:
@@ -482,13 +493,13 @@ class Operations:
 
     def monitored_barrier(self, opts=None, wait_all_ranks=False):
         timeout = _option(opts, "timeout", opts)
-        is_none_left = timeout is not None and timeout == timedelta(0)
-        monitored_barrier(self, 0 if is_none_left else milliseconds(timeout) or self._timeout_ms, wait_all_ranks)
+        is_zero = timeout is not None and timeout == timedelta(0)
+        monitored_barrier(self, 0 if is_zero else milliseconds(timeout) or self._timeout_ms, wait_all_ranks)
 
     # ---- blocks of calls
 
     def _together(self, works, result, event=None):
-        """One Work that ends when all have ended."""
+        """Returns one Work, with the given result, that completes when all `works` have completed."""
         operations = [operation for work in works for operation in work._operations]
         afters = [work._run_after for work in works if work._after is not None]
 
@@ -516,7 +527,7 @@ class Operations:
     name = getBackendName
 
     def _set_sequence_number_for_group(self):
-        """Does nothing: every rank counts its collectives from 0."""
+        """Does nothing: every rank counts its calls from 0 in any case."""
 
     def _get_sequence_number_for_group(self):
         return self._sequence
@@ -526,7 +537,7 @@ class Operations:
         return self._options
 
     def check_every_call(self):
-        """From now on the ranks compare their calls before every collective (TORCH_DISTRIBUTED_DEBUG=DETAIL)."""
+        """Makes the ranks compare their calls before every collective from now on (TORCH_DISTRIBUTED_DEBUG=DETAIL)."""
         self._checks_calls = True
 
     def set_timeout(self, timeout):
@@ -536,7 +547,7 @@ class Operations:
     _set_default_timeout = set_timeout
 
     def abort(self):
-        """Ends the operations under way on all ranks, with an error, and leaves the group."""
+        """Ends the group's operations that are under way, on all ranks, with an error, and leaves the group."""
         if self._group.is_closed or self._process != os.getpid():
             return
         try:
@@ -553,12 +564,12 @@ class Operations:
 
     @staticmethod
     def create_device(interface="", hostname="", lazy_init=None):
-        """Gloo's choice of a network interface, which programs written for Gloo may call. Does nothing: the engine chooses itself."""
+        """Does nothing: the engine chooses the network interface itself. Programs written for Gloo call this to choose it."""
 
     def _wait_for_pending_works(self):
-        """Does nothing: a Work for which no thread waits completes by itself."""
+        """Does nothing: a Work completes even if no thread waits for it."""
 
 
 def is_scaled(reduce_op):
-    """Whether a reduction changes its input before it is sent (PREMUL_SUM)."""
+    """Returns whether a reduction multiplies its input by a factor before the input is sent (PREMUL_SUM)."""
     return getattr(reduce_op, "op", reduce_op) == ReduceOp.RedOpType.PREMUL_SUM

@@ -13,6 +13,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
+// Adds a call of `body` that keeps the object `keep` alive, and returns its Work.
 WorkPtr add(CallOrder& order, std::function<void()> body, std::shared_ptr<void> keep = nullptr) {
   auto work = std::make_shared<Work>([] { return "an operation"; });
   order.add({[body = std::move(body)](const WaitOptions&) { body(); }, Deadline::after(30s), work,
@@ -20,7 +21,7 @@ WorkPtr add(CallOrder& order, std::function<void()> body, std::shared_ptr<void> 
   return work;
 }
 
-TEST(CallOrderTest, a_call_runs_in_its_own_thread_only_when_nothing_is_under_way) {
+TEST(CallOrderTest, a_thread_gets_the_turn_only_when_no_operation_is_under_way) {
   CallOrder order;
   std::promise<void> gate;
   {
@@ -52,9 +53,9 @@ TEST(CallOrderTest, waiting_calls_run_in_order_once_the_turn_is_given_back) {
   for (int i = 0; i < 100; ++i) EXPECT_EQ(ran[static_cast<std::size_t>(i)], i);
 }
 
-TEST(CallOrderTest, threads_that_call_both_ways_are_never_inside_together) {
+TEST(CallOrderTest, operations_never_overlap_whether_they_take_the_turn_or_wait_in_the_queue) {
   CallOrder order;
-  int inside = 0, most = 0, ran = 0;  // guarded by `order` itself
+  int inside = 0, most = 0, ran = 0;  // only the running operation may access these
   const auto operation = [&] {
     most = std::max(most, ++inside);
     ++ran;
@@ -80,7 +81,7 @@ TEST(CallOrderTest, threads_that_call_both_ways_are_never_inside_together) {
   EXPECT_EQ(ran, 4 * kCalls);
 }
 
-TEST(CallOrderTest, a_calls_kept_objects_are_dropped_before_its_work_completes) {
+TEST(CallOrderTest, a_call_drops_the_object_that_it_keeps_alive_before_its_work_completes) {
   CallOrder order;
   auto kept = std::make_shared<int>(0);
   const std::weak_ptr<int> seen = kept;
@@ -90,7 +91,7 @@ TEST(CallOrderTest, a_calls_kept_objects_are_dropped_before_its_work_completes) 
   EXPECT_TRUE(seen.expired());
 }
 
-TEST(CallOrderTest, its_end_waits_for_everything_that_was_added) {
+TEST(CallOrderTest, the_destructor_waits_for_all_added_calls) {
   int ran = 0;
   {
     CallOrder order;
@@ -99,21 +100,21 @@ TEST(CallOrderTest, its_end_waits_for_everything_that_was_added) {
   EXPECT_EQ(ran, 50);
 }
 
-TEST(CallOrderTest, the_last_owner_may_be_what_a_call_kept_alive) {
+TEST(CallOrderTest, a_call_may_hold_the_last_reference_to_its_own_order) {
   auto order = std::make_shared<CallOrder>();
   const std::weak_ptr<CallOrder> seen = order;
   std::promise<void> gate;
   bool ran = false;
   const auto owning = add(
       *order, [&] { gate.get_future().wait(); }, order);
-  const auto left = add(*order, [&] { ran = true; });
+  const auto next = add(*order, [&] { ran = true; });
   EXPECT_EQ(order->names_under_way(), std::vector<std::string>(2, "an operation"));
   order.reset();
   EXPECT_FALSE(seen.expired());
   gate.set_value();
   owning->wait();
   EXPECT_TRUE(seen.expired());
-  expect_error(ErrorCode::kAborted, {"destroyed before"}, [&] { left->wait(); });
+  expect_error(ErrorCode::kAborted, {"destroyed before"}, [&] { next->wait(); });
   EXPECT_FALSE(ran);
 }
 

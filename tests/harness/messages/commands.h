@@ -201,25 +201,27 @@ inline constexpr Message kCommandMessages[] = {
     {"coordinator.cannot_accept",
      "the job's coordinator cannot take a connection: accept(): {}; raise "},
     {"coordinator.silent", "no sign of life for {} s"},
-    {"node.other_nnodes", "--nnodes is {} here and {} at the job's others"},
-    {"node.other_shards", "--logical-shards is {} here and {} at the job's others (0: none)"},
-    {"node.other_roles", "--roles and --until are {} here and {} at the job's others"},
-    {"node.too_many_ranks", "{} ranks on one node"},
+    {"node.other_nnodes", "--nnodes is {} here and {} on the job's other nodes"},
+    {"node.other_shards", "--logical-shards is {} here and {} on the job's other nodes (0: none)"},
+    {"node.other_roles", "--roles and --until are {} here and {} on the job's other nodes"},
+    {"node.too_many_ranks", "{} ranks on one node; 1 to 4096 are allowed"},
     {"node.not_replaced",
      "all {} of the job have joined already (--nnodes); without --max-restarts, a lost node is not "
      "replaced"},
     {"node.spare_in_vain",
      "the job '{}' refused this node: all {} of the job have joined already (--nnodes), and none "
-     "was lost meanwhile"},
+     "of them was lost meanwhile"},
     {"node.rank_taken_yet",
-     "--node-rank {} is taken by host {}: give every node its own, or none; waiting for up to {} "
-     "s"},
+     "--node-rank {} is taken by host {}: give every node a different rank, or no node a rank; "
+     "waiting for up to {} s in case that host is lost"},
     {"shards.some_nodes_wait",
      "; going on with {}, {} of them waiting: {} logical shards can be divided among {} ranks"},
     {"shards.node_waits",
-     "{} logical shards cannot be divided among the ranks of all {} nodes; waiting until they can"},
+     "{} logical shards cannot be divided among the ranks of all {} nodes; waiting until they can "
+     "be"},
     {"shards.newcomer_waits",
-     "{} logical shards cannot be divided among its ranks as well; waiting until they can"},
+     "{} logical shards cannot be divided among the ranks of the job and of this node; waiting "
+     "until they can be"},
     {"shards.never_fit",
      "{} logical shards cannot be divided among the ranks of {} or more of the nodes that are here "
      "({}): {} ranks can divide them"},

@@ -304,13 +304,14 @@ inline constexpr Message kRunMessages[] = {
      "paceline: warning: output of the ranks could not be written to {}; with --log-dir each host "
      "keeps that of its ranks"},
     // Nodes that meet.
-    {"nodes.rank_taken", "--node-rank {} is taken by host {}: give every node its own, or none"},
-    {"nodes.other_nnodes", "--nnodes is {}:{} here and {}:{} at the job's others"},
+    {"nodes.rank_taken",
+     "--node-rank {} is taken by host {}: give every node a different rank, or no node a rank"},
+    {"nodes.other_nnodes", "--nnodes is {}:{} here and {}:{} on the job's other nodes"},
     {"nodes.other_id",
-     "--rdzv-id is '{}' here and '{}' at the job's others: another job is at this endpoint, or the "
-     "ids differ by mistake"},
+     "--rdzv-id is '{}' here and '{}' on the job's other nodes: another job is at this endpoint, "
+     "or the ids differ by mistake"},
     {"nodes.other_version",
-     "this node has Paceline {}, the job's others {}: install the same version"},
+     "this node has Paceline {}, the job's other nodes have {}: install the same version"},
     {"nodes.other_secret",
      "hung up before it proved that it belongs to the job: an agent with another secret "
      "(PACELINE_SECRET_FILE must be the same on every node), or no agent at all"},

@@ -18,12 +18,13 @@
 namespace paceline {
 namespace {
 
+// Initialises oneCCL once in this process. Variables that the user has set keep their values.
 void initialize(const LaunchEnvironment& who) {
   static std::once_flag once;
   std::call_once(once, [&] {
-    constexpr int kKeepTheUsers = 0;
+    constexpr int kKeepUserValue = 0;
     const auto set = [](const char* name, const std::string& value) {
-      setenv(name, value.c_str(), kKeepTheUsers);
+      setenv(name, value.c_str(), kKeepUserValue);
     };
     set("CCL_ATL_TRANSPORT", "ofi");
     set("CCL_PROCESS_LAUNCHER", "none");
@@ -67,8 +68,10 @@ ccl::datatype type_of(Dtype dtype) {
   return ccl::datatype::uint8;
 }
 
-// A mean is a sum here; the caller divides. The maximum of bools, which are 0 or 1, is the "or".
-// Empty if oneCCL lacks the reduction, or if NaN does not win in it.
+// Returns oneCCL's counterpart of `op`; for a mean this is the sum, which finish_mean() divides.
+// Bools are 0 or 1, so their sum ("or") is a maximum, and their product ("and") a minimum. Returns
+// nullopt if oneCCL lacks the reduction, and for minima and maxima of floating-point numbers, where
+// oneCCL may drop a NaN.
 std::optional<ccl::reduction> reduction_of(ReduceOp op, Dtype dtype) {
   const bool is_bool = dtype == Dtype::kBool;
   const bool compares = op == ReduceOp::kMin || op == ReduceOp::kMax;
@@ -88,15 +91,15 @@ std::optional<ccl::reduction> reduction_of(ReduceOp op, Dtype dtype) {
   }
 }
 
-// A group's objects in oneCCL. They are used only in the group's thread, because over libfabric
-// oneCCL's operations block until they have completed, and only with the process's turn
+// The objects of oneCCL for one group. Only the group's thread uses them, because over libfabric
+// oneCCL's operations block until they have completed. The thread must hold the process's turn
 // (ProcessTurn), because without worker threads two threads would both change oneCCL's state.
 class Connection {
  public:
   Connection(std::string self, int rank, int world_size)
       : self_(std::move(self)), rank_(rank), world_size_(world_size) {}
 
-  // Called on rank 0 only. Returns the address at which the other ranks find rank 0.
+  // Call this on rank 0 only. Starts the group's server and returns its address for connect().
   ccl::kvs::address_type open() {
     server_ = ccl::create_main_kvs();
     return server_->get_address();
@@ -106,11 +109,11 @@ class Connection {
     inside([&] { communicator_.emplace(ccl::create_communicator(world_size_, rank_, server_)); });
   }
   bool is_open() const { return server_ || communicator_; }
-  // True if a call failed inside oneCCL. Such a call stays in oneCCL's queue, and any later call
-  // would continue it.
+  // Returns whether a call has failed inside oneCCL. The failed call stays in oneCCL's queue, and
+  // any later call would continue it.
   bool is_broken() const { return is_broken_; }
-  // Only the communicator needs the turn. On rank 0, closing the server waits until the other ranks
-  // have closed their connections.
+  // Closes the communicator, gives the turn back, and closes the server, which does not need the
+  // turn: on rank 0 it waits until the other ranks have closed their connections.
   void close(std::shared_ptr<ProcessTurn> turn) {
     communicator_.reset();
     turn.reset();
@@ -135,7 +138,7 @@ class Connection {
   void inside(Call&& call) {
     try {
       call();
-    } catch (const Error&) {  // an error that is not oneCCL's
+    } catch (const Error&) {  // Paceline throws this error, not oneCCL
       throw;
     } catch (...) {
       is_broken_ = true;
@@ -177,10 +180,11 @@ class Connection {
   bool is_broken_ = false;
 };
 
-// How long a call under way at the group's end may take to complete, because all other ranks may
-// have begun it.
+// When a group ends, a call may still be under way, which all other ranks may have begun. The call
+// gets this time to complete.
 constexpr std::chrono::milliseconds kCatchUp{200};
-// Closing takes milliseconds, but rank 0 waits for the other ranks.
+// The longest wait for the turn that a close needs, and for the close itself. A close takes
+// milliseconds, but rank 0 waits for the other ranks.
 constexpr std::chrono::seconds kClose{5};
 constexpr std::chrono::milliseconds kLookForTurn{2};
 
@@ -219,12 +223,12 @@ class OneCclLibrary : public Library {
         *turn, [turn, connection = connection_, call] { connection->run(call); }, deadline, what);
   }
 
-  // Does nothing: run() checks the mesh by itself, and oneCCL cannot end a call under way.
+  // Does nothing: run() itself checks the mesh, and oneCCL cannot end a call that is under way.
   void abort() override {}
 
  private:
   void connect(const LibraryContext& context) {
-    const std::string what = "connecting with oneCCL";
+    const std::string what = "the connection";  // messages continue: of group world
     const auto turn = take_turn(context.deadline, what);
     const auto address = std::make_shared<ccl::kvs::address_type>();
     const bool is_first = context.rank == 0;
@@ -241,13 +245,14 @@ class OneCclLibrary : public Library {
         context.deadline, what);
   }
 
-  // Keeps the connection if an abandoned call may still use it, and always in a child of fork().
+  // Closes the connection. Leaks it instead in a child of fork(), and if it could not be closed,
+  // because an abandoned call may still use it.
   void leave() {
     if (!owner_.is_this() || !close()) new std::shared_ptr<Connection>(connection_);
   }
 
-  // Closes the connection; false if a call of oneCCL is still under way, in this group or in
-  // another one.
+  // Closes the connection. Returns false if the close does not complete in time, or if a call of
+  // oneCCL is still under way, in this group or in another one.
   bool close() {
     if (!calls_.catch_up(Deadline::after(kCatchUp))) return false;
     if (!connection_->is_open()) return true;
@@ -270,8 +275,9 @@ class OneCclLibrary : public Library {
     return take_turns(agree, world_ranks_, mesh_, deadline, what);
   }
 
-  // Runs a call. If it fails inside oneCCL, the turn is kept forever, so that no other call
-  // follows. Requires: `call` holds `turn`.
+  // Runs `call` on the group's thread. Errors: those of BlockingCalls::run(), and kSystem if oneCCL
+  // throws; `what` names the call in messages. After a failure inside oneCCL the turn is kept
+  // forever, so that no group makes another call. Requires: `call` owns `turn`.
   void carry_out(ProcessTurn& turn, std::function<void()> call, Deadline deadline,
                  const std::string& what) {
     auto carry = [&turn, connection = connection_, call = std::move(call)] {
