@@ -139,7 +139,7 @@ class Recommender {
     table += train::table_row(
         "staleness", fmt::format("{:.2f} clocks on average, {:.0f} at most", mean, largest));
     table += train::table_row(
-        "lag", fmt::format("{:.1f} % of the time in tick()", 100 * waited / trained.count()));
+        "waiting", fmt::format("{:.1f} % of the time, in tick()", 100 * waited / trained.count()));
     table += train::table_row(
         "hot rows",
         fmt::format("the 10 hottest rows get {:.1f} % of the pulls, 100 {:.1f} %",
