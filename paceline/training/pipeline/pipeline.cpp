@@ -88,7 +88,8 @@ c10::Device device_of(const ProcessGroup& group, const std::vector<PipelineStage
 
 }  // namespace
 
-// One step's progress on this rank: its stages, their micro-batches in flight, and the result.
+// The progress of one step on this rank: the rank's stages, the micro-batches in flight, and the
+// result.
 struct Pipeline::Run {
   // A micro-batch between its forward pass and the end of its backward pass.
   struct InFlight {
