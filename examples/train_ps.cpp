@@ -1,7 +1,7 @@
 // Trains the CNN of train_image with a parameter server: the parameters are in a table, in the
-// memory of one host or on servers, and the optimizer runs there. Synchronous trainers have equal
-// parts of the samples, as with DistributedDataParallel. Otherwise each takes the next batch of the
-// epoch when it has finished one, so a slow trainer takes fewer.
+// memory of one host or on servers, and the optimizer runs where the table is. Synchronous trainers
+// have equal parts of the samples, as with DistributedDataParallel. Otherwise a trainer takes the
+// next batch of the epoch whenever it has finished one, so a slow trainer takes fewer batches.
 //
 //   paceline run --nproc-per-node 2 train_ps --consistency synchronous
 //   paceline run --nproc-per-node 2 train_ps --consistency bounded:4
@@ -54,7 +54,7 @@ struct Options {
   tables::Consistency consistency = tables::Consistency::synchronous();
   std::string optimizer = "sgd";
   double lr = 0.05, momentum = 0.9;
-  double slow_down = 0;  // of the last trainer: 3 makes its steps take four times as long
+  double slow_down = 0;  // 3 makes the steps of the last trainer take four times as long
   std::int64_t epochs = 2, max_steps = 0;
   std::uint64_t seed = 0;
   std::string metrics;
@@ -74,8 +74,7 @@ Options parse_options(int argc, char** argv) {
   constexpr long kMost = training_flags::kMost;
   training_flags::FlagGroup table(app, "Table");
   table.value("--consistency", consistency, "MODE", "synchronous, bounded:S or asynchronous");
-  table.number("--slow-down", options.slow_down,
-               "Part of each step that the last trainer sleeps in addition", 1000);
+  table.number("--slow-down", options.slow_down, "Sleep of the last trainer, in step times", 1000);
   training_flags::FlagGroup training(app, "Training");
   training.value("--optimizer", options.optimizer, "NAME", "sgd or adam")
       ->check(paceline::apps::is_one_of({"sgd", "adam"}));
@@ -104,7 +103,8 @@ tables::RowOptimizer optimizer_of(const Options& options) {
   return tables::SGD{.lr = options.lr, .momentum = options.momentum};
 }
 
-// Asks the first trainer for the number of the job's next batch, from 0 through all epochs.
+// A call that asks the first trainer for the number of the job's next batch. Numbers start at 0 and
+// go on through all epochs.
 struct TakeBatch {
   static constexpr std::string_view kName = "take_batch";
   static constexpr rpc::Effect kEffect = rpc::Effect::kAtMostOnce;
@@ -135,13 +135,13 @@ class Trainer {
                 options.loading),
         sampler_(training_->size(), 1, 0, {.seed = options.seed}) {
     if (group_.rank() == 0) {
-      // The handler owns the number, because calls may arrive when this trainer has failed.
+      // The handler owns the number, because calls may still arrive after this trainer has failed.
       const auto next = std::make_shared<std::atomic<std::int64_t>>(0);
       workers_.serve<TakeBatch>([next](const rpc::Nothing&, rpc::Context&) {
         return TakeBatch::Reply{next->fetch_add(1)};
       });
     }
-    group_.barrier();  // all trainers have joined the clock
+    group_.barrier();  // until all trainers have joined the clock
   }
 
   void train_epoch(std::int64_t epoch) {
@@ -154,9 +154,9 @@ class Trainer {
     }
   }
 
-  // Collective.
+  // Collective. Evaluates the parameters in the table on the test data.
   train::Evaluation test() {
-    group_.barrier();  // all pushes have arrived
+    group_.barrier();  // until all pushes have arrived
     table_->pull();
     data::DataLoader loader(
         testing_, data::evaluation_indices(testing_->size(), group_.world_size(), group_.rank()),
@@ -166,7 +166,7 @@ class Trainer {
                            [&](const at::Tensor& images) { return model_->forward(images); });
   }
 
-  // Collective. The closing table, on the first trainer.
+  // Collective. Returns the table of results that the program prints at its end.
   std::string report(Seconds trained) const {
     const tables::Rows::Stats stats = table_->rows().stats();
     const auto sum = [&](double value) { return paceline::all_reduce_value(group_, value); };
@@ -176,22 +176,24 @@ class Trainer {
     const double mean = sum(stats.mean_staleness) / trainers;
     const double largest = paceline::all_reduce_value(
         group_, static_cast<double>(stats.largest_staleness), paceline::ReduceOp::kMax);
-    const double lag = sum(waited_.count()) / trainers / trained.count();
+    const double waiting = sum(waited_.count()) / trainers / trained.count();
     const double bytes = sum(static_cast<double>(stats.pulled_ids + stats.pushed_ids)) *
                          table_->rows().width() * sizeof(float);
     return train::table_row("throughput",
                             fmt::format("{:.0f} samples/s", samples / trained.count())) +
            train::table_row("batches",
-                            fmt::format("{} by the trainers", fmt::join(steps_of_all, ", "))) +
+                            fmt::format("{} (by trainer)", fmt::join(steps_of_all, ", "))) +
            train::table_row("staleness", fmt::format("{:.2f} clocks on average, {:.0f} at most",
                                                      mean, largest)) +
-           train::table_row("waiting", fmt::format("{:.1f} % of the time in tick()", 100 * lag)) +
+           train::table_row("waiting",
+                            fmt::format("{:.1f} % of the time, in tick()", 100 * waiting)) +
            train::table_row("bytes", fmt::format("{:.1f} MB pulled and pushed", bytes / 1e6));
   }
 
  private:
-  // A clock is as many batches of the job as it has trainers: whoever has finished a batch ticks
-  // until its clock is that of the batch.
+  // Trains on batches of the epoch that the trainers take one by one. With N trainers, each clock
+  // stands for N batches of the job, no matter which trainers take them. After a batch, a trainer
+  // ticks until it has ended the clock to which the batch belongs.
   void share_epoch(std::int64_t epoch) {
     sampler_.set_epoch(epoch);
     const std::vector<std::int64_t> order = sampler_.order();
@@ -215,7 +217,7 @@ class Trainer {
     const bool is_slow = options_.slow_down > 0 && group_.rank() == group_.world_size() - 1;
     const auto begin = Clock::now();
     if (steps_ > 0) table_->pull();
-    model_->zero_grad(true);  // drops the gradients, which are pushed
+    model_->zero_grad(true);  // drops the gradients, which have been pushed
     torch::nn::functional::cross_entropy(model_->forward(images), labels).backward();
     if (is_slow) std::this_thread::sleep_for((Clock::now() - begin) * options_.slow_down);
     table_->push();
@@ -241,11 +243,11 @@ class Trainer {
   const std::unique_ptr<tables::DenseTable> table_;
   const std::shared_ptr<const data::Dataset> training_, testing_;
   data::DataLoader loader_;
-  data::DistributedSampler sampler_;  // of the batches that trainers take
+  data::DistributedSampler sampler_;  // orders the samples of share_epoch()
   std::int64_t next_ = 0;             // the number of the batch that this trainer has taken
-  std::int64_t clock_ = 0;            // of this trainer, in ticks
+  std::int64_t clock_ = 0;            // the number of clocks that this trainer has ended
   std::int64_t steps_ = 0;
-  Seconds waited_{};
+  Seconds waited_{};  // in tick()
 };
 
 int run(const Options& options) {

@@ -14,8 +14,8 @@
 
 constexpr int kBlocks = 6, kMicroBatches = 4, kSteps = 200;
 
-// The blocks [begin, end) of the model. Each block has its own seed, so that a model has the same
-// weights however it is divided, and its own name, which it needs in a checkpoint.
+// Makes the blocks [begin, end) of the model. Each block has its own seed, so its first weights do
+// not depend on how the model is divided, and its own name, by which checkpoints store it.
 torch::nn::Sequential make_blocks(int begin, int end) {
   torch::nn::Sequential blocks;
   for (int block = begin; block < end; ++block) {
@@ -34,10 +34,10 @@ int main() {
   paceline::Pipeline pipeline(group, paceline::pipeline_schedule("1f1b", ranks, kMicroBatches),
                               {paceline::make_stage(rank, stage)});
   paceline::optim::Adam optimizer(stage->parameters(), {.lr = 1e-2});
-  optimizer.set_model_parts({.model = group});  // the norm is that of the whole model
+  optimizer.set_model_parts({.model = group});  // clip_grad_norm() uses the norm of all stages
 
   double last = 0;
-  torch::manual_seed(100);  // every rank draws the same batches; two ranks use them
+  torch::manual_seed(100);  // all ranks draw the same batches; the first and last stages use them
   for (int step = 0; step < kSteps; ++step) {
     const at::Tensor x = torch::rand({64, 2}), y = torch::sin(3 * x.sum(1, true));
     const auto targets = y.chunk(kMicroBatches);
@@ -52,7 +52,7 @@ int main() {
     last = 0;
     for (const auto& loss : done.losses) last += loss.item<double>() / kMicroBatches;
   }
-  // The last stage has the losses, and `paceline run` shows the output of rank 0.
+  // Only the last stage has the losses, but rank 0 prints: `paceline run` shows its output.
   group->broadcast(std::span(&last, 1), pipeline.last_stage_rank());
   if (rank == 0) std::printf("loss %.4f\n", last);
 }

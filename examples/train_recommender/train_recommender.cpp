@@ -141,7 +141,7 @@ class Recommender {
     table += train::table_row(
         "staleness", fmt::format("{:.2f} clocks on average, {:.0f} at most", mean, largest));
     table += train::table_row(
-        "waiting", fmt::format("{:.1f} % of the time in tick()", 100 * waited / trained.count()));
+        "waiting", fmt::format("{:.1f} % of the time, in tick()", 100 * waited / trained.count()));
     table += train::table_row(
         "hot rows",
         fmt::format("{:.1f} % of the pulls are of the 10 hottest rows, {:.1f} % of the 100 hottest",

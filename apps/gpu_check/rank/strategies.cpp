@@ -1,4 +1,5 @@
-// Every strategy, trained for a few steps on the GPU and on the CPU.
+// Checks of the strategies: trains with each of them for a few steps on the GPU and on the CPU, and
+// compares the results.
 
 #include <algorithm>
 
@@ -24,14 +25,16 @@ namespace {
 
 using Tensors = PipelineStage::Tensors;
 
-// Compares the values that a strategy has computed on the device and on the CPU.
-CheckOutcome compared(const std::vector<at::Tensor>& on_device, const std::vector<at::Tensor>& host,
-                      const char* what) {
-  const double difference = require_close(on_device, host, what);
+// Compares the values that a strategy has computed on the device and on the CPU. `what` names the
+// strategy in the error.
+CheckOutcome compared(const std::vector<at::Tensor>& on_device,
+                      const std::vector<at::Tensor>& on_cpu, const char* what) {
+  const double difference = require_close(on_device, on_cpu, what);
   return passed(fmt::format("same as on the CPU, up to {:.1e}", difference),
                 json_text(nlohmann::json{{"largest_difference", difference}}));
 }
 
+// Takes the steps of the job. Returns the loss of each step, then the parameters.
 template <class Model>
 std::vector<at::Tensor> train(const TrainingJob& job, Model& model) {
   optim::SGD optimizer(model.parameters(), {.lr = 0.05, .momentum = 0.9});
@@ -47,7 +50,7 @@ std::vector<at::Tensor> train(const TrainingJob& job, Model& model) {
   return values;
 }
 
-std::vector<at::Tensor> data_parallel(const Ranks& ranks, c10::Device device) {
+std::vector<at::Tensor> train_with_ddp(const Ranks& ranks, c10::Device device) {
   TrainingJob job(ranks, device);
   DistributedDataParallelOptions options;
   options.buckets.first_bytes = options.buckets.cap_bytes = 4096;  // several buckets
@@ -55,16 +58,17 @@ std::vector<at::Tensor> data_parallel(const Ranks& ranks, c10::Device device) {
   return train(job, model);
 }
 
-std::vector<at::Tensor> replicas(const Ranks& ranks, const std::vector<c10::Device>& devices) {
+std::vector<at::Tensor> train_with_data_parallel(const Ranks& ranks,
+                                                 const std::vector<c10::Device>& devices) {
   TrainingJob job(ranks, devices.front());
   DataParallel<JobNetImpl> model(job.net, devices);
   return train(job, model);
 }
 
-std::vector<at::Tensor> fully_sharded(const Ranks& ranks, c10::Device device, int stage) {
+std::vector<at::Tensor> train_fully_sharded(const Ranks& ranks, c10::Device device, int stage) {
   TrainingJob job(ranks, device);
   optim::AdamW optimizer(job.net->parameters(), {.lr = 0.01});
-  // With several units, those of stage 3 are gathered and released in each pass.
+  // Small units: the model has several, which stage 3 gathers and releases in each pass.
   auto model = fully_shard(job.net, ranks.group, optimizer, {.stage = stage, .unit_bytes = 4096});
   std::vector<at::Tensor> values;
   for (int step = 0; step < kJobSteps; ++step) {
@@ -80,11 +84,13 @@ std::vector<at::Tensor> fully_sharded(const Ranks& ranks, c10::Device device, in
 }
 
 CheckOutcome check_fully_shard(const Ranks& ranks, int stage) {
-  return compared(fully_sharded(ranks, ranks.device, stage), fully_sharded(ranks, c10::kCPU, stage),
-                  "fully_shard");
+  return compared(train_fully_sharded(ranks, ranks.device, stage),
+                  train_fully_sharded(ranks, c10::kCPU, stage), "fully_shard");
 }
 
-std::vector<at::Tensor> divided_layers(const Ranks& ranks, c10::Device device) {
+// Runs a forward and a backward pass through layers that are divided among the ranks. Returns the
+// output and the gradients.
+std::vector<at::Tensor> run_divided_layers(const Ranks& ranks, c10::Device device) {
   const std::int64_t width = 16 * ranks.world_size();
   torch::manual_seed(6);
   ColumnParallelLinear first(torch::nn::LinearOptions(32, width), ranks.group);
@@ -101,7 +107,9 @@ std::vector<at::Tensor> divided_layers(const Ranks& ranks, c10::Device device) {
   return values;
 }
 
-std::vector<at::Tensor> pipeline(const Ranks& ranks, c10::Device device) {
+// Runs one step of a pipeline with a stage on each rank. Returns the losses, if this rank has the
+// last stage, and the gradients.
+std::vector<at::Tensor> run_pipeline(const Ranks& ranks, c10::Device device) {
   constexpr int kMicroBatches = 4;
   const auto schedule = pipeline_schedule("1f1b", ranks.world_size(), kMicroBatches, 1);
   torch::manual_seed(20 + static_cast<std::uint64_t>(ranks.rank()));
@@ -124,7 +132,7 @@ std::vector<at::Tensor> pipeline(const Ranks& ranks, c10::Device device) {
 }  // namespace
 
 CheckOutcome check_data_parallel(const Ranks& ranks) {
-  return compared(data_parallel(ranks, ranks.device), data_parallel(ranks, c10::kCPU),
+  return compared(train_with_ddp(ranks, ranks.device), train_with_ddp(ranks, c10::kCPU),
                   "DistributedDataParallel");
 }
 
@@ -136,7 +144,8 @@ CheckOutcome check_replicas(const Ranks& ranks) {
   for (int gpu = 0; gpu < count; ++gpu)
     gpus.emplace_back(c10::kCUDA, static_cast<c10::DeviceIndex>(gpu));
   const std::vector<c10::Device> cpu(gpus.size(), c10::kCPU);
-  return compared(replicas(ranks, gpus), replicas(ranks, cpu), "DataParallel");
+  return compared(train_with_data_parallel(ranks, gpus), train_with_data_parallel(ranks, cpu),
+                  "DataParallel");
 }
 
 CheckOutcome check_fully_shard_1(const Ranks& ranks) { return check_fully_shard(ranks, 1); }
@@ -144,13 +153,14 @@ CheckOutcome check_fully_shard_2(const Ranks& ranks) { return check_fully_shard(
 CheckOutcome check_fully_shard_3(const Ranks& ranks) { return check_fully_shard(ranks, 3); }
 
 CheckOutcome check_tensor_parallel(const Ranks& ranks) {
-  return compared(divided_layers(ranks, ranks.device), divided_layers(ranks, c10::kCPU),
+  return compared(run_divided_layers(ranks, ranks.device), run_divided_layers(ranks, c10::kCPU),
                   "tensor parallelism");
 }
 
 CheckOutcome check_pipeline(const Ranks& ranks) {
   if (ranks.world_size() < 2) return not_here("one rank");
-  return compared(pipeline(ranks, ranks.device), pipeline(ranks, c10::kCPU), "the pipeline");
+  return compared(run_pipeline(ranks, ranks.device), run_pipeline(ranks, c10::kCPU),
+                  "the pipeline");
 }
 
 }  // namespace paceline::gpu_check

@@ -21,15 +21,16 @@ namespace {
 constexpr std::string_view kBoxMagic = "PLBOXES3";
 constexpr std::size_t kTrailerBytes = 64;
 constexpr std::size_t kRunBytes = 24;
-// The number of bytes that are summed up and then written, a multiple of a chunk: enough to keep
-// the disk busy, and few enough that they are still in the caches when the kernel copies them.
+// The writer computes the checksums of this many bytes, then writes these bytes. The number is a
+// multiple of a chunk, large enough to keep the disk busy, and so small that the bytes are still in
+// the caches when the kernel copies them.
 constexpr std::size_t kPieceBytes = 1024 * kChunkBytes;
 
 std::uint64_t num_chunks(std::uint64_t data_bytes) {
   return (data_bytes + kChunkBytes - 1) / kChunkBytes;
 }
 
-// magic, chunk, number, step, data, run, zeros
+// Returns the trailer: magic, bytes of a chunk, number, step, bytes of data, run, zeros.
 std::vector<std::byte> trailer_of(const BoxFileId& id, std::uint64_t data_bytes) {
   ByteWriter writer;
   writer.put_bytes(as_bytes(kBoxMagic));
@@ -67,7 +68,8 @@ void BoxFileWriter::add(std::span<const std::byte> box) {
   }
 }
 
-// Adds the sums of a piece, which continues the last chunk if that is not whole.
+// Adds the checksums of the bytes `rest`. The first of these bytes complete the last chunk, if that
+// chunk is not whole.
 void BoxFileWriter::sum_up(std::span<const std::byte> rest) {
   if (in_last_sum_ > 0) {
     const auto head = rest.first(std::min(kChunkBytes - in_last_sum_, rest.size()));
@@ -105,12 +107,12 @@ BoxFile::BoxFile(FileSystem& files, const std::string& path, const ManifestFile&
     const auto size = static_cast<std::uint64_t>(status.st_size);
     if (size != entry.size)
       fail(ErrorCode::kCorrupt, "{}: expected {} bytes, found {}", path_, entry.size, size);
-    // The size of the sums and the trailer follows from the size of the file. Nothing in them is
-    // used before their digest has been checked.
-    constexpr std::uint64_t kOfChunk = kChunkBytes + sizeof(std::uint32_t);
+    // The tail of the file consists of the checksums and the trailer. Its size follows from that of
+    // the file; its content is not trusted until its digest has been checked.
+    constexpr std::uint64_t kChunkWithSum = kChunkBytes + sizeof(std::uint32_t);
     if (size < kTrailerBytes)
       fail(ErrorCode::kCorrupt, "{}: {} bytes are too few for a file of boxes", path_, size);
-    const std::uint64_t chunks = (size - kTrailerBytes + kOfChunk - 1) / kOfChunk;
+    const std::uint64_t chunks = (size - kTrailerBytes + kChunkWithSum - 1) / kChunkWithSum;
     std::vector<std::byte> tail(chunks * sizeof(std::uint32_t) + kTrailerBytes);
     if (tail.size() > size)
       fail(ErrorCode::kCorrupt, "{}: a file of boxes cannot have {} bytes", path_, size);
@@ -139,7 +141,7 @@ BoxFile::BoxFile(FileSystem& files, const std::string& path, const ManifestFile&
            what, entry.digest, found);
     }
     if (!std::ranges::equal(trailer, trailer_of(id, data_bytes_)))
-      fail(ErrorCode::kCorrupt, "{}: its trailer is not that of file {} of step {}", path_,
+      fail(ErrorCode::kCorrupt, "{}: the trailer is not that of file {} of step {}", path_,
            id.number, id.step);
     sums_.resize(chunks);
     if (chunks > 0) std::memcpy(sums_.data(), tail.data(), chunks * sizeof(std::uint32_t));
@@ -176,7 +178,7 @@ void BoxFile::read_chunks(std::uint64_t first, std::span<std::byte> bytes) {
 
 namespace {
 
-constexpr std::uint64_t kChunksAPiece = 256;
+constexpr std::uint64_t kChunksAPiece = 256;  // the most chunks that are read at once
 
 std::uint64_t chunk_of(std::uint64_t position) { return position / kChunkBytes; }
 
@@ -185,6 +187,7 @@ std::uint64_t chunk_of(std::uint64_t position) { return position / kChunkBytes; 
 BoxReader::BoxReader(FileSystem& files, std::string folder, const Manifest& manifest)
     : files_(files), folder_(std::move(folder)), manifest_(manifest) {}
 
+// Returns a file of the checkpoint, and opens it at the first call.
 BoxFile& BoxReader::file(std::uint32_t number) {
   auto& opened = open_[number];
   if (!opened) {
@@ -195,6 +198,7 @@ BoxFile& BoxReader::file(std::uint32_t number) {
   return *opened;
 }
 
+// Adds to `runs` the runs of bytes that `wanted` gets from each stored box of the tensor.
 void BoxReader::add_runs(RunsByFile& runs, const StoredTensor& tensor, const WantedBox& wanted) {
   const std::uint64_t element = size_of(tensor.dtype);
   for (const StoredBox& stored : tensor.boxes) {
@@ -214,26 +218,28 @@ void BoxReader::read(std::span<const WantedBox> wanted) {
   RunsByFile runs;
   for (const WantedBox& one : wanted) {
     const StoredTensor* const tensor = manifest_.find(one.name);
-    check(tensor != nullptr, "{}: there is no tensor \"{}\"", folder_, one.name);
+    check(tensor != nullptr, "{}: the checkpoint has no tensor \"{}\"", folder_, one.name);
     check(one.box.sizes.size() == tensor->shape.size(),
-          "{}: tensor \"{}\" has {} dimensions, the box {} has {}", folder_, one.name,
+          "{}: tensor \"{}\" has {} dimensions, but the box {} has {}", folder_, one.name,
           tensor->shape.size(), to_string(one.box), one.box.sizes.size());
     const auto inside = common_part(one.box, whole_box(tensor->shape));
     if (num_elements(one.box) == 0) continue;
-    check(inside == one.box, "{}: tensor \"{}\": the box {} is not within its shape", folder_,
-          one.name, to_string(one.box));
+    check(inside == one.box, "{}: the box {} is not within the shape of tensor \"{}\"", folder_,
+          to_string(one.box), one.name);
     add_runs(runs, *tensor, one);
   }
-  for (auto& [number, of_file] : runs) read_runs(file(number), of_file);
+  for (auto& [number, runs_of_file] : runs) read_runs(file(number), runs_of_file);
 }
 
+// Reads all runs of one file, in the order of their positions. Each piece of the file that is read
+// consists of chunks that follow each other and all contain wanted bytes.
 void BoxReader::read_runs(BoxFile& from, std::vector<Run>& runs) {
   std::ranges::sort(runs, {}, &Run::position);
   std::vector<std::byte> piece;
   std::size_t begun = 0;   // all runs before this one have been read
-  std::uint64_t next = 0;  // no chunk before this one is needed any more
+  std::uint64_t next = 0;  // all chunks before this one are no longer needed
   while (begun < runs.size()) {
-    // Find the contiguous chunks that are all wanted.
+    // Find the next piece: the chunks [first, end). The runs [begun, last) may have bytes in it.
     const std::uint64_t first = std::max(next, chunk_of(runs[begun].position));
     std::uint64_t end = first;
     std::size_t last = begun;

@@ -18,9 +18,9 @@
 namespace paceline::launcher {
 namespace {
 
-constexpr std::size_t kLongestRequest = 255;
-constexpr std::size_t kMostAsking = 64;
-constexpr std::chrono::seconds kLongestTaking{1};  // to send an answer to a slow reader
+constexpr std::size_t kLongestRequest = 255;        // in bytes, without the newline
+constexpr std::size_t kMostAsking = 64;             // connections with an incomplete request
+constexpr std::chrono::seconds kLongestSending{1};  // of an answer, to a slow reader
 
 }  // namespace
 
@@ -32,7 +32,7 @@ JobSocket::JobSocket(EventLoop& loop, int num_ranks, int num_threads, Handler ha
     name_ = std::move(mark.name);
     listener_ = std::move(mark.listener);
   } catch (const Error& error) {
-    say(fmt::format("paceline: warning: ps, top, logs, stacks and stop will not see this job: {}\n",
+    say(fmt::format("paceline: warning: ps, top, logs, stacks and stop cannot find this job: {}\n",
                     error.what()));
     return;
   }
@@ -44,6 +44,8 @@ JobSocket::~JobSocket() {
   if (listener_) loop_.forget(listener_.get());
 }
 
+// Accepts the waiting connections of this user and of root. If too many connections have not sent a
+// whole request, drops one of them for each new connection.
 void JobSocket::accept_all() {
   for (;;) {
     Fd connection(accept_one(listener_.get()));
@@ -57,6 +59,7 @@ void JobSocket::accept_all() {
   }
 }
 
+// Reads a part of a request, and passes the request to the handler once its line is complete.
 void JobSocket::read(int fd) {
   Asking& asking = asking_.at(fd);
   char bytes[kLongestRequest + 1];
@@ -84,17 +87,17 @@ void JobSocket::close(int fd) {
 
 void send_answer(const JobRequest& request, const std::string& text) {
   try {
-    send_all(request.connection, std::as_bytes(std::span(text)), Deadline::after(kLongestTaking));
+    send_all(request.connection, std::as_bytes(std::span(text)), Deadline::after(kLongestSending));
   } catch (const Error&) {
-    // The process that asked has ended or does not read.
+    // The process that sent the request has ended, or does not read the answer.
   }
 }
 
 void answer_stop(const JobRequest& request, pid_t supervisor) {
   send_answer(request, "stopping\n");
-  if (getppid() != supervisor) return;  // it has died, and its pid may belong to another process
+  if (getppid() != supervisor) return;  // the supervisor died; another process may have its pid
   kill(supervisor, SIGTERM);
-  kill(supervisor, SIGCONT);  // it may have been stopped
+  kill(supervisor, SIGCONT);  // if the supervisor is stopped, only now does it get SIGTERM
 }
 
 }  // namespace paceline::launcher

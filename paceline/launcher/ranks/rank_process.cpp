@@ -51,15 +51,17 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kPatience = 500ms;
-constexpr int kPause = 5;  // ms
+constexpr auto kPatience = 500ms;  // for processes that outlive their rank to end by themselves
+constexpr int kPause = 5;          // between two looks at these processes, in ms
 
+// Returns true also if there is no such child.
 bool has_ended(pid_t child) {
   siginfo_t info{};
   const auto id = static_cast<id_t>(child);
   return waitid(P_PID, id, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid != 0;
 }
 
+// Whether the child has ended with exit code 0. The child stays unreaped.
 bool ended_well(pid_t child) {
   siginfo_t info{};
   const auto id = static_cast<id_t>(child);
@@ -67,6 +69,7 @@ bool ended_well(pid_t child) {
          info.si_code == CLD_EXITED && info.si_status == 0;
 }
 
+// Reads /proc/PID/FILE; "" if that is not possible.
 std::string text_of(pid_t process, const char* file) {
   std::ifstream stream(fmt::format("/proc/{}/{}", process, file));
   return {std::istreambuf_iterator<char>(stream), {}};
@@ -77,7 +80,7 @@ std::string name_of(pid_t process) {
   return neutralise(name.substr(0, name.find('\n')));
 }
 
-// The rank in the environment of `process` (RANK); -1 if there is none.
+// Returns the value of RANK in the environment of `process`; -1 if the variable is not set.
 int rank_of(pid_t process) {
   constexpr std::string_view kVariable("\0RANK=", 6);
   const std::string variables = '\0' + text_of(process, "environ");
@@ -91,6 +94,8 @@ int rank_of(pid_t process) {
 
 }  // namespace
 
+// Returns the children of this process for which `belongs` returns true and which are still running
+// when the patience ends. The patience begins when the first such child is found.
 template <class Belongs>
 std::vector<pid_t> Leftovers::staying(Belongs belongs) {
   for (;;) {
@@ -130,9 +135,9 @@ std::string Leftovers::text() const {
   std::string text;
   for (const auto& [rank, left] : by_rank_) {
     text += fmt::format(
-        "paceline: {} ended with exit code 0 and left {} process{} running ({}{}), which {} ended: "
-        "a job is over when its ranks' own processes are, so a program must not go into the "
-        "background (&, setsid, daemon)\n",
+        "paceline: {} ended with exit code 0 but left {} process{} running ({}{}), which {} ended "
+        "with the job: a job is over as soon as the main process of every rank has ended, so a "
+        "program must not go into the background (&, setsid, daemon)\n",
         rank < 0 ? "a rank" : fmt::format("rank {}", rank), left.count, left.count == 1 ? "" : "es",
         left.count == 1 ? "" : "the first: ", left.first, left.count == 1 ? "was" : "were");
   }

@@ -6,37 +6,39 @@
 namespace paceline::planning {
 namespace {
 
-// The number of units of gradients under way in a pass under stages 2 and 3
+// The most units whose gradients wait for their exchange at once, if gradients are divided
 // (training/parallel/fully_shard.h).
 constexpr double kUnitsUnderWay = 4;
 
+// Returns one part of `all` if a share of it is divided into parts and every part has the rest.
 double divided(double all, double share, int parts) { return all * (1 - share + share / parts); }
 
-// A rank's parameters of a layer. `beside_first`: the rank also has the first layer, and so the
-// tied parameters.
+// Returns the number of a layer's parameters that a rank has. `beside_first`: the rank also has the
+// first layer, and so the tied parameters.
 double parameters_of(const LayerProfile& layer, const Way& way, bool beside_first) {
   const std::int64_t all = layer.parameters - (beside_first ? layer.tied_parameters : 0);
   return divided(static_cast<double>(all), layer.divisible.parameters, way.parts);
 }
 
+// Returns the bytes of activations that a rank keeps of a layer for one sample.
 double activations_of(const LayerProfile& layer, const Way& way) {
   return divided(layer.activation_bytes, layer.divisible.activations, way.parts);
 }
 
-// The number of parts into which gradients are divided. A pipeline's gradients are whole until the
-// end of the step.
+// Returns the number of parts into which gradients are divided: 1 with a pipeline, whose gradients
+// are whole until the end of the step.
 int gradient_parts(const Way& way) {
   return way.shard_stage >= 2 && way.stages == 1 ? way.replicas : 1;
 }
 
-// The bytes of divided gradients that wait for their exchange, of `gradients` bytes in all.
+// Returns how many of `gradients` bytes are divided gradients that wait for their exchange.
 double units_under_way(const JobProfile& profile, const Way& way, double gradients) {
   if (gradient_parts(way) == 1) return 0;
   return std::min(gradients, kUnitsUnderWay * profile.unit_bytes);
 }
 
-// How far the gradients of one micro-batch in a pipeline's stage exceed the activations that they
-// replace, in bytes.
+// Returns the number of bytes by which the gradients of one micro-batch exceed the activations that
+// they replace, in the stage of a pipeline where this number is largest.
 double gradients_of_pass(const JobProfile& profile, const Way& way, const RankLayers& stages,
                          double samples) {
   Way whole = way;
@@ -121,9 +123,9 @@ MemoryPlan plan_memory(const JobProfile& profile, const Machine& machine, const 
                        double samples_at_once, const std::vector<RankLayers>& ranks,
                        const std::vector<double>& kept) {
   const std::vector<int> host_of_rank = hosts_of_stages(way, machine);
-  std::map<int, int> ranks_on;  // the pipeline ranks on each host
-  for (const int host : host_of_rank) ++ranks_on[host];
-  std::map<int, double> ranks_of, copies_of;
+  std::map<int, int> num_pipeline_ranks;  // [host]
+  for (const int host : host_of_rank) ++num_pipeline_ranks[host];
+  std::map<int, double> rank_bytes, copy_bytes;  // [host]: of all its ranks; of their shared copies
   const int groups_a_host = place_of_replicas(way, machine).groups_a_host;
   MemoryPlan plan;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
@@ -131,13 +133,13 @@ MemoryPlan plan_memory(const JobProfile& profile, const Machine& machine, const 
     const RankMemory memory =
         memory_of_rank(profile, way, ranks[rank], samples_at_once, kept[rank]);
     if (rank == 0 || memory.all() > plan.rank.all()) plan.rank = memory;
-    ranks_of[host] += memory.all() * machine.ranks_a_host / ranks_on[host];
+    rank_bytes[host] += memory.all() * machine.ranks_a_host / num_pipeline_ranks[host];
     if (way.shard_stage < 3) continue;
-    copies_of[host] += parameters_of_rank(profile, way, ranks[rank]) * profile.parameter_bytes *
-                       groups_a_host / ranks_on[host];
+    copy_bytes[host] += parameters_of_rank(profile, way, ranks[rank]) * profile.parameter_bytes *
+                        groups_a_host / num_pipeline_ranks[host];
   }
-  for (const auto& [host, bytes] : ranks_of) {
-    const double copy = copies_of[host] + profile.library_bytes;
+  for (const auto& [host, bytes] : rank_bytes) {
+    const double copy = copy_bytes[host] + profile.library_bytes;
     if (bytes + copy <= plan.host) continue;
     plan.host = bytes + copy;
     plan.host_copy = copy;

@@ -1,4 +1,4 @@
-// A step of an optimizer whose parameters are on a CUDA device.
+// Computes a step of an optimizer whose parameters are on a CUDA device.
 
 #include <map>
 #include <utility>
@@ -14,13 +14,13 @@ namespace paceline::optim {
 
 namespace {
 
-// A 16-bit parameter, its elements that this rank updates, and their float32 master.
+// The elements of a 16-bit parameter that this rank updates, and their float32 master.
 struct Mastered {
   at::Tensor elements, master;
 };
 
-// Updates the master wherever the parameter was changed outside of a step, because it was loaded or
-// averaged.
+// Copies each element of the parameter that has changed since the last step into the master.
+// Loading or averaging weights changes elements outside of steps.
 void follow(const Mastered& mastered) {
   const at::Tensor is_kept =
       mastered.master.to(mastered.elements.scalar_type()).eq(mastered.elements);
@@ -33,6 +33,8 @@ bool OptimizerCore::is_on_device() const {
   return !parameters().empty() && !parameters().front().is_cpu();
 }
 
+// Updates this rank's elements of all parameters that have a gradient. Parameters of one group that
+// are in the same step are updated together.
 void OptimizerCore::step_on_device(const std::vector<OrderedGradient>& gradients) {
   const std::size_t num_states = rows_.state_names().size();
   std::map<std::pair<std::size_t, std::int64_t>, UpdateLists> all;  // by group and step
@@ -61,12 +63,18 @@ void OptimizerCore::step_on_device(const std::vector<OrderedGradient>& gradients
   for (const Mastered& one : mastered) one.elements.copy_(one.master);
 }
 
-// Computes the norms of whole parameters, on ranks that have all of them.
+// Computes the norms that the update rule needs. Only a rank with whole parameters can do this on a
+// device; otherwise throws Error(kInvalid).
 void OptimizerCore::measure_on_device(
     std::map<std::pair<std::size_t, std::int64_t>, UpdateLists>& all) {
-  check(!parts_.layers && !home_->group(),
-        "{}: on a CUDA device the norms of divided parameters are not available; use adamw, or "
-        "leave the optimizer undivided",
+  check(!parts_.layers,
+        "{}: this update rule needs the norms of whole parameters, which are not available on a "
+        "CUDA device if tensor-parallel layers divide parameters; use adamw",
+        owner_.name());
+  check(!home_->group(),
+        "{}: this update rule needs the norms of whole parameters, which are not available on a "
+        "CUDA device if ranks divide the optimizer's state; use adamw, or stage 0 of "
+        "fully_shard()",
         owner_.name());
   for (auto& [key, lists] : all) {
     for (const at::Tensor& sums : owner_.measure(lists)) lists.norms.push_back(sums.sqrt());

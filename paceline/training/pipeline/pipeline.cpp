@@ -33,9 +33,9 @@ using Tensors = PipelineStage::Tensors;
 using Direction = StageLinks::Direction;
 using pipeline::Action;
 
-// The code of errors that contain an exception of the program's own function. A program that such
-// an error ends has the same exit code as after the exception itself.
-constexpr ErrorCode kOfProgram = ErrorCode::kSystem;
+// The code of errors that wrap an exception of the program's own function. A program that ends with
+// such an error has the same exit code as one that ends with the exception itself.
+constexpr ErrorCode kProgramError = ErrorCode::kSystem;
 
 Tensors trainable(const Tensors& parameters) {
   Tensors result;
@@ -57,6 +57,8 @@ std::vector<std::int64_t> versions_of(const Tensors& tensors) {
   return versions;
 }
 
+// Throws Error(kInvalid) if a tensor was changed in place after versions_of() returned `versions`.
+// `what` describes the tensors for the message.
 void require_unchanged(const std::string& what, const Tensors& tensors,
                        const std::vector<std::int64_t>& versions) {
   const auto now = versions_of(tensors);
@@ -66,16 +68,17 @@ void require_unchanged(const std::string& what, const Tensors& tensors,
         what, changed);
 }
 
-// Returns the device of all parameters of this rank's stages; the CPU if they have none.
+// Returns the one device of all parameters of this rank's stages; the CPU if there are none.
 c10::Device device_of(const ProcessGroup& group, const std::vector<PipelineStage>& stages) {
   std::optional<c10::Device> device;
   for (const PipelineStage& stage : stages) {
     for (const at::Tensor& parameter : stage.parameters) {
       if (!parameter.defined()) continue;
       if (!device) device = parameter.device();
-      check(parameter.device() == *device,
-            "{}: a stage has parameters on {} and on {}; move all stages of a rank to one device",
-            group.self(), device->str(), parameter.device().str());
+      check(
+          parameter.device() == *device,
+          "{}: its stages have parameters on {} and on {}; move all stages of a rank to one device",
+          group.self(), device->str(), parameter.device().str());
     }
   }
   return device.value_or(c10::kCPU);
@@ -83,9 +86,11 @@ c10::Device device_of(const ProcessGroup& group, const std::vector<PipelineStage
 
 }  // namespace
 
-// One step's progress on this rank: its stages, their micro-batches in flight, and the result.
+// The progress of one step on this rank: the rank's stages, the micro-batches in flight, and the
+// result.
 struct Pipeline::Run {
-  struct OnItsWay {
+  // A micro-batch between its forward pass and the end of its backward pass.
+  struct InFlight {
     Tensors inputs, outputs;
     std::unique_ptr<BackwardPass> pass;
   };
@@ -96,8 +101,8 @@ struct Pipeline::Run {
     const PipelineStage& function;
     const Tensors parameters;
     GradientOrder gradients;
-    std::map<int, OnItsWay> on_its_way;  // [micro-batch]
-    bool is_checked = false;             // for parameters that are not listed
+    std::map<int, InFlight> in_flight;  // [micro-batch]
+    bool is_checked = false;            // whether require_listed() has been called
   };
 
   Run(const std::shared_ptr<ProcessGroup>& of, const PipelineSchedule& planned,
@@ -118,11 +123,12 @@ struct Pipeline::Run {
     if (own.count(schedule.num_stages() - 1) > 0)
       result.losses.resize(static_cast<std::size_t>(schedule.num_micro_batches));
     for (auto& [index, stage] : own) {
-      stage.on_its_way.clear();
+      stage.in_flight.clear();
       stage.gradients.begin_step();
     }
   }
 
+  // Runs one action of the schedule.
   void carry_out(const Action& action, const std::vector<Tensors>& given, const Loss& loss) {
     Stage& stage = own.at(action.stage);
     under_way = action;
@@ -140,7 +146,7 @@ struct Pipeline::Run {
   void forward(Stage& stage, const Action& action, const std::vector<Tensors>& given,
                const Loss& loss) {
     const auto [kind, index, micro_batch] = action;
-    OnItsWay& item = stage.on_its_way[micro_batch];
+    InFlight& item = stage.in_flight[micro_batch];
     item.inputs = inputs_of(action, given);
     begin_work();
     Tensors leaves;
@@ -163,12 +169,14 @@ struct Pipeline::Run {
     links.send(index, micro_batch, Direction::kForward, sent);
   }
 
+  // Throws Error(kInvalid) if the pass needs a gradient of a parameter that the stage does not
+  // list.
   void require_listed(const BackwardPass& pass, const Action& action) const {
     const at::Tensor missing = pass.other_leaf();
     check(!missing.defined(),
-          "{}: {}: stage {} of {} uses a parameter {} that requires gradients and is not in "
-          "PipelineStage::parameters, so it would get none: list it, or use make_stage(index, "
-          "module), which lists those of a module",
+          "{}: {}: stage {} of {} uses a parameter {} that requires a gradient but is not in "
+          "PipelineStage::parameters, so the parameter would get no gradient: list the parameter, "
+          "or use make_stage(index, module), which lists all parameters of a module",
           group.self(), to_string(action), action.stage, schedule.num_stages(),
           shapes_of({missing}));
   }
@@ -199,31 +207,32 @@ struct Pipeline::Run {
         check(output.defined(), "it returned an undefined tensor");
       return outputs;
     } catch (...) {
-      const Error error = current_error(kOfProgram);
+      const Error error = current_error(kProgramError);
       throw error.reworded(fmt::format("{}: {}: stage {} of {} failed on inputs {}: {}",
                                        group.self(), to_string(action), action.stage,
                                        schedule.num_stages(), shapes_of(inputs), error.what()));
     }
   }
 
-  // Returns a text for errors of other ranks: what this rank was doing, and on which ranks the
-  // stages are.
+  // Returns the text that this rank appends to an error of another rank: the action that this rank
+  // was carrying out in `function`, and the ranks of the stages.
   std::string where(std::string_view function) const {
     std::vector<int> ranks;
     for (const int rank : schedule.rank_of_stage)
       ranks.push_back(group.world_ranks()[static_cast<std::size_t>(rank)]);
     return fmt::format(
-        "; this rank was in {} of a pipeline whose stages 0 to {} are on ranks {}, in {}, which "
-        "every rank must call",
+        "; this rank was in {} of a pipeline whose stages 0 to {} are on ranks {}; the action ran "
+        "in {}, which every rank must call",
         to_string(under_way), schedule.num_stages() - 1, fmt::join(ranks, ", "), function);
   }
 
+  // Calls `loss`, the program's function, and keeps its value as the loss of the micro-batch.
   at::Tensor loss_of(const Action& action, const Tensors& outputs, const Loss& loss) {
     at::Tensor value;
     try {
       value = loss(outputs, action.micro_batch);
     } catch (...) {
-      const Error error = current_error(kOfProgram);
+      const Error error = current_error(kProgramError);
       throw error.reworded(fmt::format("{}: {}: the loss of outputs {} failed: {}", group.self(),
                                        to_string(action), shapes_of(outputs), error.what()));
     }
@@ -233,7 +242,9 @@ struct Pipeline::Run {
     return value;
   }
 
-  Tensors gradients_of_outputs(const OnItsWay& item, const Action& action) {
+  // Returns the gradients with which the backward pass of the stage begins: 1 for the loss,
+  // otherwise those that the next stage sends.
+  Tensors gradients_of_outputs(const InFlight& item, const Action& action) {
     if (is_last(action.stage)) return {at::ones_like(item.outputs[0])};
     Tensors roots;
     for (const at::Tensor& output : item.outputs) {
@@ -242,14 +253,14 @@ struct Pipeline::Run {
     Tensors gradients = links.receive(action.stage, action.micro_batch, Direction::kBackward);
     for (std::size_t i = 0; i < roots.size(); ++i) {
       check(!gradients[i].defined() || gradients[i].sizes() == roots[i].sizes(),
-            "{}: {}: the gradient is {}, the output {}", group.self(), to_string(action),
-            shapes_of({gradients[i]}), shapes_of({roots[i]}));
+            "{}: {}: an output is {}, but its gradient is {}", group.self(), to_string(action),
+            shapes_of({roots[i]}), shapes_of({gradients[i]}));
     }
     return gradients;
   }
 
   void backward(Stage& stage, const Action& action) {
-    OnItsWay& item = stage.on_its_way.at(action.micro_batch);
+    InFlight& item = stage.in_flight.at(action.micro_batch);
     const Tensors gradients = gradients_of_outputs(item, action);
     const auto versions = versions_of(gradients);
     begin_work();
@@ -258,7 +269,7 @@ struct Pipeline::Run {
       auto both = item.pass->whole(gradients);
       of_inputs = std::move(both.of_inputs);
       stage.gradients.add(action.micro_batch, std::move(both.of_parameters));
-      stage.on_its_way.erase(action.micro_batch);
+      stage.in_flight.erase(action.micro_batch);
     } else {
       of_inputs = item.pass->input_half(gradients);
     }
@@ -271,16 +282,17 @@ struct Pipeline::Run {
 
   void weight_gradient(Stage& stage, const Action& action) {
     begin_work();
-    OnItsWay& item = stage.on_its_way.at(action.micro_batch);
+    InFlight& item = stage.in_flight.at(action.micro_batch);
     stage.gradients.add(action.micro_batch, item.pass->weight_half());
-    stage.on_its_way.erase(action.micro_batch);
+    stage.in_flight.erase(action.micro_batch);
   }
 
   static double now() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
         .count();
   }
-  // Call it when all tensors for which the action has waited have arrived.
+  // Marks the time from which the action computes instead of waiting. Must be called as soon as all
+  // tensors that the action needs have arrived.
   void begin_work() { work_began = now(); }
 
   ProcessGroup& group;
@@ -312,7 +324,7 @@ Pipeline::Pipeline(std::shared_ptr<ProcessGroup> group, PipelineSchedule schedul
   require_same_schedule();
   pipeline::validate(schedule_);
   check(schedule_.num_ranks() == group_->world_size(),
-        "{}: the schedule {} is for {} ranks; group {} has {}", group_->self(), schedule_.name,
+        "{}: the schedule {} is for {} ranks, but group {} has {}", group_->self(), schedule_.name,
         schedule_.num_ranks(), group_->name(), group_->world_size());
   require_own_stages();
   if (group_->world_size() == 1) return;
@@ -327,7 +339,7 @@ void Pipeline::require_same_schedule() const {
   const auto texts = all_gather_object(*group_, own);
   const auto other = std::find_if(texts.begin(), texts.end(),
                                   [&](const std::string& text) { return text != texts[0]; });
-  check(other == texts.end(), "{}: rank {} has another pipeline schedule than rank 0",
+  check(other == texts.end(), "{}: the pipeline schedules of rank {} and rank 0 differ",
         group_->self(), other - texts.begin());
 }
 
@@ -339,11 +351,12 @@ void Pipeline::require_own_stages() const {
       wanted.push_back(stage);
   }
   std::sort(given.begin(), given.end());
-  check(given == wanted, "{}: stages [{}] were given; schedule {} has [{}] on this rank",
+  check(given == wanted, "{}: stages [{}] were given, but schedule {} has stages [{}] on this rank",
         group_->self(), fmt::join(given, ", "), schedule_.name, fmt::join(wanted, ", "));
 }
 
-// Runs the body of `function`; an error aborts the group with the error's message.
+// Runs `body`, the body of the public function `function`. An error of this rank aborts the group
+// with the error's message. Errors of which the other ranks already know get the text of where().
 void Pipeline::guarded(std::string_view function, const std::function<void()>& body) {
   try {
     body();
@@ -355,7 +368,7 @@ void Pipeline::guarded(std::string_view function, const std::function<void()>& b
     group_->abort(error.what());
     throw;
   } catch (...) {
-    const Error error = current_error(kOfProgram);
+    const Error error = current_error(kProgramError);
     group_->abort(fmt::format("{} failed: {}", function, error.what()));
     throw error.reworded(fmt::format("{}: {} failed: {}", group_->self(), function, error.what()));
   }

@@ -1,4 +1,4 @@
-"""The backend for torch 2.6 to 2.13: a ProcessGroup in Python, which stands for the whole group."""
+"""The backend for torch 2.6 to 2.13: a ProcessGroup in Python that carries out the operations itself, without a torch Backend."""
 
 import collections
 import functools
@@ -10,23 +10,24 @@ from torch.distributed import distributed_c10d as c10d
 from paceline.torch.operations import Operations
 from paceline.torch.versions import torch_version
 
-_KEEPS_WORKS = (2, 9)  # the first version that keeps the Python half of a Work alive itself
-_MOST_KEPT = 4096
-_WITH_RESULT = 64
+_KEEPS_WORKS = (2, 9)  # the first version of torch that keeps the Python object of a Work alive itself
+_MOST_KEPT = 4096  # Works that a group keeps alive
+_WITH_RESULT = 64  # the newest of these Works, which also keep their tensors
 
 
 class PacelineProcessGroup(Operations, ProcessGroup):
     def __init__(self, group, store, timeout):
         ProcessGroup.__init__(self, group.rank, group.size)
-        # torch before 2.9 forgets the Python half of a Work that C++ waits for, and the wait would never end. So the last Works are kept,
-        # without the tensors of those that have long ended.
+        # Before version 2.9, torch drops the Python object of a Work while C++ still waits for the Work, and the wait would never end. So
+        # the group keeps its last Works; older ones of these lose their tensors once they have completed.
         self._kept = collections.deque(maxlen=_MOST_KEPT) if torch_version() < _KEEPS_WORKS else None
         self._group_name = group.name
-        self._group_desc = "undefined"
+        self._group_desc = "undefined"  # torch's word for a group without a description
         self._start(group, store, timeout)
         _shut_down_with_torch()
 
-    # torch's own methods ask the backends of a ProcessGroup for these, and this group has none: it is its own backend.
+    # The methods of torch's ProcessGroup get the device types and the backend from the group's Backend objects. This group has no Backend
+    # object, so it returns its own device type and itself.
 
     @property
     def _device_types(self):
@@ -36,11 +37,11 @@ class PacelineProcessGroup(Operations, ProcessGroup):
         return self
 
     def getBackendName(self):
-        """Never "gloo", unlike name(): DDP's logger assumes that a group of that name has torch's own backend in C++."""
+        """Returns "paceline" even if name() returns "gloo": for "gloo", DDP's logger would expect torch's own backend in C++."""
         return "paceline"
 
     def name(self):
-        """The name that torch gives every group whose backend is not its own; dist.get_backend() returns "paceline"."""
+        """Returns "gloo" for a group in Gloo's place (alias.py), otherwise "custom", torch's name for all backends that are not its own."""
         return "gloo" if self.backend_name == "gloo" else "custom"
 
     def getGroupName(self):
@@ -56,6 +57,7 @@ class PacelineProcessGroup(Operations, ProcessGroup):
         self._group_desc = text
 
     def _made(self, work):
+        """Keeps the Work alive if torch does not, and drops the tensors of an older Work that has completed."""
         if self._kept is not None:
             self._kept.append(work)
             if len(self._kept) > _WITH_RESULT:
@@ -67,7 +69,8 @@ class PacelineProcessGroup(Operations, ProcessGroup):
 
 @functools.cache
 def _shut_down_with_torch():
-    """In the oldest supported versions of torch, destroy_process_group() shuts down only the groups of NCCL."""
+    """Makes destroy_process_group() shut down the groups of this class too: in the oldest supported versions, torch shuts down only those
+    of NCCL."""
     shut_down = getattr(c10d, "_shutdown_backend", None)
     if shut_down is None:
         return

@@ -1,4 +1,4 @@
-"""Facts about tensors that the engine needs: their element types, and which tensors it can use without a copy."""
+"""Functions on the tensors of a call: their types as numbers of the engine, checks, and the parts of reductions that the engine lacks."""
 
 import torch
 from torch.distributed import ReduceOp
@@ -26,14 +26,14 @@ REDUCTIONS = {
 
 
 def require_dense(operation, tensors):
-    """Refuses tensors that are not in the host's memory, or have no memory of the usual kind."""
+    """Refuses tensors that are not dense, or not on the CPU."""
     for tensor in tensors:
         if tensor.layout != torch.strided:
-            refuse(operation, f"unsupported layout {tensor.layout}: give it a dense tensor (tensor.to_dense())")
+            refuse(operation, f"unsupported layout {tensor.layout}: pass a dense tensor (tensor.to_dense())")
         if tensor.device.type != "cpu":
             refuse(
                 operation,
-                f"unsupported device type {tensor.device.type}: this backend takes tensors of the CPU; for both, form the group with "
+                f"unsupported device type {tensor.device.type}: this backend takes only CPU tensors; for both devices, form the group with "
                 f'init_process_group("cpu:paceline,{tensor.device.type}:...")',
             )
 
@@ -48,7 +48,8 @@ def require_alike(operation, tensors, dtype, sizes):
 
 
 def elements(tensor):
-    """(element type, number of elements), as bytes if the engine does not know the type: for operations that only move elements."""
+    """Returns the engine's number of the element type and the number of elements, for operations that only move
+    elements. Elements of a type that the engine does not know count as bytes."""
     number = DTYPES.get(tensor.dtype)
     if number is None:
         return BYTE, tensor.numel() * tensor.element_size()
@@ -56,7 +57,7 @@ def elements(tensor):
 
 
 def reduced_type(operation, tensor):
-    """The engine's number of a type that it can reduce."""
+    """Returns the engine's number of the tensor's element type; refuses types that the engine cannot reduce."""
     number = DTYPES.get(tensor.dtype)
     if number is None:
         advice = "; reduce torch.view_as_real(tensor)" if tensor.is_complex() else ""
@@ -65,11 +66,12 @@ def reduced_type(operation, tensor):
 
 
 def kind_of(reduce_op):
+    """Returns the kind of a reduction, given as a ReduceOp or as its kind (RedOpType)."""
     return getattr(reduce_op, "op", reduce_op)
 
 
 def reduction(operation, reduce_op):
-    """The engine's number of a reduction of torch.distributed."""
+    """Returns the engine's number of a reduction of torch.distributed; refuses reductions that the engine lacks."""
     kind = kind_of(reduce_op)
     number = REDUCTIONS.get(kind)
     if number is None:
@@ -78,17 +80,18 @@ def reduction(operation, reduce_op):
 
 
 def prescale(tensor, reduce_op):
-    """PREMUL_SUM multiplies each rank's elements by a factor before the sum; other reductions change nothing."""
+    """For PREMUL_SUM, multiplies the tensor by the factor of the reduction, in place. For other reductions, does nothing."""
     if kind_of(reduce_op) != _KINDS.PREMUL_SUM:
         return
     factor = getattr(reduce_op, "factor", None)
     if factor is None:
-        factor = reduce_op.__getstate__()[1]  # torch before 2.14 has no other way
+        factor = reduce_op.__getstate__()[1]  # before 2.14, torch returns the factor only here
     tensor.mul_(factor)
 
 
 def combine(tensors, reduce_op):
-    """Reduces the tensors of one rank into the first one."""
+    """Reduces the tensors of one rank into the first one, before the ranks reduce theirs. AVG only adds here: afterwards the engine, or
+    divide_whole_numbers(), divides the sum over all ranks."""
     kind = kind_of(reduce_op)
     into = tensors[0]
     steps = {
@@ -107,20 +110,21 @@ def combine(tensors, reduce_op):
 
 
 def divide_whole_numbers(tensors, divisor):
-    """Makes sums into means, rounded towards zero as by C and NCCL. A tensor that is named twice is divided once."""
+    """Divides sums of integers in place, to make them means. Rounds towards zero, as integer division in C and in NCCL does.
+    Divides a tensor only once even if the list contains it twice."""
     for tensor in {tensor.data_ptr(): tensor for tensor in tensors}.values():
         tensor.div_(divisor, rounding_mode="trunc")
 
 
 def flat(tensors):
-    """One tensor with the elements of all, in order."""
+    """Returns one tensor with the elements of all tensors, in order. A single tensor is not copied if it is contiguous."""
     if len(tensors) == 1:
         return tensors[0].reshape(-1)
     return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
 
 def adjoining(tensors):
-    """Whether the tensors lie one after the other in memory, so that they can be filled as one."""
+    """Returns whether the tensors are contiguous and follow each other in memory without gaps, so that the engine can fill them as one."""
     end = tensors[0].data_ptr()
     for tensor in tensors:
         if tensor.data_ptr() != end or not tensor.is_contiguous():
@@ -130,7 +134,7 @@ def adjoining(tensors):
 
 
 def spread(whole, tensors):
-    """Copies consecutive elements of `whole` into the tensors."""
+    """Fills the tensors, one after the other, with the elements of `whole`."""
     begin = 0
     for tensor in tensors:
         count = tensor.numel()

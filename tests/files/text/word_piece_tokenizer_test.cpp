@@ -22,6 +22,7 @@ class WordPiece : public testing::Test {
   const std::string file_ = folder_.path() + "/vocab.txt";
 };
 
+// Returns the pieces of `text`, separated by spaces. `names`: the lines of the vocabulary.
 std::string pieces(const WordPieceTokenizer& tokenizer, std::string_view text,
                    std::vector<std::string> names) {
   std::string all;
@@ -31,7 +32,7 @@ std::string pieces(const WordPieceTokenizer& tokenizer, std::string_view text,
   return all;
 }
 
-// An example from BERT's own tests.
+// The vocabulary and the texts are those of a test of BERT.
 TEST_F(WordPiece, a_word_is_cut_into_the_longest_pieces) {
   const std::vector<std::string> names{"[UNK]", "[CLS]", "[SEP]", "want", "##want", "##ed",  "wa",
                                        "un",    "runn",  "##ing", ",",    "low",    "lowest"};
@@ -51,7 +52,7 @@ TEST_F(WordPiece, a_word_is_cut_into_the_longest_pieces) {
   EXPECT_EQ(tokenizer.find("nothing"), std::nullopt);
 }
 
-TEST_F(WordPiece, signs_and_ideographs_are_words) {
+TEST_F(WordPiece, punctuation_and_ideographs_are_words_of_their_own) {
   const std::vector<std::string> names{"[UNK]", "a", "b", "$", "-", "\xE5\x8D\x9A", "\xE6\x8E\xA8"};
   write("[UNK]\na\nb\n$\n-\n\xE5\x8D\x9A\n\xE6\x8E\xA8");
   const auto tokenizer = read();
@@ -69,7 +70,7 @@ TEST_F(WordPiece, signs_and_ideographs_are_words) {
   EXPECT_EQ(pieces(tokenizer, std::string_view("a\0\x07\xFF", 4), names), "a");
 }
 
-TEST_F(WordPiece, letters_stay_as_they_are_when_asked) {
+TEST_F(WordPiece, case_and_accents_are_kept_on_request) {
   write("[UNK]\nA\na\n\xC3\x84\n");
   const std::vector<std::string> names{"[UNK]", "A", "a", "\xC3\x84"};
   EXPECT_EQ(pieces(read(false), "A a \xC3\x84", names), "A a \xC3\x84");
@@ -83,7 +84,7 @@ TEST_F(WordPiece, a_word_of_more_than_a_hundred_characters_is_unknown) {
   EXPECT_THAT(tokenizer.encode(std::string(101, 'a')), testing::ElementsAre(0));
 }
 
-TEST_F(WordPiece, decoding_joins_pieces_and_parts_words) {
+TEST_F(WordPiece, decoding_joins_pieces_and_separates_words) {
   write("[UNK]\nun\n##want\n##ed\n,\n");
   const auto tokenizer = read();
   EXPECT_EQ(tokenizer.decode(std::vector<Token>{1, 2, 3, 4, 1}), "unwanted , un");
@@ -91,7 +92,7 @@ TEST_F(WordPiece, decoding_joins_pieces_and_parts_words) {
   expect_error(ErrorCode::kInvalid, {"decode", "5"}, [&] { (void)tokenizer.decode({&token, 1}); });
 }
 
-TEST_F(WordPiece, damaged_files_are_refused_by_name) {
+TEST_F(WordPiece, damaged_files_are_named_in_errors) {
   write("[UNK]\na\nb\na\n");
   expect_error(ErrorCode::kCorrupt, {"vocab.txt:4", "'a'", "twice"}, [&] { (void)read(); });
   write("a\nb\n");
@@ -100,7 +101,7 @@ TEST_F(WordPiece, damaged_files_are_refused_by_name) {
   expect_error(ErrorCode::kCorrupt, {"vocab.txt"}, [&] { (void)read(); });
 }
 
-TEST_F(WordPiece, a_vocabulary_begins_behind_its_byte_order_mark_and_is_no_download_that_failed) {
+TEST_F(WordPiece, a_byte_order_mark_is_skipped_and_files_of_other_kinds_are_refused) {
   write("\xEF\xBB\xBF[PAD]\n[UNK]\n");
   EXPECT_EQ(read().find("[PAD]"), Token{0});
   write("\xFF\xFE[\0P\0");

@@ -246,7 +246,7 @@ inline constexpr Message kCommandMessages[] = {
     {"agent.not_forked_new_program",
      "paceline: local rank {} is executed again, not forked: the program's file has changed"},
     {"agent.no_socket",
-     "paceline: warning: ps, top, logs, stacks and stop will not see this job: {}"},
+     "paceline: warning: ps, top, logs, stacks and stop cannot find this job: {}"},
     {"agent.log_not_made", "the log {} could not be made: "},
     {"agent.log_folder_unwritable", "--log-dir: the folder {} cannot be written: "},
     {"agent.log_folder_not_made", "no log folder could be made in {}: "},

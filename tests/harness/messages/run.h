@@ -146,9 +146,9 @@ inline constexpr Message kRunMessages[] = {
     {"run.also_failed", "paceline: {} also failed ({})"},
     {"run.ended_before", "  before: {} ended with exit code 0"},
     {"run.left_processes",
-     "paceline: {} ended with exit code 0 and left {} running ({}), which {} ended: a job is over "
-     "when its ranks' own processes are, so a program must not go into the background (&, setsid, "
-     "daemon)"},
+     "paceline: {} ended with exit code 0 but left {} running ({}), which {} ended with the job: a "
+     "job is over as soon as the main process of every rank has ended, so a program must not go "
+     "into the background (&, setsid, daemon)"},
     {"run.killed_after_signal",
      "paceline: {} did not end within {} s of {} and {} killed (SIGKILL)"},
     {"run.killed_at_second_interrupt",

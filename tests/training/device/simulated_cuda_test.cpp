@@ -1,4 +1,5 @@
-// The simulated device itself: what it computes, and which mistakes it shows.
+// Tests of the simulated devices themselves: their results, and the mistakes that they make
+// visible.
 
 #include "tests/harness/simulated_cuda/simulated_cuda.h"
 
@@ -16,7 +17,7 @@ namespace {
 
 const c10::Device kFirst(c10::kCUDA, 0), kSecond(c10::kCUDA, 1);
 
-// Makes a stream busy for so long that a missing wait is certain to be noticed.
+// Keeps the stream busy for so long that the tests notice every missing wait.
 void occupy(const c10::Stream& stream) {
   simulated::Stream::of(stream.device_index(), stream.id()).push([] {
     std::this_thread::sleep_for(std::chrono::milliseconds(30));
@@ -110,7 +111,8 @@ TEST(SimulatedCuda, shows_memory_that_was_released_while_another_stream_used_it)
 
 TEST(SimulatedCudaDeathTest, ends_a_program_that_reads_device_memory) {
   const at::Tensor values = torch::ones({4}, kFirst);
-  // The child has copies of the pages that a stream's thread has opened, and of its locks.
+  // EXPECT_EXIT forks. Without idle streams, the child would inherit device pages that a task has
+  // opened to the host, and locks that no thread of the child releases.
   for (int device = 0; device < simulated::num_devices(); ++device)
     simulated::Stream::for_each(device, [](simulated::Stream& stream) { stream.drain(); });
   EXPECT_EXIT({ std::printf("%g", values.data_ptr<float>()[0]); }, testing::KilledBySignal(SIGSEGV),
@@ -121,7 +123,7 @@ TEST(SimulatedCuda, refuses_mixed_devices) {
   EXPECT_THROW(torch::zeros({2}, kFirst) + torch::zeros({2}), c10::Error);
 }
 
-TEST(SimulatedCuda, has_as_much_memory_as_it_was_given) {
+TEST(SimulatedCuda, has_no_more_memory_than_the_limit) {
   const std::size_t before = simulated::live_bytes(1);
   simulated::set_memory_limit(1, before + (1 << 20));
   {
@@ -133,7 +135,7 @@ TEST(SimulatedCuda, has_as_much_memory_as_it_was_given) {
   simulated::set_memory_limit(1, 0);
 }
 
-TEST(SimulatedCuda, counts_the_waits_of_the_host_and_the_use_of_devices) {
+TEST(SimulatedCuda, counts_synchronisations_of_the_host_and_uses_of_a_device) {
   const std::uint64_t before = simulated::num_touches(3);
   const at::Tensor values = torch::ones({10}, kSecond);
   simulated::reset_counts();

@@ -179,7 +179,7 @@ TEST(PipelineFaults, plans_and_stages_that_are_not_this_groups) {
     expect_error(ErrorCode::kInvalid, {rank, "were given", "on this rank"},
                  [&] { with(pipeline_schedule("1f1b", 2, 3), 1 - group.rank()); });
     expect_error(
-        ErrorCode::kInvalid, {rank, "rank 1 has another pipeline schedule than rank 0"},
+        ErrorCode::kInvalid, {rank, "the pipeline schedules of rank 1 and rank 0 differ"},
         [&] { with(pipeline_schedule(group.rank() == 0 ? "1f1b" : "gpipe", 2, 3), group.rank()); });
     expect_error(ErrorCode::kInvalid, {"deadlock"}, [&] {
       with(PipelineSchedule::from_csv("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n"), group.rank());

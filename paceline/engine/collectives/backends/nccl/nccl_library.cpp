@@ -19,7 +19,7 @@
 namespace paceline {
 namespace {
 
-// How long a group that ends may wait for NCCL's communicator to close.
+// The longest time that a group's destruction waits for NCCL's communicators to close.
 constexpr std::chrono::seconds kMostToClose{10};
 
 // Lets this thread call CUDA while another thread captures a graph. Without this object, a call in
@@ -38,7 +38,8 @@ class OwnCaptures {
   int mode_ = cuda::kCaptureOfOwnThread;
 };
 
-// Agrees on NCCL and the GPUs with the other ranks; returns this rank's device.
+// Collective. Checks that all ranks use one version of NCCL, and that each rank has a GPU of its
+// own. Returns this rank's device.
 int agree_on_gpus(const LibraryContext& context) {
   int device = 0;
   const auto texts = context.tell_all([&] {
@@ -85,8 +86,8 @@ class NcclLibrary : public Library {
     messages_ = std::make_unique<NcclMessages>(api_, context, device_, *watch_);
   }
 
-  // Waits for the calls that were queued on the device, because the program may rely on their
-  // results: their Work has already been waited for.
+  // Unless the group has failed, waits until the device has finished the calls that were queued on
+  // it: waiting for a Work ends earlier, so the program may still rely on the results.
   ~NcclLibrary() override {
     NcclCommunicator::Several open = messages_->stop();
     watch_.reset();
@@ -114,7 +115,8 @@ class NcclLibrary : public Library {
     return messages_->start(op, call, deadline);
   }
 
-  // Buffers of another GPU would cause an error of the device long after the call.
+  // Refuses buffers that are not on the group's GPU. Without this check, the device would report an
+  // error long after the call.
   void require_usable(const Collective& call) const override {
     const CudaDeviceGuard guard(cuda_, device_, self_, !is_on_own_thread(call));
     const OwnCaptures captures(cuda_);
@@ -135,13 +137,13 @@ class NcclLibrary : public Library {
       queue_call(call, {api_, handle, stream_, rank_, world_size_, self_});
       return nccl::kSuccess;
     });
-    wait_for_host(deadline, what);  // afterwards the stream has the whole call
+    wait_for_host(deadline, what);  // until the whole call has been queued on the stream
     const DeviceEvent end = event_after(cuda_, stream_, self_);
     if (call.work == nullptr) {
       poll_until([&] { return is_done(end.get()) && communicator_->is_ready(); }, mesh_, deadline,
                  what);
     } else if (is_captured()) {
-      call.work->queue(end);  // the result is complete whenever the graph has run
+      call.work->queue(end);  // every run of the graph computes the result
     } else {
       call.work->queue(end, true);
       watch_->add({.work = call.work->shared_from_this(),
@@ -152,7 +154,8 @@ class NcclLibrary : public Library {
     }
   }
 
-  // Also releases streams that wait for the communicators' operations.
+  // Aborts all communicators. This also ends their operations on the device, so streams that wait
+  // for these operations continue.
   void abort() override { NcclCommunicator::abort(communicators()); }
 
  private:
@@ -163,6 +166,7 @@ class NcclLibrary : public Library {
     return all;
   }
 
+  // Returns the functions through which the watch uses the device, the communicators and the group.
   WatchHooks hooks(const LibraryContext& context) {
     return {.self = self_,
             .group = context.group,
@@ -181,9 +185,12 @@ class NcclLibrary : public Library {
             .fail = context.fail_group};
   }
 
-  // Calls with an order are carried out by a thread of the group, the others also by the program's.
+  // Whether a thread of the group carries out this call, as it does all calls with an order. Calls
+  // without an order may run on a thread of the program.
   static bool is_on_own_thread(const Collective& call) { return call.order != nullptr; }
 
+  // Throws Error(kInvalid) if the buffer at `data` is not on the group's GPU; managed memory and
+  // null are accepted.
   void require_here(Op op, const std::byte* data) const {
     if (data == nullptr) return;
     cuda::PointerAttributes attributes;
@@ -193,8 +200,8 @@ class NcclLibrary : public Library {
     check(is_on_device || attributes.type == cuda::kManagedMemory,
           "{}: {}: a buffer is declared to be in CUDA memory, but is not", self_, name_of(op));
     check(!is_on_device || attributes.device == device_,
-          "{}: {}: a buffer is on GPU {}, but the group works on GPU {}, which was current "
-          "when it formed; choose the rank's GPU (cudaSetDevice) before the group forms",
+          "{}: {}: a buffer is on GPU {}, but the group works on GPU {}, which was the current "
+          "device when the group formed; choose the rank's GPU (cudaSetDevice) before that",
           self_, name_of(op), attributes.device, device_);
   }
 
@@ -213,12 +220,14 @@ class NcclLibrary : public Library {
                   "cudaStreamWaitEvent");
   }
 
+  // Whether a CUDA graph is capturing the stream.
   bool is_captured() const {
     int status = 0;
     cuda_.require(cuda_.cudaStreamIsCapturing(stream_, &status), self_, "cudaStreamIsCapturing");
     return status == cuda::kBeingCaptured;
   }
 
+  // Whether the device has reached `event`. Throws the error of a failed operation.
   bool is_done(void* event) const {
     const int code = cuda_.cudaEventQuery(static_cast<CudaEvent>(event));
     if (code == cuda::kNotReady) return false;
@@ -226,6 +235,7 @@ class NcclLibrary : public Library {
     return true;
   }
 
+  // Waits until NCCL has no work left on the host.
   void wait_for_host(Deadline deadline, const std::string& what) {
     poll_until([&] { return communicator_->is_ready(); }, mesh_, deadline, what);
   }
