@@ -53,7 +53,7 @@ struct DistributedDataParallelOptions {
   // The number of logical shards of each step, the same on every rank; 0: no logical shards. With
   // shards, the model has the same bits for every number of ranks that divides them
   // (docs/data_parallel.md), if each rank has the same number of threads. The loop must call
-  // set_synchronize(batch.ends_step) of the reducer before each pass, as train::TrainingRun does.
+  // set_requires_gradient_sync(batch.ends_step) before each pass, as train::TrainingRun does.
   std::int64_t logical_shards = paceline::detail::job_logical_shards();
   // Set by fully_shard(): the optimizer that the wrapper divides among the ranks, and how, once
   // they have rank 0's parameters; the wrapper takes the names from the module. The optimizer must

@@ -234,8 +234,9 @@ void ReplicaGuard::report(ProcessGroup& group, std::int64_t step) const {
           : fmt::format("the replicas of ranks {} differ", fmt::join(ranks, " and "));
   throw DamagedState(
       fmt::format("{}: {} after step {}: {}. Their memory was damaged, or a rank took a different "
-                  "step (other threads, processor, code or random numbers); nothing was saved "
-                  "since. Continue from the last checkpoint",
+                  "step (it left out a backward pass, changed its parameters alone, or has other "
+                  "threads, processor, code or random numbers); nothing was saved since. Continue "
+                  "from the last checkpoint",
                   group.self(), who, step, names.empty() ? "no tensor differs any more" : what));
 }
 

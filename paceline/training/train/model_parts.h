@@ -21,7 +21,8 @@ namespace paceline::train {
 //   optimizer.set_model_parts(train::model_parts(
 //       *stage, mesh.sub_mesh({"pp", "tp"}).world(), mesh.group("tp"), tied_copies));
 //
-// `model`: all ranks that together have one model. `layers`: the ranks that divide its layers.
+// `model`: all ranks that together have one model. `layers`: the ranks that divide its layers,
+// which may be this rank alone. Error(kInvalid) if it is null.
 // `tied`: parameters of `module` that are also on a rank of another stage, where norms count them.
 optim::ModelParts model_parts(torch::nn::Module& module, std::shared_ptr<ProcessGroup> model,
                               std::shared_ptr<ProcessGroup> layers,

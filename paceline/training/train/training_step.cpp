@@ -65,6 +65,9 @@ Precision precision_of(const std::string& name) {
 optim::ModelParts model_parts(torch::nn::Module& module, std::shared_ptr<ProcessGroup> model,
                               std::shared_ptr<ProcessGroup> layers,
                               const std::vector<at::Tensor>& tied) {
+  check(layers != nullptr,
+        "model_parts: `layers` is null: give it the group of the ranks that divide the layers, or "
+        "a group of this rank alone if none are divided");
   optim::ModelParts parts{.model = std::move(model), .layers = std::move(layers)};
   models::visit_parameters(
       module, [&](const std::string&, at::Tensor& parameter, const auto& division) {

@@ -116,10 +116,12 @@ inline constexpr Message kRankMessages[] = {
     // training: the beginning of a run
     {"ownership.directory_used",
      "checkpoint directory {}: it has checkpoints already, the newest of step {}; to continue that "
-     "run, resume it (--resume); to begin another one, give it a directory of its own"},
+     "run, resume it (--resume, CheckpointOptions::resume); to begin another one, give it a "
+     "directory of its own"},
     {"ownership.memory_used",
      "rank {}: the memory for checkpoints (PACELINE_MEMORY_CHECKPOINT) holds step {} of an earlier "
-     "run; to continue that run, resume it (--resume); to begin another one, remove that file"},
+     "run; to continue that run, resume it (--resume, CheckpointOptions::resume); to begin another "
+     "one, remove that file"},
     {"ownership.memory_of_another_run",
      "rank {}: the memory for checkpoints (PACELINE_MEMORY_CHECKPOINT) holds step {} of a run "
      "other than that of {}; resume with the directory of the run in the memory, or remove the "
@@ -135,8 +137,9 @@ inline constexpr Message kRankMessages[] = {
     {"replica.one_differs", "rank {}'s replica differs from the others after step {}: {}"},
     {"replica.two_differ", "the replicas of ranks {} differ after step {}: {}"},
     {"replica.tensors_that_differ",
-     ": {}. Their memory was damaged, or a rank took a different step (other threads, processor, "
-     "code or random numbers); nothing was saved since. Continue from the last checkpoint"},
+     ": {}. Their memory was damaged, or a rank took a different step (it left out a backward "
+     "pass, changed its parameters alone, or has other threads, processor, code or random "
+     "numbers); nothing was saved since. Continue from the last checkpoint"},
     {"gradient.not_finite", "rank {}'s gradient of parameter {} is not finite in step {}"},
     {"hooks.differ", "the ranks chose different communication hooks: {}"},
     {"hook.failed", "communication hook {} failed in round {} of bucket {}: {}"},

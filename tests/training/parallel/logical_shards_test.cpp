@@ -18,9 +18,11 @@
 #include "paceline/training/parallel/activation_checkpoint.h"
 #include "paceline/training/parallel/communication_hook.h"
 #include "paceline/training/parallel/distributed_data_parallel.h"
+#include "paceline/training/parallel/fully_shard.h"
 #include "paceline/training/tensor/random.h"
 
 #include "tests/harness/borrowed_group.h"
+#include "tests/harness/expect_error.h"
 #include "tests/harness/thread_ranks.h"
 
 namespace paceline {
@@ -212,6 +214,33 @@ TEST(LogicalShards, average_the_gradients_of_all_shards) {
                                  1e-3, 1e-5))
             << i;
       }
+      model.zero_grad();
+    }
+  });
+}
+
+// The averaged gradients of a pass are used, dropped or an error, never lost.
+TEST(LogicalShards, do_not_lose_gradients_that_nothing_has_used) {
+  harness::run_ranks_ok(2, [](ProcessGroup& group) {
+    for (const bool divides : {false, true}) {
+      auto net = make_everything();
+      net->eval();
+      optim::SGD optimizer(net->parameters(), {.lr = 0.1});
+      auto model = divides ? fully_shard(net, borrowed(group), optimizer,
+                                         {.stage = 2, .data_parallel = with_shards(2)})
+                           : DistributedDataParallel(net, borrowed(group), with_shards(2));
+      const auto pass = [&] {
+        const Shard shard = shard_of(0, group.rank());
+        torch::nn::functional::cross_entropy(model.forward(shard.images, true), shard.labels)
+            .backward();
+      };
+      pass();
+      harness::expect_error(ErrorCode::kInvalid,
+                            {"would drop the averaged gradients of the last backward pass"}, pass);
+      optimizer.zero_grad();
+      pass();
+      optimizer.step();
+      pass();  // zero_grad() may follow the forward pass
     }
   });
 }
@@ -229,6 +258,7 @@ TEST(LogicalShards, say_nothing_of_the_step_before) {
         model.forward(shard_of(step, shard).images, step == 0).square().sum().backward();
       }
       EXPECT_EQ(model.module().sometimes->weight.grad().defined(), step == 0) << step;
+      model.zero_grad();
     }
   });
 }
@@ -328,6 +358,7 @@ TEST(LogicalShards, of_a_step_that_failed_are_forgotten) {
     pass(first, false);
     pass(first + 1, true);
     const at::Tensor wanted = model.module().head->weight.grad().clone();
+    model.zero_grad();
     pass(first, false);
     bool failing = true;
     model.module().conv->weight.register_hook([&](const at::Tensor& gradient) -> at::Tensor {

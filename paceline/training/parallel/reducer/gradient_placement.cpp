@@ -130,6 +130,14 @@ void GradientPlacement::deliver(PassMonitor& monitor) {
   }
 }
 
+bool GradientPlacement::has_gradients() const {
+  const at::NoGradGuard no_grad;
+  return std::ranges::any_of(buckets_.gradients, [](const Gradient& gradient) {
+    const at::Tensor& own = own_gradient(gradient.parameter);
+    return gradient.is_trained && own.defined() && own.any().item<bool>();
+  });
+}
+
 // ---- each rank's part
 
 // Plans the units in which at least one parameter requires a gradient.
@@ -268,6 +276,13 @@ void DividedPlacement::deliver(PassMonitor& monitor) {
         core_of(optimizer_).set_has_gradient(numbers[n]);
     }
   }
+}
+
+bool DividedPlacement::has_gradients() const {
+  const auto is_there = [this](std::size_t i) { return core_of(optimizer_).has_gradient(i); };
+  return std::ranges::any_of(units_, [&](const Unit& unit) {
+    return std::ranges::any_of(unit.of_optimizer.parameters, is_there);
+  });
 }
 
 void DividedPlacement::forget() {

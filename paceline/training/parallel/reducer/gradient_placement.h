@@ -86,6 +86,8 @@ class GradientPlacement {
   // Called instead of start() and finish(): keeps the gradients of a logical shard that is not the
   // last one.
   virtual void add_shard() {}
+  // Whether there are gradients that were averaged and not dropped since, other than zeros.
+  virtual bool has_gradients() const;
   // Drops the data of an unfinished step.
   virtual void forget() {}
 
@@ -134,6 +136,7 @@ class DividedPlacement : public GradientPlacement {
   void complete(const std::function<void()>& go_on) override;
   void start(std::size_t bucket, const at::Tensor& leaving, std::int64_t divisor) override;
   void deliver(PassMonitor& monitor) override;
+  bool has_gradients() const override;
   void forget() override;
 
  protected:

@@ -244,7 +244,10 @@ void Reducer::before_forward(std::int64_t samples) {
   if (in_backward_) forget_failed_pass();
   follow_requirements();
   if (placement_->plans_before_pass() && !buckets_.is_planned) plan();
-  if (steps_.has_shards() && steps_.begins_step() && at::GradMode::is_enabled()) forget_gradients();
+  if (steps_.has_shards() && steps_.begins_step() && at::GradMode::is_enabled()) {
+    require_used_gradients();
+    forget_gradients();
+  }
   saw_forward_ = true;
   counter_.begin_forward(samples, at::GradMode::is_enabled());
 }
@@ -272,6 +275,17 @@ void Reducer::forget_failed_pass() {
     gradient.stand_in = at::Tensor();
   }
   forget_gradients();
+}
+
+// With logical shards the first pass of a step replaces the gradients. Those of the last step must
+// not be lost before an optimizer has used them or the program has dropped them.
+void Reducer::require_used_gradients() const {
+  if (averaged_version_ != version_of_parameters() || !placement_->has_gradients()) return;
+  fail(ErrorCode::kInvalid,
+       "{}: with logical shards this forward pass would drop the averaged gradients of the last "
+       "backward pass, which no optimizer has used: call zero_grad() after each step. If a step "
+       "has several losses, as that of a GAN's discriminator, call backward() once, for their sum",
+       group_->self());
 }
 
 // Also drops the gradients that the placement has delivered.
@@ -413,7 +427,8 @@ void Reducer::end_backward() {
   monitor_.begin_step();
   ++num_steps_;
   exposed_seconds_ += waited.count();
-  counter_.end_backward(waited.count(), version_of_parameters());
+  averaged_version_ = version_of_parameters();
+  counter_.end_backward(waited.count(), *averaged_version_);
   if (!communicates_) return;
   turns_->end(this, has_inputs_ ? callbacks_.at_end_of_step : std::function<void()>());
 }

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "paceline/engine/collectives/group/process_group.h"
@@ -162,6 +163,7 @@ class Reducer : public GradientSync {
   void plan();
   void forget_plan();
   void forget_failed_pass();
+  void require_used_gradients() const;
   void forget_gradients();
 
   // Called in a backward pass.
@@ -201,6 +203,7 @@ class Reducer : public GradientSync {
   bool has_inputs_ = true;       // this rank has inputs in this pass
   bool saw_forward_ = false;
   bool in_backward_ = false;
+  std::optional<std::uint64_t> averaged_version_;  // version_of_parameters() at the last average
   double exposed_seconds_ = 0;
 };
 

@@ -45,8 +45,9 @@ void StepPasses::require_place() const {
   fail(ErrorCode::kInvalid,
        "{}: with {} logical shards a step is {} backward passes on each of {} ranks, and the "
        "last one averages; this is pass {} of a step, and it {}. Take batches from a DataLoader "
-       "with as many logical shards, and call set_synchronize(batch.ends_step) before the forward "
-       "pass, as train::TrainingRun does",
+       "with as many logical shards, take one backward pass for each, and call "
+       "set_requires_gradient_sync(batch.ends_step) before the forward pass, as "
+       "train::TrainingRun does",
        group_.self(), logical_shards_, own_count_, group_.world_size(), num_done_ + 1,
        synchronize_ ? "averages" : "does not");
 }

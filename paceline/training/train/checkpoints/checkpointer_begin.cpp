@@ -18,7 +18,8 @@ namespace paceline::train {
 namespace {
 
 constexpr const char* kCure =
-    "to continue that run, resume it (--resume); to begin another one, give it a directory of its "
+    "to continue that run, resume it (--resume, CheckpointOptions::resume); to begin another one, "
+    "give it a directory of its "
     "own";
 
 std::string run_of(const FoundState& state) { return state.mark ? state.mark->run : ""; }
@@ -35,7 +36,8 @@ void require_unused(const FoundStates& found) {
     const auto& step = found.in_memory[rank].step;
     check(!step,
           "rank {}: the memory for checkpoints (PACELINE_MEMORY_CHECKPOINT) holds step {} of an "
-          "earlier run; to continue that run, resume it (--resume); to begin another one, remove "
+          "earlier run; to continue that run, resume it (--resume, CheckpointOptions::resume); to "
+          "begin another one, remove "
           "that file",
           rank, step.value_or(0));
   }

@@ -178,7 +178,9 @@ void require_same_parts(const nlohmann::json& saved, const RunParts& parts) {
       difference_of(saved, kSchedule, parts.schedule) +
       difference_of(saved, kScaler, parts.scaler) + difference_of(saved, kAverage, parts.average) +
       difference_of(saved, kHook, hook ? &*hook : nullptr) + differences_of_states(saved, parts);
-  check(differences.empty(), "the checkpoint's run has other parts than this one:{}",
+  check(differences.empty(),
+        "the checkpoint's run has other parts than this one:{}\n  To continue it, attach the same "
+        "parts with the same options; to begin another run with its weights, call load_weights()",
         first_lines(differences));
 }
 
