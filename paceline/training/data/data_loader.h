@@ -163,9 +163,9 @@ class DataLoader {
              const DataLoaderOptions& options, std::uint64_t seed = 0);
   // A usual mistake: a DataLoader takes a data set, which batches of several threads share.
   template <class Data, class Samples>
-  requires(!std::is_convertible_v<const Data&, std::shared_ptr<const Dataset>>)
-      DataLoader(const Data& /*data*/, const Samples& /*samples*/,
-                 const DataLoaderOptions& /*options*/) {
+    requires(!std::is_convertible_v<const Data&, std::shared_ptr<const Dataset>>)
+  DataLoader(const Data& /*data*/, const Samples& /*samples*/,
+             const DataLoaderOptions& /*options*/) {
     static_assert(sizeof(Data) == 0,
                   "a DataLoader shares a data set with the program: write "
                   "std::make_shared<TensorDataset>(\"name\", std::vector{inputs, targets}), or "

@@ -107,8 +107,9 @@ int fully_shard(const Module& /*module*/, const std::shared_ptr<ProcessGroup>& /
 }
 // Usual mistakes: the optimizer or the group is missing.
 template <class Module, class Given>
-requires(!std::is_convertible_v<Given&, FullyShardOptions>) int fully_shard(
-    const Module& /*module*/, const Given& /*given*/, const FullyShardOptions& /*options*/ = {}) {
+  requires(!std::is_convertible_v<Given&, FullyShardOptions>)
+int fully_shard(const Module& /*module*/, const Given& /*given*/,
+                const FullyShardOptions& /*options*/ = {}) {
   static_assert(sizeof(Module) == 0,
                 "fully_shard also needs the group and the optimizer: write fully_shard(module, "
                 "group, optimizer), with optim::Adam optimizer(module->parameters()) made before");
