@@ -5,9 +5,11 @@
     /usr/bin/python3 benchmarks/slow_link.py build/release --losses --rounds 3    # losses after equal tokens, a seed each; one host
 
 The hosts are network namespaces (hosts.py). Each has a rank of one thread. The speeds are those of small batches and a model of 3.3 million
-parameters, of which DistributedDataParallel sends all in each step. --small takes train_gpt's own model and batch, which compute for longer.
+parameters, of which DistributedDataParallel sends all in each step. --small takes train_gpt's own model and batch, which compute for longer. torchft's
+DiLoCo (torchft_learner.py) has turns if the Python that runs this script has it: pip install torch==2.14.1 numpy torchft==0.2.0
 """
 import argparse
+import importlib.util
 import os
 import re
 import subprocess
@@ -15,38 +17,54 @@ import sys
 import tempfile
 
 from hosts import Hosts
-from side_by_side import machine, program, spread
+from side_by_side import machine, program, spread, start, wait_all
 
 LIMIT_S = 1200
 OUTER = ["--outer", "2", "--outer-period", "100", "--outer-fragments", "4", "--outer-delay", "12"]
-WIDE = ["--width", "256", "--batch-size", "2", "--context", "64"]
+WIDE = ["--width", "256", "--batch-size", "2", "--context", "64"]  # torchft_learner.py takes the values in this order
 
 
-def tokens_per_second(build, network, *flags):
-    secret = tempfile.NamedTemporaryFile("w")  # of mode 0600
-    secret.write(os.urandom(32).hex())
-    secret.flush()
-    agents = [subprocess.Popen(
-        [*network.enter(number), program(build, "apps", "paceline"), "run", "--nnodes", "2", "--node-rank", str(number), "--master-addr",
-         network.address(0), "--nproc-per-node", "1", "--threads-per-rank", "1", program(build, "examples", "train_gpt"), "--sample", "0", *flags],
-        env={**os.environ, "PACELINE_SECRET_FILE": secret.name}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for number in (0, 1)]
-    outputs = [agent.communicate(timeout=LIMIT_S)[0] for agent in agents]
-    if any(agent.returncode for agent in agents):
-        sys.exit(f"train_gpt failed:\n{outputs[0]}")
-    return float(re.search(r"throughput +([\d.]+) tokens/s", outputs[0]).group(1))
+def tokens_per_second(network, command, env):
+    """What the first of two programs prints. `command` and `env` are those of a host's number."""
+    programs = [start([*network.enter(number), *command(number)], env(number)) for number in (0, 1)]
+    wait_all(programs, LIMIT_S)
+    return float(re.search(r"throughput +([\d.]+) tokens/s", programs[0].output).group(1))
+
+
+def train_gpt(build, network, *flags):
+    with tempfile.NamedTemporaryFile("w") as secret:  # of mode 0600
+        secret.write(os.urandom(32).hex())
+        secret.flush()
+        return tokens_per_second(network, lambda number: [
+            program(build, "apps", "paceline"), "run", "--nnodes", "2", "--node-rank", str(number), "--master-addr", network.address(0),
+            "--nproc-per-node", "1", "--threads-per-rank", "1", program(build, "examples", "train_gpt"), "--sample", "0", *flags],
+            lambda _: {"PACELINE_SECRET_FILE": secret.name})
+
+
+def train_torchft(network, steps):
+    learner = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torchft_learner.py")
+    return tokens_per_second(network, lambda number: [sys.executable, "-W", "ignore", learner, str(number), str(steps), *WIDE[1::2]],
+                             lambda number: {"HOST": network.address(number), "LIGHTHOUSE": network.address(0), "GLOO_SOCKET_IFNAME": "eth0",
+                                             "OMP_NUM_THREADS": "1"})
 
 
 def compare_speeds(options):
-    ways = {"DistributedDataParallel": [], "LowCommunication": OUTER, "LowCommunication, int8": [*OUTER, "--outer-wire", "int8"]}
     model = [] if options.small else WIDE
+
+    def own(steps, *flags):
+        return lambda network: train_gpt(options.build, network, *model, "--max-steps", str(steps), *flags)
+
+    ways = {"DistributedDataParallel": own(options.ddp_steps), "LowCommunication": own(options.steps, *OUTER),
+            "LowCommunication, int8": own(options.steps, *OUTER, "--outer-wire", "int8")}
+    if importlib.util.find_spec("torchft") and not options.small:
+        ways["torchft"] = lambda network: train_torchft(network, options.steps)
     slow, free = {way: [] for way in ways}, {way: [] for way in ways}
     for _ in range(options.rounds):
-        for way, flags in ways.items():
-            steps = [*model, "--max-steps", str(options.ddp_steps if not flags else options.steps)]
+        for way, measure in ways.items():
             with Hosts(gbit=0.05, delay_ms=40) as network:
-                slow[way].append(tokens_per_second(options.build, network, *steps, *flags))
+                slow[way].append(measure(network))
             with Hosts() as network:
-                free[way].append(tokens_per_second(options.build, network, *steps, *flags))
+                free[way].append(measure(network))
     print("| | tokens/s over the slow link | not limited | to DistributedDataParallel | to not limited |\n|---|---|---|---|---|")
     for way in ways:
         faster = spread([a / b for a, b in zip(slow[way], slow["DistributedDataParallel"])], 1)

@@ -7,9 +7,14 @@
 
 rows: pull and push of 1,024 ids of 1 million rows of 64 floats with row-wise Adagrad, as tables_bench measures it.
 recommender: train_recommender's DLRM with its ids and batch, two trainers. In PyTorch the rows are one tensor that both trainers map and
-update without a lock; the dense part is DistributedDataParallel over Gloo.
+update without a lock; the dense part is DistributedDataParallel over Gloo. TorchRec divides the tables between the trainers; it has turns if
+the Python that runs this script has it:
+
+    pip install torch==2.14.1 numpy fbgemm-gpu-cpu==1.9.0 tensordict torchmetrics==1.0.3 tqdm pyre-extensions
+    pip install --no-deps torchrec==1.9.2    # it names fbgemm-gpu, which needs CUDA
 """
 import argparse
+import importlib.util
 import json
 import os
 import re
@@ -61,7 +66,7 @@ def draw_ids(count):
     return (ranks * 2_654_435_761 % ROWS).view(count, BATCH)
 
 
-def measure_rpc():
+def measure_rpc(_):
     import torch
     import torch.distributed.rpc as rpc
     torch.set_num_threads(1)
@@ -132,6 +137,15 @@ def make_dlrm():
     return Dlrm()
 
 
+def draw_clicks(batch):
+    """A trainer's ids of each field from 0, dense features and labels, for each step of an epoch."""
+    import torch
+    steps = SAMPLES // 2 // batch
+    weights = torch.arange(1, FIELD_ROWS + 1, dtype=torch.double).pow(-SKEW)
+    ids = torch.multinomial(weights, steps * batch * FIELDS, replacement=True).view(steps, batch, FIELDS)
+    return ids * 2_654_435_761 % FIELD_ROWS, torch.randn(steps, batch, DENSE), torch.randint(2, (steps, batch)).float()
+
+
 def train_hogwild(rank, rows, squares, batch, results):
     import torch
     import torch.distributed as dist
@@ -142,25 +156,20 @@ def train_hogwild(rank, rows, squares, batch, results):
     model = torch.nn.parallel.DistributedDataParallel(make_dlrm())
     adam = torch.optim.Adam(model.parameters(), lr=0.002)
     torch.manual_seed(rank)
-    steps = SAMPLES // 2 // batch
-    weights = torch.arange(1, FIELD_ROWS + 1, dtype=torch.double).pow(-SKEW)
-    ids = torch.multinomial(weights, steps * batch * FIELDS, replacement=True).view(steps, batch, FIELDS)
-    ids = ids * 2_654_435_761 % FIELD_ROWS + torch.arange(FIELDS) * FIELD_ROWS
-    dense = torch.randn(steps, batch, DENSE)
-    labels = torch.randint(2, (steps, batch)).float()
+    ids, dense, labels = draw_clicks(batch)
+    ids += torch.arange(FIELDS) * FIELD_ROWS
     dist.barrier()
     begin = time.perf_counter()
-    for step in range(steps):
-        flat = ids[step].view(-1)
+    for flat, features, clicked in zip(ids.flatten(1), dense, labels):
         pulled = rows.index_select(0, flat).view(batch, FIELDS, ROW_WIDTH).requires_grad_()
-        loss = torch.nn.functional.binary_cross_entropy_with_logits(model(dense[step], pulled), labels[step])
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(model(features, pulled), clicked)
         adam.zero_grad()
         loss.backward()
         adam.step()
         adagrad_(rows, squares, flat, pulled.grad.view(-1, ROW_WIDTH))
     dist.barrier()
     if rank == 0:
-        results.put(2 * steps * batch / (time.perf_counter() - begin))
+        results.put(2 * labels.numel() / (time.perf_counter() - begin))
 
 
 def measure_hogwild(batch):
@@ -183,6 +192,64 @@ def hogwild_rate(batch):
     return result_of([start([sys.executable, os.path.abspath(__file__), "-", "--part", "hogwild", "--batch", str(batch)], env)])["rate"]
 
 
+def measure_torchrec(batch):
+    """Each trainer has whole tables, which the planner chooses among table-wise plans: the fastest of those that a CPU can have."""
+    import torch
+    import torch.distributed as dist
+    import torchrec
+    from torch.distributed.optim import _apply_optimizer_in_backward as apply_optimizer_in_backward
+    from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+    from torchrec.distributed.model_parallel import DistributedModelParallel
+    from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method="env://")
+    fields = [f"field{i}" for i in range(FIELDS)]
+
+    class Recommender(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.dense = make_dlrm()
+            self.rows = torchrec.EmbeddingBagCollection(device=torch.device("meta"), tables=[
+                torchrec.EmbeddingBagConfig(name=field, feature_names=[field], num_embeddings=FIELD_ROWS, embedding_dim=ROW_WIDTH)
+                for field in fields])
+
+        def forward(self, ids, dense):
+            return self.dense(dense, self.rows(ids).values().view(-1, FIELDS, ROW_WIDTH))
+
+    torch.manual_seed(0)
+    model = Recommender()
+    apply_optimizer_in_backward(torchrec.optim.RowWiseAdagrad, model.rows.parameters(), {"lr": 0.05})
+    sharders = [EmbeddingBagCollectionSharder()]
+    planner = EmbeddingShardingPlanner(Topology(2, "cpu"), constraints={field: ParameterConstraints(["table_wise"], ["fused"]) for field in fields})
+    plan = planner.collective_plan(model, sharders, dist.GroupMember.WORLD)
+    model = DistributedModelParallel(model, device=torch.device("cpu"), plan=plan, sharders=sharders)
+    adam = torch.optim.Adam((value for name, value in model.named_parameters() if ".rows." not in name), lr=0.002, fused=True)
+
+    torch.manual_seed(dist.get_rank())
+    ids, dense, labels = draw_clicks(batch)
+    ids = [torchrec.KeyedJaggedTensor(fields, step.t().flatten(), lengths=torch.ones(step.numel(), dtype=torch.long)) for step in ids]
+
+    def train_on(steps):
+        for step in steps:
+            loss = torch.nn.functional.binary_cross_entropy_with_logits(model(ids[step], dense[step]), labels[step])
+            adam.zero_grad()
+            loss.backward()
+            adam.step()
+
+    train_on(range(5))
+    dist.barrier()
+    begin = time.perf_counter()
+    train_on(range(len(ids)))
+    dist.barrier()
+    print(json.dumps({"rate": 2 * labels.numel() / (time.perf_counter() - begin)}), flush=True)
+
+
+def torchrec_rate(batch):
+    env = {**THREADS, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    command = [sys.executable, "-W", "ignore", os.path.abspath(__file__), "-", "--part", "torchrec", "--batch", str(batch)]
+    return result_of([start(command, {**env, "RANK": str(rank)}) for rank in range(2)])["rate"]
+
+
 def train(build, ranks, flags):
     """The AUC and the samples a second of train_recommender."""
     process = start([program(build, "apps", "paceline"), "run", "--nproc-per-node", str(ranks), "--threads-per-rank", str(2 // ranks),
@@ -193,14 +260,19 @@ def train(build, ranks, flags):
 
 
 def compare_recommender(options):
+    with_torchrec = importlib.util.find_spec("torchrec") is not None
     for batch in (256, 1024):
-        one, two, hogwild = [], [], []
+        ways = {"two trainers": lambda: train(options.build, 2, ["--batch-size", str(batch)])[1],
+                "one process, 2 threads": lambda: train(options.build, 1, ["--batch-size", str(2 * batch)])[1],
+                "Hogwild": lambda: hogwild_rate(batch)} | ({"TorchRec": lambda: torchrec_rate(batch)} if with_torchrec else {})
+        rates = {way: [] for way in ways}
         for _ in range(options.rounds):
-            one.append(train(options.build, 1, ["--batch-size", str(2 * batch)])[1])
-            two.append(train(options.build, 2, ["--batch-size", str(batch)])[1])
-            hogwild.append(hogwild_rate(batch))
-        print(f"| batches of {batch} | one process, 2 threads: {spread(one, 0)} | two trainers: {spread(two, 0)} | Hogwild: {spread(hogwild, 0)} "
-              f"| to one {spread([a / b for a, b in zip(two, one)])} | to Hogwild {spread([a / b for a, b in zip(two, hogwild)])} |", flush=True)
+            for way, measure in ways.items():
+                rates[way].append(measure())
+        print(f"| batches of {batch} | samples/s | two trainers to it |\n|---|---|---|")
+        for way, values in rates.items():
+            print(f"| {way} | {spread(values, 0)} | {spread([a / b for a, b in zip(rates['two trainers'], values)])} |", flush=True)
+        print()
 
 
 def compare_auc(options):
@@ -233,7 +305,7 @@ def main():
     parser.add_argument("--batch", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.part:
-        return measure_rpc() if options.part == "rpc" else measure_hogwild(options.batch)
+        return {"rpc": measure_rpc, "hogwild": measure_hogwild, "torchrec": measure_torchrec}[options.part](options.batch)
     print(f"{machine()}; {options.rounds} rounds\n", flush=True)
     {"rows": compare_rows, "recommender": compare_recommender, "auc": compare_auc}[options.what](options)
 
