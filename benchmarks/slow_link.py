@@ -21,6 +21,7 @@ from side_by_side import machine, program, spread, start, wait_all
 
 LIMIT_S = 1200
 OUTER = ["--outer", "2", "--outer-period", "100", "--outer-fragments", "4", "--outer-delay", "12"]
+SCHEDULE = ["--lr-schedule", "cosine", "--warmup", "40"]  # of the comparison of losses
 WIDE = ["--width", "256", "--batch-size", "2", "--context", "64"]  # torchft_learner.py takes the values in this order
 
 
@@ -71,15 +72,18 @@ def compare_speeds(options):
         print(f"| {way} | {spread(slow[way], 0)} | {spread(free[way], 0)} | {faster} | {spread([a / b for a, b in zip(slow[way], free[way])])} |")
 
 
+# train_gpt's own model, with learners that take their mean after each of the first tenth of the steps.
 def compare_losses(options):
+    outer_flags = ["--outer", "2", "--outer-period", "50", "--outer-fragments", "4", "--outer-delay", "5", "--outer-warmup", str(options.steps // 10)]
+
     def loss(seed, *flags):
         done = subprocess.run([program(options.build, "apps", "paceline"), "run", "--nproc-per-node", "2", "--threads-per-rank", "1",
                                program(options.build, "examples", "train_gpt"), "--sample", "0", "--seed", str(seed), "--max-steps",
-                               str(options.steps), *flags], capture_output=True, text=True, timeout=LIMIT_S, check=True)
+                               str(options.steps), *SCHEDULE, *flags], capture_output=True, text=True, timeout=LIMIT_S, check=True)
         return float(re.search(r"test perplexity .*\(loss ([\d.]+)\)", done.stdout).group(1))
     ratios = []
     for seed in range(options.rounds):
-        plain, outer = loss(seed), loss(seed, *OUTER)
+        plain, outer = loss(seed), loss(seed, *outer_flags)
         ratios.append(outer / plain)
         print(f"seed {seed}: DistributedDataParallel {plain:.4f}, LowCommunication {outer:.4f}", flush=True)
     print(f"test loss after {options.steps} steps, LowCommunication to DistributedDataParallel: {spread(ratios, 4)}")
