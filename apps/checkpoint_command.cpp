@@ -60,6 +60,13 @@ void require_directory(const std::string& path) {
   if (!fs::is_directory(path)) throw UsageError(path + ": not a directory");
 }
 
+// The steps of a directory's checkpoints, the newest last.
+std::vector<std::int64_t> steps_in(const CheckpointDirectory& directory, const std::string& name) {
+  auto steps = directory.list();
+  if (steps.empty()) throw UsageError(name + ": contains no checkpoint");
+  return steps;
+}
+
 // A directory that has been opened for reading, and the step to use: the one that the word names,
 // or the newest.
 struct Chosen {
@@ -70,9 +77,7 @@ struct Chosen {
       step = *place.step;
       return;
     }
-    const auto steps = directory.list();
-    if (steps.empty()) throw UsageError(place.directory + ": contains no checkpoint");
-    step = steps.back();
+    step = steps_in(directory, place.directory).back();
   }
   static const std::string& opened(const std::string& path) {
     require_directory(path);
@@ -93,10 +98,11 @@ std::string size_text(std::uint64_t bytes) {
 int list(const Words& words, const CheckpointFlags&) {
   require_directory(words[0]);
   const CheckpointDirectory directory(words[0], {.read_only = true});
+  const auto steps = steps_in(directory, words[0]);
   int code = 0;
   fmt::print("{:>10}  {:>10}  {:>7}  {:>5}  {:>5}  {}\n", "step", "size", "tensors", "files",
              "ranks", "run");
-  for (const std::int64_t step : directory.list()) {
+  for (const std::int64_t step : steps) {
     try {
       const Manifest manifest = directory.read_manifest(step);
       fmt::print("{:>10}  {:>10}  {:>7}  {:>5}  {:>5}  {}\n", step, size_text(manifest.bytes()),
@@ -133,7 +139,7 @@ int verify(const Words& words, const CheckpointFlags&) {
   const Place place = place_in(words[0]);
   require_directory(place.directory);
   const CheckpointDirectory directory(place.directory, {.read_only = true});
-  const auto steps = place.step ? std::vector{*place.step} : directory.list();
+  const auto steps = place.step ? std::vector{*place.step} : steps_in(directory, place.directory);
   int code = 0;
   for (const std::int64_t step : steps) {
     const auto begin = std::chrono::steady_clock::now();

@@ -29,6 +29,9 @@ int timeline_command(const Arguments& arguments) {
   if (!words) return 0;
   if (words->empty()) throw UsageError("no directory given; see paceline timeline --help");
   const auto paths = timelines_in(words->front());
+  if (paths.empty()) {
+    throw UsageError(words->front() + ": contains no timeline of a rank (PACELINE_TIMELINE_DIR)");
+  }
   const launcher::TraceSummary summary = launcher::write_trace(paths, output);
   for (const std::string& problem : summary.problems)
     say("paceline timeline: left out: " + problem);

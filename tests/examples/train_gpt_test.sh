@@ -199,6 +199,11 @@ PY
 expect checkpoint_pruned 0 'removed 0 checkpoints, kept 1' "$1" checkpoint prune --keep 1 "$work/merged"
 printf X | dd of="$work/merged/step-00000006/boxes-00000-of-00001.bin" bs=1 seek=5000 conv=notrunc status=none
 expect checkpoint_damaged 1 'step 6: damaged: .*CRC-32C of bytes 4096 to 8192' "$1" checkpoint verify "$work/merged"
+mkdir "$work/none"
+for action in ls verify show; do
+  expect "checkpoint_${action}_of_none" 2 'none: contains no checkpoint' "$1" checkpoint $action "$work/none"
+done
+expect timeline_of_none 2 'none: contains no timeline of a rank' "$1" timeline "$work/none"
 expect checkpoint_action 2 "unknown action 'lss'" "$1" checkpoint lss "$work/first"
 # With logical shards, any number of ranks gives the same bits.
 for ranks in 1 2; do
