@@ -235,8 +235,8 @@ TEST(LogicalShards, do_not_lose_gradients_that_nothing_has_used) {
             .backward();
       };
       pass();
-      harness::expect_error(ErrorCode::kInvalid,
-                            {"would drop the averaged gradients of the last backward pass"}, pass);
+      expect_error(ErrorCode::kInvalid,
+                   {"would drop the averaged gradients of the last backward pass"}, pass);
       optimizer.zero_grad();
       pass();
       optimizer.step();
