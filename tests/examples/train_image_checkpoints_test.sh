@@ -8,7 +8,7 @@ data+=(--model net)  # a quarter of the time of the cnn
 # No run may begin in a folder that has checkpoints. A restart does not help, because it is a usage error.
 run1=("$train_image" "${data[@]}" --epochs 1)
 expect used_by_one 0 'test accuracy' "${run1[@]}" --checkpoint-dir "$work/used" --checkpoint-every 5
-expect begun_in_a_used_folder 2 'used: it has checkpoints already, the newest of step 19; to continue that run, resume it \(--resume\)' \
+expect begun_in_a_used_folder 2 'used: it has checkpoints already, the newest of step 19; to continue that run, resume it \(--resume, CheckpointOptions::resume\)' \
   "${run1[@]}" --checkpoint-dir "$work/used" --seed 7
 expect not_restarted_in_a_used_folder 2 'a usage error .exit code 2. before any progress; restarting does not help' \
   "${run2[@]}" --max-restarts 1 "$train_image" "${data[@]}" --seed 7 --max-steps 4 --checkpoint-dir "$work/used" --checkpoint-every 2

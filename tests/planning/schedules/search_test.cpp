@@ -204,7 +204,7 @@ TEST(SearchOfDivisions, says_what_does_not_fit) {
 }
 
 TEST(Search, refuses_what_does_not_fit_together) {
-  expect_error(ErrorCode::kInvalid, {"stages and micro-batches, not 0 and 4"},
+  expect_error(ErrorCode::kInvalid, {"0 stages and 4 micro-batches were given"},
                [] { search_schedule({}, 4, {}); });
   expect_error(ErrorCode::kInvalid, {"rank 1 of 3 has no stage"}, [] {
     search_schedule({0, 2}, 4, equal_costs(2));
