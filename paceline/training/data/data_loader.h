@@ -164,12 +164,12 @@ class DataLoader {
   // A usual mistake: a DataLoader takes a data set, which batches of several threads share.
   template <class Data, class Samples>
     requires(!std::is_convertible_v<const Data&, std::shared_ptr<const Dataset>>)
-  DataLoader(const Data& /*data*/, const Samples& /*samples*/,
-             const DataLoaderOptions& /*options*/) {
+  DataLoader(const Data& /*data*/, const Samples& /*samples*/, const DataLoaderOptions& options)
+      : DataLoader(std::shared_ptr<const Dataset>(), std::vector<std::int64_t>(), options) {
     static_assert(sizeof(Data) == 0,
                   "a DataLoader shares a data set with the program: write "
-                  "std::make_shared<TensorDataset>(\"name\", std::vector{inputs, targets}), or "
-                  "std::make_shared of a class derived from Dataset");
+                  "std::make_shared<data::TensorDataset>(\"name\", std::vector{inputs, targets}), "
+                  "or std::make_shared of a class derived from data::Dataset");
   }
   ~DataLoader();
   DataLoader(const DataLoader&) = delete;
