@@ -30,7 +30,7 @@ struct Timed {
   double bytes = 0;   // the sum of the ranks' peaks
   double busy_s = 0;  // the sum of the ranks' work
 
-  // Of two equally fast schedules, the one with fewer bytes is better.
+  // If two schedules are equally fast, the one with fewer bytes is better.
   bool is_better_than(const Timed& other) const {
     return std::pair(seconds, bytes) < std::pair(other.seconds, other.bytes);
   }

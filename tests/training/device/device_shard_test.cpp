@@ -21,6 +21,7 @@
 #include "paceline/training/parallel/fully_shard.h"
 
 #include "tests/harness/borrowed_group.h"
+#include "tests/harness/expect_error.h"
 #include "tests/harness/standins.h"
 #include "tests/harness/wait_until.h"
 #include "tests/training/device/device_ranks.h"
@@ -113,6 +114,8 @@ template <class Optimizer>
 auto options_of() {
   if constexpr (std::is_same_v<Optimizer, optim::AdamW>) {
     return optim::AdamWOptions{.lr = 0.01, .eps = 1e-3};
+  } else if constexpr (std::is_same_v<Optimizer, optim::LAMB>) {
+    return optim::LAMBOptions{.lr = 0.01};
   } else {
     return optim::SGDOptions{.lr = 0.01};
   }
@@ -451,6 +454,17 @@ TEST_P(DeviceStage3, reads_in_another_order_are_an_error_on_every_rank) {
     expect_message({"this rank gave parameter layers." + std::to_string(layer) + ".bias"},
                    [&] { trainee.model.forward(input_of(group, 0).to(device)); });
   });
+}
+
+// LAMB needs norms of whole parameters, and no rank has whole parameters.
+TEST_P(DeviceStage3, refuses_an_optimizer_that_needs_norms_in_every_stage) {
+  for (const int stage : {1, 2, 3}) {
+    run(2, [stage](ProcessGroup& group, c10::Device device) {
+      Trainee<optim::LAMB> trainee(group, device, stage);
+      expect_error(ErrorCode::kInvalid, {"lamb: ", "use adamw, or stage 0 of fully_shard()"},
+                   [&] { trainee.step(0); });
+    });
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, DeviceStage3, testing::Bool(),

@@ -245,6 +245,31 @@ TEST(LogicalShards, do_not_lose_gradients_that_nothing_has_used) {
   });
 }
 
+// As a GAN's discriminator does: a step with two losses and one backward pass for their sum.
+TEST(LogicalShards, average_the_gradients_of_two_losses_of_a_pass) {
+  const auto backward = [](auto& net, std::int64_t shard) {
+    const auto loss_of = [&](std::int64_t step) {
+      const auto [images, labels] = shard_of(step, shard);
+      return torch::nn::functional::cross_entropy(net.forward(images, true), labels);
+    };
+    const at::Tensor first = loss_of(0);
+    (first + loss_of(1)).backward();
+  };
+  Everything whole;
+  whole.eval();
+  for (std::int64_t shard = 0; shard < 2; ++shard) backward(whole, shard);
+  harness::run_ranks_ok(2, [&](ProcessGroup& group) {
+    DistributedDataParallel model(make_everything(), borrowed(group), with_shards(2));
+    model->eval();
+    backward(model, group.rank());
+    for (std::size_t i = 0; i < whole.parameters().size(); ++i) {
+      EXPECT_TRUE(
+          at::allclose(model->parameters()[i].grad(), whole.parameters()[i].grad() / 2, 1e-3, 1e-5))
+          << i;
+    }
+  });
+}
+
 // The last bucket of a step carries information that must not be applied to the next step. The test
 // has a second module, and a parameter that is used only in the first step.
 TEST(LogicalShards, say_nothing_of_the_step_before) {

@@ -248,6 +248,12 @@ INSTANTIATE_TEST_SUITE_P(
                  .lr = 0.02},
         MeshCase{{{"pp", 1}, {"dp", 1}, {"tp", 4}}}));
 
+TEST(ModelParts, need_the_group_of_the_layers) {
+  torch::nn::Linear net(2, 1);
+  expect_error(ErrorCode::kInvalid, {"model_parts: `layers` is null"},
+               [&] { model_parts(*net, nullptr, nullptr); });
+}
+
 TEST(PipelineGradients, a_test_loss_is_the_batchs_on_every_rank_and_leaves_no_gradients) {
   const MeshCase job{.axes = kEight};
   data::Batch batch;

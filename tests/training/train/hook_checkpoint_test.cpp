@@ -15,6 +15,7 @@
 #include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/communication_hook.h"
 #include "paceline/training/parallel/low_communication.h"
+#include "paceline/training/parallel/reducer/gradient_placement.h"
 #include "paceline/training/parallel/reducer/reducer.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/train/checkpoints/checkpointer.h"

@@ -23,7 +23,6 @@
 #include "paceline/training/parallel/communication_hook.h"
 #include "paceline/training/parallel/data_parallel_options.h"
 #include "paceline/training/parallel/reducer/gradient_buckets.h"
-#include "paceline/training/parallel/reducer/gradient_placement.h"
 #include "paceline/training/parallel/reducer/lockstep.h"
 #include "paceline/training/parallel/reducer/pass_monitor.h"
 #include "paceline/training/parallel/reducer/step_passes.h"
@@ -32,6 +31,7 @@
 namespace paceline {
 
 class GradientPlacement;
+struct HookState;
 
 class GradientSync {
  public:
