@@ -267,7 +267,7 @@ int run(const Options& options) {
     trained += Clock::now() - begin;
     const train::Evaluation found = trainer.test();
     if (!prints) continue;
-    fmt::print("epoch {}: {}\n", epoch, train::test_result(found).summary);
+    fmt::print("epoch {}: {}\n", epoch, found.test_result().summary);
     metrics.write("epoch", {{"epoch", epoch},
                             {"accuracy", found.accuracy},
                             {"loss", found.loss},

@@ -263,7 +263,16 @@ int top_command(const Arguments& arguments) {
   table.flag("--json", "One JSON object per update, on a line of its own",
              bool_target(options.json));
   app.footer(
-      "\nExamples:\n  paceline top\n  paceline top --once\n  paceline top --json | jq "
+      "\nFields of a line of --json (null: unknown): job, world_size;\n"
+      "ranks: rank, pid, state (running, stopped, gone), cpus (busy ones), memory_bytes, step,\n"
+      "samples_per_second, operations_per_second, waiting_share (of the time, for other ranks), "
+      "where\n"
+      "(the last operation), straggler;\n"
+      "workers (rpc::Workers): worker, rank, references (held to remote objects), objects (own "
+      "ones\n"
+      "that others refer to), methods: side (calls, serves), method, per_second, p50_seconds,\n"
+      "p99_seconds, under_way, queued, failed (since the start).\n\n"
+      "Examples:\n  paceline top\n  paceline top --once\n  paceline top --json | jq "
       ".ranks[0].cpus");
   const auto words = table.read_line(arguments, 1);
   if (!words) return 0;

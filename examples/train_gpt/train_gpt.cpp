@@ -94,8 +94,9 @@ int run(Options options) {
        .test =
            [&] {
              const auto loss = [&](const data::Batch& batch) { return learner->test_loss(batch); };
-             return train::test_result(train::evaluate_text(
-                 *replicas, *test_loader, train::CountedLoss::over_all_targets(loss)));
+             return train::evaluate_text(*replicas, *test_loader,
+                                         train::CountedLoss::over_all_targets(loss))
+                 .test_result();
            },
        .after_step = outer ? std::function<void()>([&] { outer->step(); }) : nullptr,
        .weights = [&] { return weights_for_file(options, text, *group, *learner); },

@@ -75,7 +75,7 @@ int run(Options options) {
   const auto test_loader = make_test_loader(options, images, *group);
   const auto test = [&] {
     const auto forward = [&](const at::Tensor& inputs) { return model(inputs); };
-    return train::test_result(train::evaluate(group, *test_loader, forward));
+    return train::evaluate(group, *test_loader, forward).test_result();
   };
   if (options.evaluate) {
     model->eval();

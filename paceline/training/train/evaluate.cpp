@@ -55,6 +55,11 @@ Evaluation evaluate(GroupRef group, data::DataLoader& loader,
   std::array<double, 4> sums{};
   for (const data::Batch& batch : loader.epoch(0)) {
     const at::Tensor logits = forward(batch.data);
+    check(logits.dim() == 2, "evaluate: the model returned a tensor of shape {}, not [B, classes]",
+          c10::str(logits.sizes()));
+    check(batch.target.defined() && batch.target.scalar_type() == at::kLong,
+          "evaluate: the labels of {} are {}, not int64: store labels.to(torch::kLong)",
+          loader.name(), batch.target.defined() ? toString(batch.target.scalar_type()) : "missing");
     require_labels(batch, logits.size(1), loader.name());
     const double size = static_cast<double>(batch.target.size(0));
     sums[0] += torch::nn::functional::cross_entropy(logits, batch.target).item<double>() * size;
@@ -80,16 +85,15 @@ void require_labels(const data::Batch& batch, std::int64_t classes, const std::s
   }
 }
 
-TestResult test_result(const Evaluation& evaluation) {
-  const double percent = 100 * evaluation.accuracy, top5 = 100 * evaluation.top5_accuracy;
-  return {
-      .loss = evaluation.loss,
-      .summary = fmt::format("test accuracy {:.2f}%, loss {:.4f}, top-5 {:.2f}%", percent,
-                             evaluation.loss, top5),
-      .values = {{"accuracy", evaluation.accuracy}, {"top5_accuracy", evaluation.top5_accuracy}},
-      .rows = {{"test accuracy", fmt::format("{:.2f}% of {} images (loss {:.4f})", percent,
-                                             evaluation.samples, evaluation.loss)},
-               {"top-5 accuracy", fmt::format("{:.2f}%", top5)}}};
+TestResult Evaluation::test_result() const {
+  const double percent = 100 * accuracy, top5 = 100 * top5_accuracy;
+  return {.loss = loss,
+          .summary =
+              fmt::format("test accuracy {:.2f}%, loss {:.4f}, top-5 {:.2f}%", percent, loss, top5),
+          .values = {{"accuracy", accuracy}, {"top5_accuracy", top5_accuracy}},
+          .rows = {{"test accuracy",
+                    fmt::format("{:.2f}% of {} images (loss {:.4f})", percent, samples, loss)},
+                   {"top-5 accuracy", fmt::format("{:.2f}%", top5)}}};
 }
 
 double TextEvaluation::perplexity() const { return std::exp(loss); }
@@ -106,14 +110,12 @@ TextEvaluation evaluate_text(GroupRef group, data::DataLoader& loader, const Cou
   return {sums[0] / sums[1], static_cast<std::int64_t>(sums[1])};
 }
 
-TestResult test_result(const TextEvaluation& evaluation) {
-  const double perplexity = evaluation.perplexity();
-  return {
-      .loss = evaluation.loss,
-      .summary = fmt::format("test perplexity {:.2f}, loss {:.4f}", perplexity, evaluation.loss),
-      .values = {{"perplexity", perplexity}},
-      .rows = {{"test perplexity", fmt::format("{:.2f} of {} tokens (loss {:.4f})", perplexity,
-                                               evaluation.tokens, evaluation.loss)}}};
+TestResult TextEvaluation::test_result() const {
+  return {.loss = loss,
+          .summary = fmt::format("test perplexity {:.2f}, loss {:.4f}", perplexity(), loss),
+          .values = {{"perplexity", perplexity()}},
+          .rows = {{"test perplexity",
+                    fmt::format("{:.2f} of {} tokens (loss {:.4f})", perplexity(), tokens, loss)}}};
 }
 
 }  // namespace paceline::train

@@ -34,12 +34,16 @@ struct Evaluation {
   double accuracy = 0;       // share of samples whose largest logit is that of their label, 0 to 1
   double top5_accuracy = 0;  // share of samples whose label is among their five largest logits
   std::int64_t samples = 0;
+
+  // For Training::test: "test accuracy 90.12%, loss 0.2750, top-5 99.31%".
+  TestResult test_result() const;
 };
 
 // Collective: evaluates a classifier. `forward` must return logits [B, classes]. Requires: `loader`
 // returns this rank's share of the samples (data::evaluation_indices). No gradients are kept; the
 // caller must set the module to eval() if it has layers that depend on it. Error(kInvalid) when no
-// rank has a sample; errors of require_labels().
+// rank has a sample, for logits of another shape, for labels that are not int64, and for a label
+// outside of [0, classes), with its sample.
 Evaluation evaluate(GroupRef group, data::DataLoader& loader,
                     const std::function<at::Tensor(const at::Tensor& images)>& forward);
 
@@ -55,6 +59,8 @@ struct TextEvaluation {
 
   // The number of equally likely tokens that would be as hard to predict.
   double perplexity() const;
+  // For Training::test: "test perplexity 12.18, loss 2.5000".
+  TestResult test_result() const;
 };
 
 // Collective: evaluates a language model. Requires: `loader` returns this rank's share of the

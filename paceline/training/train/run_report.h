@@ -166,10 +166,4 @@ std::string table_of(const TestResult& result);
 // classes). Labels of another type, such as soft labels, are not checked.
 void require_labels(const data::Batch& batch, std::int64_t classes, const std::string& dataset);
 
-// "test accuracy 90.12%, loss 0.2750, top-5 99.31%".
-TestResult test_result(const Evaluation& evaluation);
-
-// "test perplexity 12.18, loss 2.5000".
-TestResult test_result(const TextEvaluation& evaluation);
-
 }  // namespace paceline::train

@@ -41,6 +41,21 @@ TEST(Defaults, of_sgd_are_torchs) {
 
 // LibTorch keeps a schedule's options private, so this compares the rates. LibTorch's first step()
 // keeps the first rate; Python's and this library's count it.
+template <class Any>
+double rate_given_alone() {
+  return Any({torch::zeros(2)}, 0.25).learning_rate();
+}
+
+TEST(Defaults, a_learning_rate_may_be_given_alone) {
+  EXPECT_EQ(rate_given_alone<Adam>(), 0.25);
+  EXPECT_EQ(rate_given_alone<AdamW>(), 0.25);
+  EXPECT_EQ(rate_given_alone<SGD>(), 0.25);
+  EXPECT_EQ(rate_given_alone<LAMB>(), 0.25);
+  EXPECT_EQ(rate_given_alone<LARS>(), 0.25);
+  EXPECT_EQ(Adam({torch::zeros(2)}, 0.25F).learning_rate(), 0.25);
+  EXPECT_EQ(Adam({torch::zeros(2)}, {}).learning_rate(), AdamOptions().lr);
+}
+
 TEST(Defaults, of_step_lr_are_torchs) {
   const std::vector<at::Tensor> parameters{at::zeros({2})};
   SGD own(parameters, {.lr = 0.5});

@@ -375,8 +375,24 @@ TEST(Evaluate, top_5_counts_labels_among_the_five_largest_logits) {
     });
     EXPECT_DOUBLE_EQ(result.accuracy, 0.25);
     EXPECT_DOUBLE_EQ(result.top5_accuracy, 0.5);
-    EXPECT_THAT(test_result(result).summary, HasSubstr("test accuracy 25.00%"));
-    EXPECT_THAT(table_of(test_result(result)), HasSubstr("top-5 accuracy          50.00%\n"));
+    EXPECT_THAT(result.test_result().summary, HasSubstr("test accuracy 25.00%"));
+    EXPECT_THAT(table_of(result.test_result()), HasSubstr("top-5 accuracy          50.00%\n"));
+  });
+}
+
+TEST(Evaluate, refuses_labels_and_outputs_of_another_form) {
+  harness::run_ranks_ok(1, [](ProcessGroup& group) {
+    const auto evaluate_with = [&](const at::Tensor& labels, const at::Tensor& output) {
+      const auto dataset = std::make_shared<data::TensorDataset>(
+          "rows", std::vector<at::Tensor>{torch::zeros({4, 1}), labels});
+      data::DataLoader loader(dataset, data::evaluation_indices(4, 1, 0), {.batch_size = 4});
+      evaluate(group, loader, [&](const at::Tensor& /*rows*/) { return output; });
+    };
+    expect_error(ErrorCode::kInvalid, {"the labels of rows are Float", "to(torch::kLong)"}, [&] {
+      evaluate_with(torch::zeros({4}), torch::zeros({4, 3}));
+    });
+    expect_error(ErrorCode::kInvalid, {"a tensor of shape [4], not [B, classes]"},
+                 [&] { evaluate_with(torch::zeros({4}, torch::kLong), torch::zeros({4})); });
   });
 }
 
@@ -394,7 +410,7 @@ TEST(EvaluateText, is_the_mean_over_all_tokens_of_all_ranks_whatever_the_batches
     EXPECT_DOUBLE_EQ(found.loss, 4.5);
     EXPECT_EQ(found.tokens, 10);
     EXPECT_DOUBLE_EQ(found.perplexity(), std::exp(4.5));
-    EXPECT_EQ(test_result(found).summary, "test perplexity 90.02, loss 4.5000");
+    EXPECT_EQ(found.test_result().summary, "test perplexity 90.02, loss 4.5000");
     data::DataLoader nothing(dataset, std::vector<std::int64_t>{}, {});
     expect_error(ErrorCode::kInvalid, {"evaluate_text", "no rank has a token that counts"},
                  [&] { evaluate_text(group, nothing, {}); });

@@ -4,11 +4,13 @@
 // PyTorch's optimizers: for instance another learning rate for a new head, or no weight decay for
 // biases.
 //
-//   Adam plain(net->parameters());  // default options
+//   Adam plain(net->parameters());         // default options
+//   Adam with_rate(net->parameters(), 1e-4);  // and another learning rate
 //   Adam adam({{backbone->parameters(), {.lr = 1e-4}}, {head->parameters(), {.lr = 1e-3}}});
 //
 // Options are structs with designated initialisers, with PyTorch's names and defaults.
 
+#include <concepts>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -87,6 +89,8 @@ struct AdamOptions {
 class Adam : public GroupedOptimizer<AdamOptions> {
  public:
   explicit Adam(const std::vector<at::Tensor>& parameters, const AdamOptions& options = {});
+  Adam(const std::vector<at::Tensor>& parameters, std::floating_point auto lr)
+      : Adam(parameters, AdamOptions{.lr = lr}) {}
   explicit Adam(const std::vector<ParameterGroup<AdamOptions>>& groups);
   const char* name() const override { return "adam"; }
 
@@ -107,6 +111,8 @@ struct AdamWOptions {
 class AdamW : public GroupedOptimizer<AdamWOptions> {
  public:
   explicit AdamW(const std::vector<at::Tensor>& parameters, const AdamWOptions& options = {});
+  AdamW(const std::vector<at::Tensor>& parameters, std::floating_point auto lr)
+      : AdamW(parameters, AdamWOptions{.lr = lr}) {}
   explicit AdamW(const std::vector<ParameterGroup<AdamWOptions>>& groups);
   const char* name() const override { return "adamw"; }
 
@@ -129,6 +135,8 @@ struct SGDOptions {
 class SGD : public GroupedOptimizer<SGDOptions> {
  public:
   explicit SGD(const std::vector<at::Tensor>& parameters, const SGDOptions& options = {});
+  SGD(const std::vector<at::Tensor>& parameters, std::floating_point auto lr)
+      : SGD(parameters, SGDOptions{.lr = lr}) {}
   explicit SGD(const std::vector<ParameterGroup<SGDOptions>>& groups);
   const char* name() const override { return "sgd"; }
 
@@ -157,6 +165,8 @@ struct LAMBOptions {
 class LAMB : public GroupedOptimizer<LAMBOptions> {
  public:
   explicit LAMB(const std::vector<at::Tensor>& parameters, const LAMBOptions& options = {});
+  LAMB(const std::vector<at::Tensor>& parameters, std::floating_point auto lr)
+      : LAMB(parameters, LAMBOptions{.lr = lr}) {}
   explicit LAMB(const std::vector<ParameterGroup<LAMBOptions>>& groups);
   const char* name() const override { return "lamb"; }
 
@@ -181,6 +191,8 @@ struct LARSOptions {
 class LARS : public GroupedOptimizer<LARSOptions> {
  public:
   explicit LARS(const std::vector<at::Tensor>& parameters, const LARSOptions& options = {});
+  LARS(const std::vector<at::Tensor>& parameters, std::floating_point auto lr)
+      : LARS(parameters, LARSOptions{.lr = lr}) {}
   explicit LARS(const std::vector<ParameterGroup<LARSOptions>>& groups);
   const char* name() const override { return "lars"; }
 
