@@ -70,9 +70,9 @@ int ps_command(const Arguments& arguments) {
   app.footer(
       "\nJobs in other network namespaces (most containers) are not seen.\n\n"
       "Fields of an entry of --json: job (its id), supervisor and launcher (their process ids),\n"
-      "command, started (seconds since 1970), generation (0 before the first restart), "
-      "world_size,\n"
-      "log_directory, flight_directory, hosts (of --hosts), ranks (rank, pid, cpus).\n\n"
+      "command, started (seconds since 1970), generation (0 before the first restart),\n"
+      "world_size, log_directory, flight_directory, hosts (of --hosts),\n"
+      "ranks (rank, pid, cpus).\n\n"
       "Examples:\n  paceline ps\n  paceline ps --json | jq '.[].job'");
   if (!table.read_line(arguments, 0)) return 0;
   const auto jobs = list_jobs();

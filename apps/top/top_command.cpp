@@ -265,13 +265,11 @@ int top_command(const Arguments& arguments) {
   app.footer(
       "\nFields of a line of --json (null: unknown): job, world_size;\n"
       "ranks: rank, pid, state (running, stopped, gone), cpus (busy ones), memory_bytes, step,\n"
-      "samples_per_second, operations_per_second, waiting_share (of the time, for other ranks), "
-      "where\n"
-      "(the last operation), straggler;\n"
-      "workers (rpc::Workers): worker, rank, references (held to remote objects), objects (own "
-      "ones\n"
-      "that others refer to), methods: side (calls, serves), method, per_second, p50_seconds,\n"
-      "p99_seconds, under_way, queued, failed (since the start).\n\n"
+      "samples_per_second, operations_per_second, waiting_share (of the time, for other ranks),\n"
+      "where (the last operation), straggler;\n"
+      "workers (rpc::Workers): worker, rank, references (held to remote objects),\n"
+      "objects (own ones that others refer to), methods: side (calls, serves), method,\n"
+      "per_second, p50_seconds, p99_seconds, under_way, queued, failed (since the start).\n\n"
       "Examples:\n  paceline top\n  paceline top --once\n  paceline top --json | jq "
       ".ranks[0].cpus");
   const auto words = table.read_line(arguments, 1);

@@ -113,8 +113,8 @@ struct Training {
   // Makes a loader of this rank's batches. Called again when a run with another seed is continued.
   std::function<std::unique_ptr<data::DataLoader>(std::uint64_t seed)> make_loader;
   // Collective: evaluates. The module is in eval() mode during the call, with averaged weights if
-  // there are any. For a classifier: `return train::evaluate(group, *loader,
-  // forward).test_result();`
+  // there are any. For a classifier:
+  //   return train::evaluate(group, *test_loader, forward).test_result();
   std::function<TestResult()> test;
   // Called after each step of the optimizer, on every rank; for LowCommunication::step(). Null:
   // none.

@@ -33,6 +33,7 @@ using namespace std::chrono_literals;
 using harness::Says;
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::IsEmpty;
 using testing::Not;
 using testing::StartsWith;
 
@@ -65,6 +66,17 @@ nlohmann::json listed(const std::string& id) {
     if (job["job"] == id) return job;
   }
   return {};
+}
+
+// The fields of `entry` that the help of `command` does not name.
+std::vector<std::string> fields_not_in_help(const std::string& command,
+                                            const nlohmann::json& entry) {
+  const std::string help = run_paceline({command, "--help"}).out;
+  std::vector<std::string> missing;
+  for (const auto& [name, value] : entry.items()) {
+    if (help.find(name) == std::string::npos) missing.push_back(name);
+  }
+  return missing;
 }
 
 // The mark of the job. Lists the jobs only once, because other tests make thousands of marks.
@@ -162,6 +174,9 @@ TEST(JobCommands, top_shows_cpu_memory_and_the_steps_that_a_program_counts) {
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   const auto json = nlohmann::json::parse(outcome.out);
   ASSERT_EQ(json["ranks"].size(), 2u);
+  EXPECT_THAT(fields_not_in_help("top", json), IsEmpty());
+  EXPECT_THAT(fields_not_in_help("top", json["ranks"][0]), IsEmpty());
+  EXPECT_THAT(fields_not_in_help("ps", listed("top-test")), IsEmpty());
   for (const auto& rank : json["ranks"]) {
     EXPECT_EQ(rank["state"], "running");
     EXPECT_GT(rank["memory_bytes"], 1 << 20);

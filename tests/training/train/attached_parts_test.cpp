@@ -277,5 +277,25 @@ TEST_F(AttachedPartsTest, other_parts_than_the_saved_ones_are_an_error_that_list
                }));
 }
 
+// Otherwise the run is saved, and cannot be resumed by the program that saved it.
+TEST_F(AttachedPartsTest, a_part_attached_after_begin_or_on_one_rank_only_is_refused) {
+  const auto attach_when = [&](const std::function<bool(int rank, bool has_begun)>& wants) -> Body {
+    return [&, wants](ProcessGroup& group) {
+      OwnLoop loop(group);
+      Checkpointer checkpointer(loop.group, {.folder = folder_.path()});
+      checkpointer.attach("model", loop.model);
+      double value = 0;
+      if (wants(group.rank(), false)) checkpointer.attach("value", value);
+      checkpointer.begin();
+      if (wants(group.rank(), true)) checkpointer.attach("value", value);
+      return std::string();
+    };
+  };
+  expect_error(ErrorCode::kInvalid, "\"value\" is attached after begin()",
+               attach_when([](int /*rank*/, bool has_begun) { return has_begun; }));
+  expect_error(ErrorCode::kInvalid, "attach() the same parts on every rank",
+               attach_when([](int rank, bool has_begun) { return rank == 1 && !has_begun; }));
+}
+
 }  // namespace
 }  // namespace paceline::train

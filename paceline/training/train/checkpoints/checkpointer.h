@@ -110,7 +110,8 @@ class Checkpointer {
   Checkpointer& operator=(const Checkpointer&) = delete;
 
   // Adds a part of the run under a name. Call it before begin(), with the same names and kinds of
-  // parts on every rank. Error(kInvalid) for a name that is empty, contains a dot or is taken.
+  // parts on every rank (each rank may have modules of its own). Error(kInvalid) for a name that is
+  // empty, contains a dot or is taken, and after begin().
   //
   // With one module, a checkpoint has the names of its parameters; with several, these names begin
   // with the module's: "generator.conv.weight". At most one wrapper may have a communication hook;

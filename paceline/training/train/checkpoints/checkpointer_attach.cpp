@@ -6,7 +6,9 @@
 
 #include <fmt/ranges.h>
 
+#include "paceline/engine/collectives/group/engine_group.h"
 #include "paceline/engine/collectives/group/object_collectives.h"
+#include "paceline/engine/collectives/purpose.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/train/checkpoints/checkpointer_core.h"
@@ -17,6 +19,11 @@ void CheckpointerCore::take_name(const std::string& name) {
   check(!name.empty() && name.find('.') == std::string::npos,
         "{}: \"{}\" is not a name for a part of a run: it must not be empty or contain a dot",
         group_->self(), name);
+  check(
+      whole_ == nullptr,
+      "{}: \"{}\" is attached after begin(), so a resumed run would have parts that its checkpoint "
+      "lacks, or the reverse: attach() every part before begin()",
+      group_->self(), name);
   check(names_.insert(name).second, "{}: a part of the run has the name \"{}\" already",
         group_->self(), name);
 }
@@ -92,6 +99,21 @@ TrainingState CheckpointerCore::state_after(std::int64_t step) const {
   return {.step = step, .seed = seed_};
 }
 
+// Collective. Error(kInvalid) on every rank if the ranks have attached different parts. Modules may
+// differ: each rank may have stages of its own.
+void CheckpointerCore::require_same_parts() const {
+  std::set<std::string> names = names_;
+  for (const auto& [name, module] : modules_) names.erase(name);
+  const auto all = all_gather_object(
+      *group_, names.empty() ? "nothing" : fmt::format("\"{}\"", fmt::join(names, "\", \"")));
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    check(all[rank] == all[0],
+          "{}: checkpoint: {} has attached {} beside its modules, and rank 0 {}: attach() the same "
+          "parts on every rank",
+          group_->self(), group_->name_of_member(rank), all[rank], all[0]);
+  }
+}
+
 // Collective. Error(kInvalid) on every rank if the ranks hold different parameters, as the stages
 // of a pipeline do, but count as replicas of one model.
 void CheckpointerCore::require_same_model() const {
@@ -111,12 +133,14 @@ void CheckpointerCore::require_same_model() const {
 }
 
 std::int64_t CheckpointerCore::begin(std::uint64_t seed) {
+  engine(*group_).enter(kBegin);
   if (modules_.size() == 1) {
     whole_ = modules_.front().second;
   } else {
     whole_ = std::make_shared<torch::nn::Module>();
     for (const auto& [name, module] : modules_) whole_->register_module(name, module);
   }
+  require_same_parts();
   require_same_model();
   const auto restored = begin(attached(), seed);
   seed_ = restored ? restored->state.seed : seed;

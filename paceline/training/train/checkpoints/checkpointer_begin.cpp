@@ -256,11 +256,11 @@ void CheckpointerCore::take_run(const JobStart& start, const Ownership& own,
 std::optional<RestoredRun> CheckpointerCore::begin(torch::nn::Module& module,
                                                    optim::Optimizer& optimizer,
                                                    std::uint64_t seed) {
+  engine(*group_).enter(kBegin);
   return begin(View{module, &optimizer}, seed);
 }
 
 std::optional<RestoredRun> CheckpointerCore::begin(const View& run, std::uint64_t seed) {
-  engine(*group_).enter(kBegin);
   const auto& environment = engine(*group_).launch_environment();
   const JobStart start{.job = environment.job_id,
                        .restarted = environment.restart_count > 0,

@@ -68,6 +68,7 @@ class CheckpointerCore {
     optim::Optimizer* optimizer;
   };
   View attached() const;
+  void require_same_parts() const;
   void require_same_model() const;
   void take_name(const std::string& name);
   TrainingState state_after(std::int64_t step) const;
