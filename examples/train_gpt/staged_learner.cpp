@@ -81,7 +81,7 @@ class StagedLearner : public Learner {
   }
 
   std::string division() const override {
-    const std::string best_named = division_.beside_best_named();
+    const std::string best_named = division_.best_named_schedule();
     const auto& schedule = division_.schedule();
     const auto each = static_cast<std::size_t>(schedule.num_stages() / schedule.num_ranks());
     return fmt::format(

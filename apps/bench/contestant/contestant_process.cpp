@@ -75,21 +75,21 @@ bool StartLine::line_up_and_ask(bool answer_of_rank_0, Deadline deadline) {
 
 void StartLine::wait_for(int rank, Deadline deadline) {
   Place& other = place(rank);
-  const auto has_come = [&] {
+  const auto has_arrived = [&] {
     const auto seen = other.arrivals.load(std::memory_order_acquire);
     return static_cast<std::int32_t>(seen - arrivals_) >= 0;
   };
-  if (has_come()) return;
+  if (has_arrived()) return;
   const auto begin = Deadline::Clock::now();
   for (auto waited = 0ns; own_core_ && waited < kSpinWithYield;
        waited = Deadline::Clock::now() - begin) {
     for (int i = 0; i < kPausesBetweenLooks; ++i) {
-      if (has_come()) return;
+      if (has_arrived()) return;
       spin_pause();
     }
     if (waited > kSpin) sched_yield();
   }
-  while (!has_come()) {
+  while (!has_arrived()) {
     if (deadline.expired()) {
       fail(ErrorCode::kTimeout, "rank {}: rank {} did not reach the start line", rank_, rank);
     }

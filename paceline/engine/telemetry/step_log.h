@@ -13,7 +13,7 @@ namespace paceline {
 class StepGauge;
 
 // Logs every step of a training program for `paceline advise`, which starts the program to measure
-// its speed. DistributedDataParallel and train::run_loop() keep a log by themselves; only other
+// its speed. DistributedDataParallel and train::TrainingRun keep a log by themselves; only other
 // loops need one.
 //
 // With PACELINE_STEP_LOG=DIR in the environment, every rank appends one JSON object per line to

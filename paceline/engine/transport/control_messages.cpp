@@ -126,7 +126,7 @@ std::string Inquiry::encode_answer(std::span<const Awaited> awaited) {
   writer.put(kAnswer);
   writer.put(static_cast<std::uint8_t>(awaited.size()));
   for (const Awaited& one : awaited) {
-    writer.put(static_cast<std::uint32_t>(one.rank) | (one.has_come ? kHasArrived : 0));
+    writer.put(static_cast<std::uint32_t>(one.rank) | (one.has_arrived ? kHasArrived : 0));
   }
   return to_string(writer.bytes());
 }

@@ -41,7 +41,7 @@ std::optional<Notice> decode_notice(std::span<const char> bytes);
 // A rank that a waiting rank waits for, and whether it is known to have arrived at the operation.
 struct Awaited {
   int rank = 0;
-  bool has_come = false;
+  bool has_arrived = false;
 };
 
 // The questions, answers and reasons that peers send before their notices. Thread safety: none; the

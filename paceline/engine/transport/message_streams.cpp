@@ -147,7 +147,7 @@ bool MessageStreams::has_room(int peer, std::size_t bytes) {
   return lane.out != nullptr && !lane.is_closed && room(lane, bytes) >= bytes;
 }
 
-bool MessageStreams::has_come(int peer, std::size_t bytes) {
+bool MessageStreams::has_arrived(int peer, std::size_t bytes) {
   Lane& lane = this->lane(peer);
   return lane.in != nullptr && filled(peer, lane, bytes) >= bytes;
 }

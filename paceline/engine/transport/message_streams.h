@@ -137,7 +137,7 @@ class MessageStreams {
   // now; whether the incoming ring holds at least `bytes` bytes.
   bool has_ring(int peer) const { return lane(peer).in != nullptr; }
   bool has_room(int peer, std::size_t bytes);
-  bool has_come(int peer, std::size_t bytes);
+  bool has_arrived(int peer, std::size_t bytes);
   // Like the functions of Wire.
   ssize_t send(int peer, std::span<const std::byte> head, std::span<const std::byte> rest);
   // Error(kCorrupt) if the bytes are not those that `peer` sent.

@@ -63,14 +63,14 @@ BoxFileWriter::BoxFileWriter(FileSystem& files, const std::string& path, const B
 void BoxFileWriter::add(std::span<const std::byte> box) {
   for (; !box.empty(); box = box.subspan(std::min(kPieceBytes, box.size()))) {
     const auto piece = box.first(std::min(kPieceBytes, box.size()));
-    sum_up(piece);
+    add_checksums(piece);
     file_.write(piece);
   }
 }
 
 // Adds the checksums of the bytes `rest`. The first of these bytes complete the last chunk, if that
 // chunk is not whole.
-void BoxFileWriter::sum_up(std::span<const std::byte> rest) {
+void BoxFileWriter::add_checksums(std::span<const std::byte> rest) {
   if (in_last_sum_ > 0) {
     const auto head = rest.first(std::min(kChunkBytes - in_last_sum_, rest.size()));
     sums_.back() = crc32c(head, sums_.back());

@@ -54,7 +54,7 @@ class BoxFileWriter {
   ManifestFile finish();
 
  private:
-  void sum_up(std::span<const std::byte> rest);
+  void add_checksums(std::span<const std::byte> rest);
 
   const std::string name_;
   const BoxFileId id_;

@@ -149,14 +149,14 @@ class MemoryTeam {
   std::optional<Error> write(int slot, const std::vector<HeldMemory>& held,
                              const std::vector<std::unique_ptr<Stream>>& streams);
   std::vector<ManifestFile> files_with(const std::vector<std::string>& digests) const;
-  bool all_have(std::int64_t step, const std::optional<Error>& failure);
+  bool no_rank_failed(std::int64_t step, const std::optional<Error>& failure);
 
   const std::shared_ptr<ProcessGroup> group_;  // owners: the user and this
   std::optional<MemoryCheckpoint> memory_;     // always set after the constructor
   Hosts memories_;                             // each memory counts as a host
   AgreedPlan plan_;
   std::optional<Chosen> chosen_;
-  bool said_ = false;
+  bool failure_is_logged_ = false;  // only the first failed save is logged
 };
 
 }  // namespace paceline

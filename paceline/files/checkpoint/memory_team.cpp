@@ -304,9 +304,9 @@ std::vector<ManifestFile> MemoryTeam::files_with(const std::vector<std::string>&
   return files;
 }
 
-// Collective. Returns true if no rank passes a failure. Logs the first failure of this rank.
-bool MemoryTeam::all_have(std::int64_t step, const std::optional<Error>& failure) {
-  if (failure && !std::exchange(said_, true)) {
+// Collective. Returns whether no rank passes a failure. Logs the first failure of this rank.
+bool MemoryTeam::no_rank_failed(std::int64_t step, const std::optional<Error>& failure) {
+  if (failure && !std::exchange(failure_is_logged_, true)) {
     log::error(fmt::format("step {}: the in-memory checkpoint failed: {}; not reported again", step,
                            failure->what()));
   }
@@ -322,7 +322,7 @@ bool MemoryTeam::save(std::int64_t step, const std::vector<HeldMemory>& held,
 
   OpenSlot open;
   if (is_keeper()) attempt(failure, [&] { open = memory_->open_older(); });
-  if (!all_have(step, failure)) return false;
+  if (!no_rank_failed(step, failure)) return false;
   const std::array<std::int64_t, 2> mine = {open.slot, static_cast<std::int64_t>(open.newest)};
   std::vector<std::int64_t> all(2 * world);
   group_->all_gather(std::span(all), std::span(mine));
@@ -333,12 +333,12 @@ bool MemoryTeam::save(std::int64_t step, const std::vector<HeldMemory>& held,
 
   const auto streams = this->streams();
   failure = write(slot, held, streams);
-  if (!all_have(step, failure)) return false;
+  if (!no_rank_failed(step, failure)) return false;
 
   const auto digests = all_gather_object(*group_, streams.front()->digest.hex());
   // The launcher's name for a job may be invalid UTF-8.
   const auto own_words = json_text(nlohmann::json::array({words.run, words.metadata}));
-  const auto said = parse_json(broadcast_object(*group_, own_words, 0));
+  const auto shared_words = parse_json(broadcast_object(*group_, own_words, 0));
   attempt(failure, [&] {
     for (const auto& stream : streams) {
       if (stream->digest.hex() == digests[static_cast<std::size_t>(stream->from)]) continue;
@@ -350,9 +350,9 @@ bool MemoryTeam::save(std::int64_t step, const std::vector<HeldMemory>& held,
     for (const int rank : writers_here())
       files.push_back(plan_->file_of_rank[static_cast<std::size_t>(rank)]);
     memory_->seal(slot, static_cast<std::uint64_t>(newest) + 1, files,
-                  plan_.manifest(step, {said[0], said[1]}, files_with(digests)));
+                  plan_.manifest(step, {shared_words[0], shared_words[1]}, files_with(digests)));
   });
-  if (all_have(step, failure)) return true;
+  if (no_rank_failed(step, failure)) return true;
   // If this slot stayed sealed, this save would count as the newest, although one memory lacks it.
   if (is_keeper()) attempt(failure, [&] { memory_->unseal(slot); });
   return false;

@@ -271,7 +271,7 @@ void Coordinator::start_if_possible(Moment now) {
                     fmt::format("--until names no role of the ranks that would start ({})",
                                 to_text(roles_of(seats())))});
   }
-  if (take_those_that_fit()) return start(now);
+  if (keep_fitting_members()) return start(now);
   if (num_members() == terms().num_nodes) end_all({kExitUsage, "", missing()});
 }
 

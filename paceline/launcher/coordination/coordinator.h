@@ -158,8 +158,8 @@ class Coordinator {
   void admit_spares();
   void dismiss_spares(Moment now);
   std::size_t num_fitting(const std::vector<int>& ranks_of_nodes) const;
-  bool makes_it_larger(const Joining& joining) const;
-  bool take_those_that_fit();
+  bool would_enlarge_job(const Joining& joining) const;
+  bool keep_fitting_members();
   void refuse(Agent agent, const std::string& reason);
   void fail(Agent from, const RankFailure& report, Moment now);
   void finish(Agent from, const Finished& finished);

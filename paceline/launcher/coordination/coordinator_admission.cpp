@@ -77,7 +77,7 @@ std::optional<std::string> Coordinator::obstacle_to(const Joining& joining) cons
         *joining.node_rank, member.joining.host);
   }
   if (num_members() < terms().num_nodes) {
-    if (phase_ != Phase::kRunning || makes_it_larger(joining)) return {};
+    if (phase_ != Phase::kRunning || would_enlarge_job(joining)) return {};
     return fmt::format(
         "{} logical shards cannot be divided among the ranks of the job and of this node",
         terms().logical_shards);
@@ -155,7 +155,7 @@ std::size_t Coordinator::num_fitting(const std::vector<int>& ranks_of_nodes) con
 
 // Returns whether a generation with the joining node and the spares would have more nodes than the
 // running one.
-bool Coordinator::makes_it_larger(const Joining& joining) const {
+bool Coordinator::would_enlarge_job(const Joining& joining) const {
   std::vector<int> ranks;
   for (const auto& [agent, member] : members_) ranks.push_back(member.joining.num_ranks);
   for (const auto& [agent, spare] : spares_) ranks.push_back(spare.joining.num_ranks);
@@ -167,7 +167,7 @@ bool Coordinator::makes_it_larger(const Joining& joining) const {
 // Keeps as many members as the next generation can have, such that the logical shards can be
 // divided among their ranks, and makes the other members spares. Returns false if this leaves fewer
 // members than the job needs.
-bool Coordinator::take_those_that_fit() {
+bool Coordinator::keep_fitting_members() {
   if (terms().logical_shards == 0) return true;
   admit_spares();
   const std::vector<Agent> order = seats();

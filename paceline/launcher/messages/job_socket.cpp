@@ -19,7 +19,7 @@ namespace paceline::launcher {
 namespace {
 
 constexpr std::size_t kLongestRequest = 255;        // in bytes, without the newline
-constexpr std::size_t kMostAsking = 64;             // connections with an incomplete request
+constexpr std::size_t kMostClients = 64;            // connections with an incomplete request
 constexpr std::chrono::seconds kLongestSending{1};  // of an answer, to a slow reader
 
 }  // namespace
@@ -40,7 +40,7 @@ JobSocket::JobSocket(EventLoop& loop, int num_ranks, int num_threads, Handler ha
 }
 
 JobSocket::~JobSocket() {
-  while (!asking_.empty()) close(asking_.begin()->first);
+  while (!clients_.empty()) close(clients_.begin()->first);
   if (listener_) loop_.forget(listener_.get());
 }
 
@@ -52,37 +52,37 @@ void JobSocket::accept_all() {
     if (!connection) return;
     const auto peer = peer_credentials(connection.get());
     if (!peer || (peer->uid != getuid() && peer->uid != 0)) continue;
-    if (asking_.size() >= kMostAsking) close(asking_.begin()->first);
+    if (clients_.size() >= kMostClients) close(clients_.begin()->first);
     const int fd = connection.get();
-    asking_[fd] = {std::move(connection), peer->pid, {}};
+    clients_[fd] = {std::move(connection), peer->pid, {}};
     loop_.watch(fd, [this, fd] { read(fd); });
   }
 }
 
 // Reads a part of a request, and passes the request to the handler once its line is complete.
 void JobSocket::read(int fd) {
-  Asking& asking = asking_.at(fd);
+  Client& client = clients_.at(fd);
   char bytes[kLongestRequest + 1];
   const ssize_t length = receive_some(fd, std::as_writable_bytes(std::span(bytes)));
   if (length < 0 && errno == EAGAIN) return;
   if (length <= 0) return close(fd);
-  asking.text.append(bytes, static_cast<std::size_t>(length));
-  const auto end = asking.text.find('\n');
-  if (end == std::string::npos && asking.text.size() <= kLongestRequest) return;
+  client.text.append(bytes, static_cast<std::size_t>(length));
+  const auto end = client.text.find('\n');
+  if (end == std::string::npos && client.text.size() <= kLongestRequest) return;
   if (end == std::string::npos) return close(fd);
   JobRequest request;
-  std::istringstream words(asking.text.substr(0, end));
+  std::istringstream words(client.text.substr(0, end));
   for (std::string word; words >> word;) request.words.push_back(word);
-  request.sender = asking.sender;
-  request.connection = std::move(asking.connection);
+  request.sender = client.sender;
+  request.connection = std::move(client.connection);
   loop_.forget(fd);
-  asking_.erase(fd);
+  clients_.erase(fd);
   handler_(std::move(request));
 }
 
 void JobSocket::close(int fd) {
   loop_.forget(fd);
-  asking_.erase(fd);
+  clients_.erase(fd);
 }
 
 void send_answer(const JobRequest& request, const std::string& text) {

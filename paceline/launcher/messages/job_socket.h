@@ -54,7 +54,7 @@ class JobSocket {
   const std::string& name() const { return name_; }
 
  private:
-  struct Asking {
+  struct Client {
     Fd connection;
     pid_t sender = -1;
     std::string text;
@@ -67,7 +67,7 @@ class JobSocket {
   Handler handler_;
   std::string name_;
   Fd listener_;
-  std::map<int, Asking> asking_;  // connections whose line is not complete
+  std::map<int, Client> clients_;  // connections whose line is not complete
 };
 
 // Writes the whole answer; gives up after one second if the reader does not read.

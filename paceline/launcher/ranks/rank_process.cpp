@@ -97,7 +97,7 @@ int rank_of(pid_t process) {
 // Returns the children of this process for which `belongs` returns true and which are still running
 // when the patience ends. The patience begins when the first such child is found.
 template <class Belongs>
-std::vector<pid_t> Leftovers::staying(Belongs belongs) {
+std::vector<pid_t> Leftovers::remaining(Belongs belongs) {
   for (;;) {
     std::vector<pid_t> pids = children_of(getpid());
     std::erase_if(pids, [&](pid_t pid) { return !belongs(pid) || has_ended(pid); });
@@ -111,13 +111,13 @@ std::vector<pid_t> Leftovers::staying(Belongs belongs) {
 void Leftovers::look_at_group(int rank, pid_t process) {
   if (!ended_well(process)) return;
   for (const pid_t pid :
-       staying([process](pid_t pid) { return pid != process && getpgid(pid) == process; })) {
+       remaining([process](pid_t pid) { return pid != process && getpgid(pid) == process; })) {
     add(rank, pid);
   }
 }
 
 void Leftovers::look_for_strays(const std::vector<pid_t>& spared) {
-  for (const pid_t pid : staying([&](pid_t pid) {
+  for (const pid_t pid : remaining([&](pid_t pid) {
          return !known_.contains(pid) &&
                 std::find(spared.begin(), spared.end(), pid) == spared.end();
        })) {

@@ -80,7 +80,7 @@ class Leftovers {
   };
 
   template <class Belongs>
-  std::vector<pid_t> staying(Belongs belongs);
+  std::vector<pid_t> remaining(Belongs belongs);
   void add(int rank, pid_t process);
 
   std::optional<Deadline> patience_;

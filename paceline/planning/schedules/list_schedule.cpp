@@ -138,9 +138,9 @@ class ListScheduler {
     const bool forward = action.kind == Action::Kind::kForward;
     const int deep = forward ? -action.stage : action.stage;
     switch (policy_.order) {
-      case StageOrder::kDeepFirst:
+      case StageOrder::kDrainFirst:
         return {deep, 0};
-      case StageOrder::kBroadFirst:
+      case StageOrder::kFillFirst:
         return {-deep, 0};
       case StageOrder::kByRound:
         break;

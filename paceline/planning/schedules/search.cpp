@@ -148,9 +148,9 @@ class Search {
     for (const double slack : {0.0, 0.5, 1.0}) {
       if (slack > 0 && split_from == num_micro_batches_) continue;
       for (const auto order :
-           {StageOrder::kDeepFirst, StageOrder::kBroadFirst, StageOrder::kByRound}) {
+           {StageOrder::kDrainFirst, StageOrder::kFillFirst, StageOrder::kByRound}) {
         const bool one_stage = static_cast<int>(layout_.size()) == num_ranks_;
-        if (one_stage && order != StageOrder::kDeepFirst) continue;
+        if (one_stage && order != StageOrder::kDrainFirst) continue;
         auto schedule = list_schedule(layout_, num_micro_batches_, costs_, options_.limits,
                                       {split_from, more, slack, forward_first, order});
         if (schedule && clock_.run(schedule->ranks) && fits()) add(std::move(*schedule));

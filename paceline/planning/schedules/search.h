@@ -40,9 +40,9 @@ struct MemoryLimits {
 enum class StageOrder {
   // The last stage in forward passes and the first one in backward passes, so that micro-batches
   // leave the rank early.
-  kDeepFirst,
-  kBroadFirst,  // the opposite of kDeepFirst
-  kByRound,     // kBroadFirst in rounds of as many micro-batches as ranks, as in interleaved 1F1B
+  kDrainFirst,
+  kFillFirst,  // the opposite of kDrainFirst
+  kByRound,    // kFillFirst in rounds of as many micro-batches as ranks, as in interleaved 1F1B
 };
 
 // The choices that list_schedule() makes.
@@ -57,7 +57,7 @@ struct ListPolicy {
   // gradient is complete, if that pass then waits for at most this share of the gradient's time.
   double weight_slack = 0;
   bool forward_first = false;  // prefers a forward pass to a backward pass that is also ready
-  StageOrder order = StageOrder::kDeepFirst;
+  StageOrder order = StageOrder::kDrainFirst;
 };
 
 // Makes a schedule by list scheduling: in each round, the rank that can begin an action earliest

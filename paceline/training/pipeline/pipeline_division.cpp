@@ -85,7 +85,7 @@ double PipelineDivision::seconds() const { return plan_->timed.seconds; }
 double PipelineDivision::bubble_share() const { return plan_->timed.bubble_share(); }
 double PipelineDivision::peak_bytes() const { return std::ranges::max(plan_->timed.peak_bytes); }
 
-std::string PipelineDivision::beside_best_named() const {
+std::string PipelineDivision::best_named_schedule() const {
   if (!plan_->best_named) return "";
   return fmt::format("{} would take {:.1f} ms", plan_->best_named->name,
                      1e3 * plan_->best_named->seconds);

@@ -60,7 +60,7 @@ class PipelineDivision {
   double peak_bytes() const;
   // After a search, returns the time of the best named schedule that fits into memory, in the form
   // "1f1b would take 12.3 ms". Returns "" without a search, and if no named schedule fits.
-  std::string beside_best_named() const;
+  std::string best_named_schedule() const;
 
   // Collective over the pipeline's ranks. Returns, on every rank, the planned step and, below it on
   // the same scale, the step `measured`: picture() as an SVG image with a row for each rank,

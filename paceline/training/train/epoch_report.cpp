@@ -5,6 +5,8 @@
 #include <span>
 #include <vector>
 
+#include "paceline/engine/collectives/group/engine_group.h"
+#include "paceline/engine/collectives/purpose.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/training/optim/metadata_words.h"
 #include "paceline/training/train/training_run_core.h"
@@ -41,6 +43,7 @@ void BestValues::set_state(const optim::Metadata& words) {
 }
 
 bool EpochReport::save_if_best(const std::string& file, double value) const {
+  engine(group_).enter(kSaveIfBest);
   group_.broadcast(std::span(&value, 1), 0);  // all ranks decide by the same value
   if (!best_.take(file, value, state.epoch)) return false;
   write_weights_(file);

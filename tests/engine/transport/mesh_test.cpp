@@ -252,7 +252,7 @@ TEST(Mesh, answers_are_kept_until_it_asks_again_whatever_pieces_they_arrive_in) 
   ASSERT_TRUE(answer);
   ASSERT_EQ(answer->size(), 1u);
   EXPECT_EQ(answer->front().rank, 0);
-  EXPECT_FALSE(answer->front().has_come);
+  EXPECT_FALSE(answer->front().has_arrived);
   raw.mesh->ask_peers();
   EXPECT_FALSE(raw.mesh->answer_of(1));
 }

@@ -396,6 +396,22 @@ TEST(Evaluate, refuses_labels_and_outputs_of_another_form) {
   });
 }
 
+TEST(EpochReport, save_if_best_on_one_rank_only_is_named_on_every_rank) {
+  const auto results = harness::run_ranks(2, [](ProcessGroup& group) {
+    BestValues best;
+    const TrainingState state;
+    const TestResult test;
+    const EpochReport epoch(group, state, test, best, [](const std::string& /*file*/) {});
+    if (group.rank() == 0) epoch.save_if_best("best.safetensors", 1);
+    group.barrier();
+  });
+  for (const auto& result : results) {
+    ASSERT_TRUE(result.error);
+    EXPECT_THAT(result.error->what(),
+                HasSubstr("so every rank must call train::EpochReport::save_if_best()"));
+  }
+}
+
 TEST(EvaluateText, is_the_mean_over_all_tokens_of_all_ranks_whatever_the_batches) {
   harness::run_ranks_ok(2, [](ProcessGroup& group) {
     const at::Tensor rows = torch::arange(10, torch::kLong).view({5, 2});

@@ -30,7 +30,7 @@ CallOrder::~CallOrder() {
   if (queue_->thread.get_id() == std::this_thread::get_id()) {
     queue_->thread.detach();
     queue_->has_lost = true;
-    drop_what_is_left();
+    drop_remaining_calls();
     return;
   }
   queue_->thread.request_stop();
@@ -39,7 +39,7 @@ CallOrder::~CallOrder() {
 }
 
 // Destroys the calls outside the lock, because the objects that they keep alive may run any code.
-void CallOrder::drop_what_is_left() {
+void CallOrder::drop_remaining_calls() {
   std::deque<Call> left;
   {
     const std::lock_guard lock(queue_->mutex);

@@ -105,7 +105,7 @@ class CallOrder {
 
   struct Queue;
   void work_off(Queue& queue, const std::stop_token& stop);
-  void drop_what_is_left();
+  void drop_remaining_calls();
 
   // Calls that run or wait; see the invariants above.
   std::atomic<std::size_t> under_way_ = 0;

@@ -122,7 +122,7 @@ MessageQueues::AtOnce MessageQueues::receive_at_once(const PointToPointCall& cal
   if (!read_head(call.peer, incoming)) return incoming.ended ? AtOnce::kNo : AtOnce::kNotYet;
   const MessageHeader& header = incoming.head.header;
   if (header.is_offer() || header.tag != call.tag || header.payload_bytes > kAtOnceBytes ||
-      !streams_.has_come(call.peer, header.payload_bytes)) {
+      !streams_.has_arrived(call.peer, header.payload_bytes)) {
     return AtOnce::kNo;
   }
   require_matching(call.peer, incoming.head, call);

@@ -35,7 +35,7 @@ std::vector<Suspect> find_suspects(const Mesh& mesh, std::span<const Awaited> aw
   std::set<int> seen{mesh.rank()};
   const auto go_on_to = [&](std::span<const Awaited> next, int waiter) {
     for (const Awaited& one : next) {
-      if (seen.insert(one.rank).second) way.push_back({one.rank, one.has_come, waiter});
+      if (seen.insert(one.rank).second) way.push_back({one.rank, one.has_arrived, waiter});
     }
   };
   for (go_on_to(awaited, mesh.rank()); !way.empty(); way.pop_front()) {
@@ -46,8 +46,9 @@ std::vector<Suspect> find_suspects(const Mesh& mesh, std::span<const Awaited> aw
       suspects.push_back(here);
     }
   }
-  const auto has_come = [](const Suspect& suspect) { return suspect.has_come; };
-  if (!std::all_of(suspects.begin(), suspects.end(), has_come)) std::erase_if(suspects, has_come);
+  const auto has_arrived = [](const Suspect& suspect) { return suspect.has_arrived; };
+  if (!std::all_of(suspects.begin(), suspects.end(), has_arrived))
+    std::erase_if(suspects, has_arrived);
   return suspects;
 }
 
@@ -61,7 +62,7 @@ std::string describe_suspects(const Mesh& mesh, std::span<const Suspect> suspect
   if (is_of_another && have_one_waiter) {
     text += fmt::format(", which {} is waiting for,", mesh.name_of(first.waiter));
   }
-  if (first.has_come) return text + " arrived but stalled";
+  if (first.has_arrived) return text + " arrived but stalled";
   return text + (suspects.size() == 1 ? " has not arrived" : " have not arrived");
 }
 
