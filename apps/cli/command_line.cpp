@@ -47,8 +47,10 @@ std::vector<std::string> known_names(const CLI::App& app) {
         fmt::format("{} is an option of torchrun that this version does not have", name));
   }
   if (name.starts_with("--")) {
-    throw UsageError(
-        fmt::format("unknown option {}{}", name, did_you_mean(name, known_names(app))));
+    std::string advice = did_you_mean(name, known_names(app));
+    if (advice.empty() && starts_ranks)
+      advice = "; the program's own options follow its name: paceline run PROGRAM " + name;
+    throw UsageError(fmt::format("unknown option {}{}", name, advice));
   }
   // A single letter is similar to every other one, so there is no suggestion for it. "-n" and "-np"
   // are options of mpirun; "-name" may lack a dash.

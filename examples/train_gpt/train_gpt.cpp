@@ -114,8 +114,8 @@ int run(Options options) {
   const int code = training.train();
   if (code != 0) return code;
   if (outer && group->rank() == 0) {
-    fmt::print("outer steps: {}, {:.2f} MB sent by this rank\n", outer->num_rounds(),
-               outer->bytes_sent() / 1e6);
+    fmt::print("outer steps: {}, {:.2f} MB sent by this rank, which waited {:.2f} s for them\n",
+               outer->num_rounds(), outer->bytes_sent() / 1e6, outer->seconds_waited());
   }
   learner->finish();
   if (options.sample == 0) return code;

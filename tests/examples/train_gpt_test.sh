@@ -52,7 +52,7 @@ expect pp 0 'pipeline: stages of 1\+1 layers; zero-bubble, 4 micro-batches: .* p
 expect eight 0 'share of matrix speed' "${run8[@]}" "${gpt[@]}" "${steps[@]}" --mesh pp=2,dp=2,tp=2 --micro-batches 2 --shard 2 \
   --metrics "$work/eight.jsonl" --pipeline-picture "$work/eight.json"
 # Learners that take outer steps together: a rank each, and two ranks that divide their parameters.
-expect learners 0 'outer steps: 4, [0-9.]+ MB sent' "${run2[@]}" "${gpt[@]}" "${steps[@]}" --outer 2 --outer-period 5 --outer-wire int8
+expect learners 0 'outer steps: 4, [0-9.]+ MB sent by this rank, which waited [0-9.]+ s' "${run2[@]}" "${gpt[@]}" "${steps[@]}" --outer 2 --outer-period 5 --outer-wire int8
 expect divided_learners 0 'mesh learner=2,pp=1,dp=2,tp=1, shard 3' "${run4[@]}" "${gpt[@]}" "${steps[@]}" --outer 2 --outer-period 4 \
   --outer-fragments 2 --outer-delay 1 --shard 3
 expect learners_alone 2 'outer 2: does not divide 1 ranks' "${gpt[@]}" --outer 2

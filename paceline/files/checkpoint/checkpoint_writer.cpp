@@ -22,7 +22,9 @@ namespace paceline {
 namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
-// Saves may wait for each other for this share of the time since the first save, without a warning.
+// Saves may wait for each other for this time, and for this share of the time since the first save,
+// without a warning.
+constexpr std::chrono::duration<double> kBearableDelay{0.1};
 constexpr double kBearableShare = 0.05;
 
 }  // namespace
@@ -87,7 +89,7 @@ bool CheckpointWriter::take_turn(std::optional<std::int64_t> step, Deadline dead
   const auto now = std::chrono::steady_clock::now();
   waited_ += now - begin;
   const std::chrono::duration<double> whole = now - first_start_;
-  if (has_warned_ || waited_ < kBearableShare * whole) return is_idle;
+  if (has_warned_ || waited_ < kBearableDelay || waited_ < kBearableShare * whole) return is_idle;
   has_warned_ = true;
   log::warning(
       fmt::format("checkpoints have delayed the training by {:.2f} of {:.2f} s, that of step {} "

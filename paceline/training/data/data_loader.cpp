@@ -22,23 +22,27 @@ void require_device(c10::Device device) try {
 }
 
 const DataLoaderOptions& valid(const DataLoaderOptions& options) {
-  check(options.batch_size > 0, "data loader: the batch size {} is not above 0",
+  check(options.batch_size > 0, "data loader: batch_size is {}, but must be above 0",
         options.batch_size);
-  check(options.global_batch_size >= 0 && options.micro_batch_size >= 0,
-        "data loader: a global batch size of {} in parts of {}", options.global_batch_size,
+  check(options.global_batch_size >= 0,
+        "data loader: global_batch_size is {}, but must be above 0, or 0 for batches of batch_size",
+        options.global_batch_size);
+  check(options.micro_batch_size >= 0,
+        "data loader: micro_batch_size is {}, but must be above 0, or 0 for no limit",
         options.micro_batch_size);
   check(options.micro_batch_size == 0 || options.global_batch_size > 0,
         "data loader: a micro batch size of {} without a global batch size",
         options.micro_batch_size);
   check(options.logical_shards >= 0 && options.logical_shards <= kMaxLogicalShards,
-        "data loader: {} logical shards", options.logical_shards);
+        "data loader: logical_shards is {}, but must be 0 (none) to {}", options.logical_shards,
+        kMaxLogicalShards);
   check(options.logical_shards == 0 || options.micro_batch_size == 0,
         "data loader: a micro batch size of {} with {} logical shards, although each shard is "
         "computed at once: take more shards instead",
         options.micro_batch_size, options.logical_shards);
-  check(options.num_threads >= 0 && options.num_threads <= 1024, "data loader: {} threads",
-        options.num_threads);
-  check(options.prefetch > 0, "data loader: the prefetch {} is not above 0", options.prefetch);
+  check(options.num_threads >= 0 && options.num_threads <= 1024,
+        "data loader: num_threads is {}, but must be 0 to 1024", options.num_threads);
+  check(options.prefetch > 0, "data loader: prefetch is {}, but must be above 0", options.prefetch);
   require_device(options.device);
   return options;
 }
@@ -87,6 +91,7 @@ void DataLoader::set_position(const Position& position) {
 
 Epoch DataLoader::epoch(std::int64_t number, std::optional<std::int64_t> from) {
   const std::int64_t consumed = from.value_or(is_set_ && number == epoch_ ? consumed_ : 0);
+  warn_of_other_epoch(number);
   is_set_ = false;
   stop_threads();
   warn_of_repeated_order(number, consumed);
@@ -99,6 +104,14 @@ Epoch DataLoader::epoch(std::int64_t number, std::optional<std::int64_t> from) {
   error_ = nullptr;
   start_threads();
   return Epoch(*this, ++num_begun_);
+}
+
+void DataLoader::warn_of_other_epoch(std::int64_t epoch) const {
+  if (!is_set_ || epoch == epoch_) return;
+  log::warning(fmt::format(
+      "data loader: the restored position is in epoch {}, after {} samples, but the program began "
+      "epoch({}): it {} epochs; begin the loop with the epoch loader.position().epoch",
+      epoch_, consumed_, epoch, epoch < epoch_ ? "repeats" : "leaves out"));
 }
 
 void DataLoader::warn_of_repeated_order(std::int64_t epoch, std::int64_t consumed) {

@@ -151,33 +151,23 @@ class DataLoader {
   // samples, when the number of ranks does not divide the logical shards, or when the groups are
   // for another number of samples or no group fills a batch.
   DataLoader(std::shared_ptr<const Dataset> dataset, const DistributedSampler& sampler,
-             const DataLoaderOptions& options);
+             const DataLoaderOptions& options = {});
   // For evaluation: takes exactly these samples, in this order.
   DataLoader(std::shared_ptr<const Dataset> dataset, std::vector<std::int64_t> indices,
-             const DataLoaderOptions& options);
+             const DataLoaderOptions& options = {});
   // For training on a stream: `rank` of `num_ranks` ranks takes every num_ranks-th record of each
   // step. `seed`: for the random numbers of logical shards. All ranks take the same number of
   // steps: if the last step has fewer records than ranks, some records are taken twice; in a global
   // batch the repeated records have the weight 0.
   DataLoader(std::shared_ptr<const StreamedDataset> stream, int num_ranks, int rank,
-             const DataLoaderOptions& options, std::uint64_t seed = 0);
-  // A usual mistake: a DataLoader takes a data set, which batches of several threads share.
-  template <class Data, class Samples>
-    requires(!std::is_convertible_v<const Data&, std::shared_ptr<const Dataset>>)
-  DataLoader(const Data& /*data*/, const Samples& /*samples*/, const DataLoaderOptions& options)
-      : DataLoader(std::shared_ptr<const Dataset>(), std::vector<std::int64_t>(), options) {
-    static_assert(sizeof(Data) == 0,
-                  "a DataLoader shares a data set with the program: write "
-                  "std::make_shared<data::TensorDataset>(\"name\", std::vector{inputs, targets}), "
-                  "or std::make_shared of a class derived from data::Dataset");
-  }
+             const DataLoaderOptions& options = {}, std::uint64_t seed = 0);
   ~DataLoader();
   DataLoader(const DataLoader&) = delete;
   DataLoader& operator=(const DataLoader&) = delete;
 
   // Begins an epoch, after `consumed` samples of all ranks together, and returns its batches.
   // nullopt: from set_position(), if this is the first epoch after it and has the same number;
-  // otherwise from the beginning.
+  // otherwise from the beginning. Warns if the first epoch after set_position() has another number.
   // Batches prepared earlier are dropped. Warns once when a shuffled epoch that was taken to its
   // end is begun again with the same number, because its order would repeat. Error(kInvalid) when
   // drop_last leaves no batch of a whole epoch, and when batches of groups or a stream cannot
@@ -204,6 +194,42 @@ class DataLoader {
   // Logical shards of a step; 0: no logical shards.
   std::int64_t logical_shards() const;
 
+ public:  // internal
+  // Usual mistakes: each is an error that says what to write instead.
+  template <class Data, class Samples>
+    requires(!std::is_convertible_v<const Data&, std::shared_ptr<const Dataset>>)
+  DataLoader(const Data& /*data*/, const Samples& /*samples*/, const DataLoaderOptions& options)
+      : DataLoader(std::shared_ptr<const Dataset>(), std::vector<std::int64_t>(), options) {
+    static_assert(sizeof(Data) == 0,
+                  "a DataLoader shares a data set with the program: write "
+                  "std::make_shared<data::TensorDataset>(\"name\", std::vector{inputs, targets}), "
+                  "or std::make_shared of a class derived from data::Dataset");
+  }
+  template <class Data, class Samples, class Number>
+    requires std::is_arithmetic_v<Number>
+  DataLoader(const Data& /*data*/, const Samples& /*samples*/, Number /*batch_size*/)
+      : DataLoader(std::shared_ptr<const Dataset>(), std::vector<std::int64_t>()) {
+    static_assert(sizeof(Data) == 0, "the batch size is an option: write {.batch_size = 32}");
+  }
+  template <class Data>
+  explicit DataLoader(const Data& /*data*/, const DataLoaderOptions& options = {})
+      : DataLoader(std::shared_ptr<const Dataset>(), std::vector<std::int64_t>(), options) {
+    static_assert(sizeof(Data) == 0,
+                  "the sampler is missing: write DataLoader loader(dataset, "
+                  "data::DistributedSampler(dataset->size(), group), {.batch_size = 32})");
+  }
+  template <class Never = void>
+  const Batch* begin() {
+    static_assert(!std::is_same_v<Never, void>,
+                  "a loop takes the batches of an epoch: write for (auto& batch : "
+                  "loader.epoch(number))");
+    return nullptr;
+  }
+  template <class Never = void>
+  const Batch* end() {
+    return nullptr;
+  }
+
  private:
   friend class Epoch;
 
@@ -216,6 +242,7 @@ class DataLoader {
   };
 
   DataLoader(std::unique_ptr<BatchSource> source, const DataLoaderOptions& options);
+  void warn_of_other_epoch(std::int64_t epoch) const;
   void warn_of_repeated_order(std::int64_t epoch, std::int64_t consumed);
   // Takes the next batch of the epoch with which `begun` epochs had been begun; nullopt at its end.
   std::optional<Batch> next(std::uint64_t begun);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -61,6 +62,17 @@ class DistributedSampler {
   std::int64_t size() const;
   // This rank's samples from the current position to the end of the epoch.
   std::vector<std::int64_t> indices() const;
+
+ public:  // internal
+  // A usual mistake: PyTorch's sampler takes the data set, this one the number of its samples.
+  template <class Data>
+    requires(!std::is_convertible_v<const Data&, std::int64_t>)
+  DistributedSampler(const Data& /*dataset*/, GroupRef group, const SamplerOptions& options = {})
+      : DistributedSampler(1, group, options) {
+    static_assert(sizeof(Data) == 0,
+                  "a sampler takes the number of samples: write DistributedSampler "
+                  "sampler(dataset->size(), group)");
+  }
 
  private:
   const std::int64_t num_samples_;

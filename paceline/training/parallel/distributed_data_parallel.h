@@ -193,6 +193,13 @@ class DistributedDataParallel {
                   "or a holder (TORCH_MODULE), not the module itself");
   }
 
+  DistributedDataParallel(const std::shared_ptr<Module>& /*module*/, const ProcessGroup& /*group*/,
+                          const DistributedDataParallelOptions& /*options*/ = {}) {
+    static_assert(sizeof(Module) == 0,
+                  "the wrapper shares the group with the program: give it the pointer of "
+                  "paceline::init_process_group(), not *group");
+  }
+
   Reducer& reducer() { return detail::reducer_of(*state_); }
   DataParallelState& state() { return *state_; }
 

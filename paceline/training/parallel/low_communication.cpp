@@ -1,12 +1,14 @@
 #include "paceline/training/parallel/low_communication.h"
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
 #include <utility>
 
 #include <ATen/ATen.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/timing.h"
 #include "paceline/engine/rpc/workers.h"
 #include "paceline/training/optim/metadata_words.h"
 #include "paceline/training/parallel/outer_step.h"
@@ -292,8 +294,10 @@ void LowCommunication::finish_round(Travelling& round) {
   Fragment& fragment = fragments_[round.fragment];
   const std::int64_t end = fragment.begin + fragment.size;
   const at::Tensor anchor = anchor_.slice(0, fragment.begin, end);
+  const auto began = std::chrono::steady_clock::now();
   if (peers_) {
     round.work->wait();
+    seconds_waited_ += seconds_since(began);
     decode(round);
     detail::take_outer_step(anchor, momentum_.slice(0, fragment.begin, end),
                             gather(fragment, round.values), options_.outer_lr,
@@ -302,6 +306,7 @@ void LowCommunication::finish_round(Travelling& round) {
   }
   if (round.reply) {
     const auto reply = round.reply->get();
+    seconds_waited_ += seconds_since(began);
     fragment.version = reply.version;
     round.values.slice(0, 0, fragment.size).copy_(reply.anchor);
   }

@@ -60,7 +60,9 @@ class Workers;
 struct LowCommunicationOptions {
   std::int64_t period = 50;    // H: steps between two rounds of a fragment
   std::int64_t fragments = 1;  // at most `period`
-  std::int64_t delay = 0;      // steps; below period / fragments
+  // Steps while a fragment travels; below period / fragments. Take more steps than the link needs
+  // for a fragment, or learners wait for it (seconds_waited()).
+  std::int64_t delay = 0;
   // Steps at the beginning, after each of which the learners take the mean of their parameters.
   std::int64_t warmup_steps = 0;
   double outer_lr = 0.7;             // a server uses that of OuterServerOptions instead
@@ -103,6 +105,8 @@ class LowCommunication {
   std::int64_t num_rounds() const { return num_rounds_; }
   // The bytes that this rank has sent to other learners, by the formula above.
   double bytes_sent() const { return bytes_sent_; }
+  // How long this rank has waited for fragments that were still on their way.
+  double seconds_waited() const { return seconds_waited_; }
 
   // For a checkpoint: words, and the parameters from which the current rounds began, and the outer
   // momentum, float32 [elements]. A restored run begins with rank 0's parameters on every learner,
@@ -151,7 +155,7 @@ class LowCommunication {
   std::vector<Fragment> fragments_;
   std::unique_ptr<Travelling> travelling_;
   std::int64_t num_steps_ = 0, num_rounds_ = 0;
-  double bytes_sent_ = 0;
+  double bytes_sent_ = 0, seconds_waited_ = 0;
   bool is_synchronised_ = true;
 };
 

@@ -6,8 +6,11 @@
 #include <cstddef>
 #include <cstring>
 #include <memory>
+#include <string>
 #include <type_traits>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include <ATen/autocast_mode.h>
 #include <c10/core/Allocator.h>
@@ -83,5 +86,16 @@ struct CpuAutocast {
   static void set_dtype(at::ScalarType type) { at::autocast::set_autocast_cpu_dtype(type); }
 #endif
 };
+
+// The key under which a torch::optim::Optimizer keeps the state of a parameter: before 2.1 the
+// address of its TensorImpl as text, since then the address itself.
+template <class States>
+typename States::key_type key_of_state(const States& /*states*/, const at::Tensor& parameter) {
+  void* const address = parameter.unsafeGetTensorImpl();
+  if constexpr (std::is_same_v<typename States::key_type, std::string>)
+    return fmt::format("{}", address);
+  else
+    return address;
+}
 
 }  // namespace paceline

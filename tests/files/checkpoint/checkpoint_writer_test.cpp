@@ -114,7 +114,7 @@ TEST(CheckpointWriter, warns_once_when_saves_delay_the_training) {
   CheckpointWriter writer;
   for (std::int64_t step = 1; step <= 5; ++step) {
     EXPECT_TRUE(writer.take_turn(step, Deadline::after(60s)));
-    writer.start(step, [] { std::this_thread::sleep_for(20ms); });
+    writer.start(step, [] { std::this_thread::sleep_for(150ms); });
   }
   writer.finish();
   const std::string said = ::testing::internal::GetCapturedStderr();

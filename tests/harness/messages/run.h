@@ -18,6 +18,8 @@ inline constexpr Message kRunMessages[] = {
     {"cli.needs_value", "{} needs a value"},
     {"cli.exclude_each_other", "{} and {} exclude each other"},
     {"cli.unknown_option", "unknown option {}"},
+    {"cli.option_of_program",
+     "unknown option {}; the program's own options follow its name: paceline run PROGRAM {}"},
     {"cli.option_meant", "unknown option {}; did you mean {}?"},
     {"cli.option_of_torchrun", "{} is an option of torchrun that this version does not have"},
     {"cli.option_before_command",

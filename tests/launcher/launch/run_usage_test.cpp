@@ -167,7 +167,7 @@ INSTANTIATE_TEST_SUITE_P(
         {{"--local-ranks-filter", "1"}, Says("cli.not_whole", "--local-ranks-filter", 1)},
         {{"--nproc-per-nod", "2"}, Says("cli.option_meant", "--nproc-per-nod", "--nproc-per-node")},
         {{"--nprco_per_node=2"}, Says("cli.option_meant", "--nprco-per-node", "--nproc-per-node")},
-        {{"--zzz"}, Says("cli.unknown_option", "--zzz")},
+        {{"--zzz"}, Says("cli.option_of_program", "--zzz", "--zzz")},
         {{"--max-restarts", "-1"}, Says("cli.not_whole", "--max-restarts", -1)},
         {{"--chaos", "burn"}, Says("chaos.not_a_fault", "burn", "burn")},
         {{"--restart-window", "x"}, Says("cli.not_seconds", "--restart-window", "x")},

@@ -135,6 +135,22 @@ TEST(Batch, a_weighted_loss_is_the_loss_times_the_weight) {
   EXPECT_EQ(Batch{.weight = 0.5}.weighted(loss).item<float>(), 1.5F);
 }
 
+TEST(DataLoader, warns_of_a_loop_that_does_not_begin_with_the_restored_epoch) {
+  const auto warnings = [](std::int64_t first_epoch) {
+    DataLoader loader(sample_dataset(8), DistributedSampler(8, 1, 0), {.batch_size = 2});
+    loader.set_position({.epoch = 2, .consumed = 4});
+    testing::internal::CaptureStderr();
+    epoch_of(loader, first_epoch);
+    epoch_of(loader, first_epoch + 1);
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_THAT(warnings(0), ::testing::AllOf(HasSubstr("epoch 2, after 4 samples"),
+                                            HasSubstr("began epoch(0): it repeats epochs"),
+                                            HasSubstr("loader.position().epoch")));
+  EXPECT_THAT(warnings(3), HasSubstr("it leaves out epochs"));
+  EXPECT_EQ(warnings(2), "");
+}
+
 TEST(DataLoader, warns_once_of_a_shuffled_epoch_that_is_repeated) {
   const auto warnings = [](bool shuffle, const std::vector<std::pair<int, int>>& epochs) {
     DataLoader loader(sample_dataset(8), DistributedSampler(8, 1, 0, {.shuffle = shuffle}),

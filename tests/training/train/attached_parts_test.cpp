@@ -8,6 +8,7 @@
 #include <limits>
 #include <memory>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -275,6 +276,37 @@ TEST_F(AttachedPartsTest, other_parts_than_the_saved_ones_are_an_error_that_list
                  checkpointer.attach("model", loop.model);
                  checkpointer.attach("model", loop.best);
                }));
+}
+
+// A class whose functions throw an exception without saying where.
+struct Brittle {
+  bool throws_when_saved = false;
+
+  optim::Metadata state() const {
+    if (throws_when_saved) throw std::out_of_range("map::at");
+    return {};
+  }
+  void set_state(const optim::Metadata& words) { words.at("left"); }
+};
+
+TEST_F(AttachedPartsTest, an_exception_of_a_part_is_an_error_with_its_name) {
+  const auto run = [&](Brittle brittle, bool resume) -> Body {
+    return [this, brittle, resume](ProcessGroup& group) mutable {
+      OwnLoop loop(group);
+      Checkpointer checkpointer(loop.group, {.folder = folder_.path(), .resume = resume});
+      checkpointer.attach("model", loop.model);
+      checkpointer.attach("brittle", brittle);
+      checkpointer.begin();
+      checkpointer.save(1);
+      checkpointer.finish();
+      return std::string();
+    };
+  };
+  expect_error(ErrorCode::kInvalid, "\"brittle\": an exception while its state was saved: map::at",
+               run({.throws_when_saved = true}, false));
+  on_ranks(2, run({}, true));
+  expect_error(ErrorCode::kInvalid,
+               "\"brittle\": an exception while its state was restored: map::at", run({}, true));
 }
 
 // Otherwise the run is saved, and cannot be resumed by the program that saved it.

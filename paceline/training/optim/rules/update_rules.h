@@ -4,8 +4,8 @@
 // PyTorch's optimizers: for instance another learning rate for a new head, or no weight decay for
 // biases.
 //
-//   Adam plain(net->parameters());         // default options
-//   Adam with_rate(net->parameters(), 1e-4);  // and another learning rate
+//   Adam plain(net->parameters());            // the default options
+//   Adam with_rate(net->parameters(), 1e-4);  // the default options but for the learning rate
 //   Adam adam({{backbone->parameters(), {.lr = 1e-4}}, {head->parameters(), {.lr = 1e-3}}});
 //
 // Options are structs with designated initialisers, with PyTorch's names and defaults.

@@ -9,6 +9,7 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/json_text.h"
 #include "paceline/training/optim/metadata_words.h"
+#include "paceline/training/tensor/libtorch_version.h"
 #include "paceline/training/tensor/tensor_view.h"
 
 namespace paceline::train {
@@ -36,6 +37,42 @@ void with_archive(const std::string& name, const char* what, const Action& actio
   }
 }
 
+using torch::serialize::OutputArchive;
+
+// The archive of LibTorch's save(), with the number of a parameter wherever LibTorch's has the
+// address of its tensor, so that equal states have equal bytes; load() accepts any key.
+OutputArchive numbered_archive(torch::optim::Optimizer& optimizer) {
+  OutputArchive archive;
+  OutputArchive states(archive.compilation_unit()), groups(archive.compilation_unit());
+  std::size_t num_groups = 0, number = 0;
+  const auto count = [](std::size_t n) { return torch::tensor(static_cast<std::int64_t>(n)); };
+  for (auto& group : optimizer.param_groups()) {
+    OutputArchive group_archive(archive.compilation_unit()), options(archive.compilation_unit());
+    group_archive.write("params/size", count(group.params().size()));
+    for (std::size_t i = 0; i < group.params().size(); ++i, ++number) {
+      group_archive.write(fmt::format("params/{}", i), c10::IValue(std::to_string(number)));
+      const auto state = optimizer.state().find(key_of_state(optimizer.state(), group.params()[i]));
+      if (state == optimizer.state().end()) continue;
+      OutputArchive state_archive(archive.compilation_unit());
+      state->second->serialize(state_archive);
+      states.write(std::to_string(number), state_archive);
+    }
+    group.options().serialize(options);
+    group_archive.write("options", options);
+    groups.write(fmt::format("param_groups/{}", num_groups++), group_archive);
+  }
+  groups.write("param_groups/size", count(num_groups));
+  archive.write("pytorch_version", c10::IValue("1.5.0"));  // of the format
+  archive.write("state", states);
+  archive.write("param_groups", groups);
+  return archive;
+}
+
+// An optimizer of the program's own may keep more than numbered_archive() saves.
+bool is_of_libtorch(const torch::optim::Optimizer& optimizer) {
+  return c10::demangle(typeid(optimizer).name()).starts_with("torch::optim::");
+}
+
 // Loads the options of each group, such as a learning rate that a schedule has set, because
 // load() of LibTorch loads only the state.
 void load_options(torch::serialize::InputArchive& archive, torch::optim::Optimizer& optimizer) {
@@ -59,13 +96,41 @@ optim::Metadata detail::words_in(const std::string& bytes) {
   return parse_json(bytes).get<optim::Metadata>();
 }
 
+namespace {
+
+// Runs a function of a part, which may be the program's own.
+template <class Action>
+auto of_part(const AttachedState& part, const char* what, const Action& action) {
+  try {
+    return action();
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    fail(ErrorCode::kInvalid, "the attached part \"{}\": {}: {}", part.name, what, error.what());
+  }
+}
+
+}  // namespace
+
+std::string detail::save_state(const AttachedState& part) {
+  return of_part(part, "an exception while its state was saved", [&] { return part.save(); });
+}
+
+void detail::load_state(const AttachedState& part, const std::string& bytes) {
+  of_part(part, "an exception while its state was restored", [&] { part.load(bytes); });
+}
+
 AttachedState state_of(const std::string& name, torch::optim::Optimizer& optimizer) {
   return {name, c10::demangle(typeid(optimizer).name()),
           [&optimizer] {
             std::ostringstream out;
-            torch::serialize::OutputArchive archive;
-            optimizer.save(archive);
-            archive.save_to(out);
+            if (is_of_libtorch(optimizer)) {
+              numbered_archive(optimizer).save_to(out);
+            } else {
+              OutputArchive archive;
+              optimizer.save(archive);
+              archive.save_to(out);
+            }
             return out.str();
           },
           [&optimizer, name](const std::string& bytes) {

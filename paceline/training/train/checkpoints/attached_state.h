@@ -59,6 +59,9 @@ AttachedState state_of(const std::string& name, at::Tensor& value);
 
 namespace detail {
 
+// Call save and load. Another exception than an Error becomes Error(kInvalid) with the part's name.
+std::string save_state(const AttachedState& part);
+void load_state(const AttachedState& part, const std::string& bytes);
 // Convert words to bytes and back.
 std::string to_bytes(const optim::Metadata& words);
 optim::Metadata words_in(const std::string& bytes);

@@ -142,7 +142,7 @@ void CheckpointerCore::add_states_of_ranks(RunBoxes& run) const {
   if (!parts_.states.empty()) {
     on_rank(0, *group_, [&] {
       for (const AttachedState& state : parts_.states) {
-        const std::string bytes = state.save();
+        const std::string bytes = detail::save_state(state);
         const at::Tensor row = at::empty({static_cast<std::int64_t>(bytes.size())}, at::kByte);
         std::ranges::copy(bytes, static_cast<char*>(row.data_ptr()));
         add_of_rank_0(kStates + state.name, row);

@@ -195,6 +195,17 @@ class Checkpointer {
                     "ReduceLROnPlateauScheduler use paceline::optim::ReduceLROnPlateau");
     }
   }
+  template <class Part>
+  void attach(const std::string& /*name*/, Part* /*part*/) {
+    static_assert(sizeof(Part) == 0,
+                  "attach() takes the part itself, not its address: write attach(name, part)");
+  }
+  template <class Part>
+    requires(!std::is_same_v<Part, RunParts> && !std::is_same_v<Part, const RunParts>)
+  void attach(Part& /*part*/) {
+    static_assert(sizeof(Part) == 0,
+                  "a part has a name in the checkpoint: write attach(\"model\", model)");
+  }
   // TrainingRun names the parts of its run in each call instead.
   //
   // Sets the other parts of the run. Call it once, before begin() or restore(), with the same kinds

@@ -120,7 +120,8 @@ void CheckpointerCore::take_over(const Manifest& saved, const Staged& staged, co
   std::optional<Error> failure;
   try {
     require_same_groups(boxes.steps, run.module, run.optimizer);
-    for (std::size_t i = 0; i < parts_.states.size(); ++i) parts_.states[i].load(staged.states[i]);
+    for (std::size_t i = 0; i < parts_.states.size(); ++i)
+      detail::load_state(parts_.states[i], staged.states[i]);
   } catch (const Error& error) {
     failure = error;
   }

@@ -1,0 +1,12 @@
+// wanted: write for (auto& batch : loader.epoch(number))
+#include <paceline/paceline.h>
+
+#include <torch/torch.h>
+
+int main() {
+  const auto group = paceline::init_process_group();
+  const auto dataset = std::make_shared<paceline::data::TensorDataset>(
+      "ones", std::vector{torch::ones({8, 2}), torch::ones({8, 1})});
+  paceline::data::DataLoader loader(dataset, paceline::data::DistributedSampler(8, group));
+  for (auto& batch : loader) batch.data.zero_();
+}
