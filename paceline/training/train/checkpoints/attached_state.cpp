@@ -2,8 +2,10 @@
 
 #include <sstream>
 #include <typeinfo>
+#include <utility>
 
 #include <c10/util/Type.h>
+#include <torch/optim/lbfgs.h>
 #include <torch/serialize.h>
 
 #include "paceline/engine/core/check.h"
@@ -37,7 +39,29 @@ void with_archive(const std::string& name, const char* what, const Action& actio
   }
 }
 
+// Runs a function of a part, which may be the program's own.
+template <class Action>
+auto of_part(const AttachedState& part, const char* what, const Action& action) {
+  try {
+    return action();
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    fail(ErrorCode::kInvalid, "the attached part \"{}\": {}: {}", part.name, what, error.what());
+  }
+}
+
 using torch::serialize::OutputArchive;
+
+// LibTorch's archives do not take undefined tensors, which LBFGS has until its history is full. It
+// writes each of them before it reads it.
+void define_tensors_of_lbfgs(torch::optim::OptimizerParamState& state) {
+  auto* const lbfgs = dynamic_cast<torch::optim::LBFGSParamState*>(&state);
+  if (lbfgs == nullptr || !lbfgs->al()) return;
+  for (at::Tensor& tensor : *lbfgs->al()) {
+    if (!tensor.defined()) tensor = at::zeros({});
+  }
+}
 
 // The archive of LibTorch's save(), with the number of a parameter wherever LibTorch's has the
 // address of its tensor, so that equal states have equal bytes; load() accepts any key.
@@ -54,7 +78,8 @@ OutputArchive numbered_archive(torch::optim::Optimizer& optimizer) {
       const auto state = optimizer.state().find(key_of_state(optimizer.state(), group.params()[i]));
       if (state == optimizer.state().end()) continue;
       OutputArchive state_archive(archive.compilation_unit());
-      state->second->serialize(state_archive);
+      define_tensors_of_lbfgs(*state->second);
+      std::as_const(*state->second).serialize(state_archive);
       states.write(std::to_string(number), state_archive);
     }
     group.options().serialize(options);
@@ -95,22 +120,6 @@ std::string detail::to_bytes(const optim::Metadata& words) {
 optim::Metadata detail::words_in(const std::string& bytes) {
   return parse_json(bytes).get<optim::Metadata>();
 }
-
-namespace {
-
-// Runs a function of a part, which may be the program's own.
-template <class Action>
-auto of_part(const AttachedState& part, const char* what, const Action& action) {
-  try {
-    return action();
-  } catch (const Error&) {
-    throw;
-  } catch (const std::exception& error) {
-    fail(ErrorCode::kInvalid, "the attached part \"{}\": {}: {}", part.name, what, error.what());
-  }
-}
-
-}  // namespace
 
 std::string detail::save_state(const AttachedState& part) {
   return of_part(part, "an exception while its state was saved", [&] { return part.save(); });
