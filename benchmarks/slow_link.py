@@ -20,7 +20,7 @@ from hosts import Hosts
 from side_by_side import machine, program, spread, start, wait_all
 
 LIMIT_S = 1200
-OUTER = ["--outer", "2", "--outer-period", "100", "--outer-fragments", "4", "--outer-delay", "12"]
+OUTER = ["--outer", "2", "--outer-period", "100", "--outer-fragments", "4", "--outer-delay", "20"]
 SCHEDULE = ["--lr-schedule", "cosine", "--warmup", "40"]  # of the comparison of losses
 WIDE = ["--width", "256", "--batch-size", "2", "--context", "64"]  # torchft_learner.py takes the values in this order
 

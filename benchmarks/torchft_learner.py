@@ -1,7 +1,7 @@
 """torchft_learner.py NUMBER STEPS WIDTH BATCH CONTEXT: one of two learners that train train_gpt's model with torchft's streaming DiLoCo.
 
 slow_link.py starts each learner on its own host, with Gloo and one thread. The schedule is slow_link.py's: 4 fragments, of which each travels
-every 100 steps, for 12 of them. After the first fragment, which does not count, the first learner prints the tokens a second of both.
+every 100 steps, for 20 of them. After the first fragment, which does not count, the first learner prints the tokens a second of both.
 """
 import gzip
 import os
@@ -18,7 +18,7 @@ from torchft.local_sgd import DiLoCo
 
 TEXT = "/usr/share/doc/jargon-text/jargon.txt.gz"
 LAYERS, HEADS, VOCABULARY = 4, 4, 256
-PERIOD, FRAGMENTS, DELAY = 100, LAYERS, 12
+PERIOD, FRAGMENTS, DELAY = 100, LAYERS, 20
 PORT, TIMEOUT = 29570, timedelta(minutes=5)
 
 
