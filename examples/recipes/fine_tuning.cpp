@@ -5,6 +5,9 @@
 //
 //   paceline run --nproc-per-node 2 fine_tuning run                      # of a checkpoint
 //   paceline run --nproc-per-node 2 fine_tuning run/best.safetensors     # of a file
+//
+// With a file of torch::save: torch::load(net, path) into the old model, then
+// net->replace_module("head", head), then the optimizer, and then fully_shard().
 
 #include <cstdio>
 #include <string>
@@ -50,7 +53,11 @@ int main(int argc, char** argv) {
   auto model = paceline::fully_shard(net, group, optimizer, {.stage = 3});
 
   const auto accuracy = [&] {
-    return train::evaluate(group, test_loader, [&](const auto& x) { return model(x); }).accuracy;
+    model.eval();
+    const auto result =
+        train::evaluate(group, test_loader, [&](const auto& x) { return model(x); });
+    model.train();
+    return result.accuracy;
   };
   const double before = accuracy();
   for (int epoch = 0; epoch < 10; ++epoch) {

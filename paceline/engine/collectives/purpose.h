@@ -15,6 +15,7 @@ namespace paceline {
 inline constexpr std::string_view kEvaluate = "train::evaluate()";
 inline constexpr std::string_view kEvaluateText = "train::evaluate_text()";
 inline constexpr std::string_view kClipGradNorm = "optim::clip_grad_norm()";
+inline constexpr std::string_view kStepPipeline = "Pipeline::step()";
 inline constexpr std::string_view kEvaluatePipeline = "Pipeline::evaluate()";
 inline constexpr std::string_view kMakeCheckpointer = "the constructor of train::Checkpointer";
 inline constexpr std::string_view kBegin = "train::Checkpointer::begin()";
@@ -34,8 +35,8 @@ constexpr std::uint32_t purpose_of(std::string_view function) {
 // The function to which the call with this shape belongs; empty for all other shapes.
 constexpr std::string_view function_of(std::uint32_t shape) {
   for (const std::string_view function :
-       {kEvaluate, kEvaluateText, kClipGradNorm, kEvaluatePipeline, kMakeCheckpointer, kBegin,
-        kSave, kSaveToMemory, kRestore, kFinish, kSaveIfBest}) {
+       {kEvaluate, kEvaluateText, kClipGradNorm, kStepPipeline, kEvaluatePipeline,
+        kMakeCheckpointer, kBegin, kSave, kSaveToMemory, kRestore, kFinish, kSaveIfBest}) {
     if (purpose_of(function) == shape) return function;
   }
   return "";

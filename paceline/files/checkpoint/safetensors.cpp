@@ -153,7 +153,8 @@ std::string_view other_format(std::span<const std::byte> head) {
   if (const std::string_view mistaken = mistaken_file(head); !mistaken.empty()) return mistaken;
   const std::string_view text(reinterpret_cast<const char*>(head.data()), head.size());
   if (text.starts_with("PK\x03\x04") || text.starts_with("\x80\x02"))
-    return "a file of torch.save: convert it with tools/torch_weights.py";
+    return "a file of torch.save: torch::load(module, path) reads those of a C++ program, and "
+           "tools/torch_weights.py of the sources converts those of Python";
   if (text.starts_with("GGUF")) return "a GGUF file; only safetensors can be read";
   if (text.starts_with("\x89HDF")) return "an HDF5 file; only safetensors can be read";
   if (text.starts_with("\x1f\x8b")) return "a gzip file: unpack it first";

@@ -367,6 +367,12 @@ std::string cause_by_c_library(std::string_view line) {
       line);
 }
 
+// The cause of a crash that the engine has explained just before it (WriteFaultRange).
+std::string cause_by_last_line(const EndEvidence& evidence) {
+  const auto lines = lines_of(evidence.last_lines);
+  return lines.empty() ? "" : cause_by_program(lines, lines.size() - 1);
+}
+
 // The cause according to the newest line that explains the end.
 std::string cause_by_lines(const EndEvidence& evidence) {
   const auto lines = lines_of(evidence.last_lines);
@@ -420,6 +426,7 @@ std::string cause_of(const EndEvidence& evidence) {
     return cause_of_kill(evidence);
   }
   if (end.signal == SIGBUS) return cause_of_bus_error(evidence);
+  if (end.signal == SIGSEGV) return cause_by_last_line(evidence);
   if (end.signal != 0 && end.signal != SIGABRT) return "";
   return cause_by_lines(evidence);
 }

@@ -73,6 +73,7 @@ class DataParallelState {
   void before_forward(std::int64_t samples);
   void end_step();
   void require_shards_apart() const;
+  void require_known_parameters() const;
   std::int64_t check_replicas_every() const;
   void require_one_copy(const std::vector<NamedParameter>& parameters) const;
   void shard_optimizer(const std::vector<NamedParameter>& parameters);
@@ -89,6 +90,7 @@ class DataParallelState {
   KeptTensors kept_buffers_;  // with hashes of the values that the last pass left
   UnevenInputs* uneven_inputs_ = nullptr;
   ShardBuffers shard_buffers_;
+  bool has_trained_ = false;         // a forward pass with gradients
   bool buffers_may_differ_ = false;  // all ranks have trained since the last broadcast
   std::unique_ptr<Reducer> reducer_;
 };

@@ -255,10 +255,24 @@ detail::ForwardPass::~ForwardPass() {
   state_.note_buffers();
 }
 
+// Called in the first pass only, because it walks through the module.
+void DataParallelState::require_known_parameters() const {
+  const auto known = numbers_by_tensor(parameters_);
+  for (const auto& item : module_->named_parameters()) {
+    check(
+        !item.value().requires_grad() || known.contains(item.value().unsafeGetTensorImpl()),
+        "{}: the module did not have parameter {} when it was wrapped, so its gradients would not "
+        "be averaged; change the module (replace_module()), then make its optimizer, and then "
+        "call fully_shard() or DistributedDataParallel",
+        group_->self(), item.key());
+  }
+}
+
 void DataParallelState::before_forward(std::int64_t samples) {
   if (options_.optimizer != nullptr) core_of(*options_.optimizer).require_parameters();
   reducer_->before_forward(samples);
   const bool trains = torch::GradMode::is_enabled();
+  if (trains && !std::exchange(has_trained_, true)) require_known_parameters();
   int root = 0;
   if (uneven_inputs_ != nullptr) {
     if (!trains) return;

@@ -157,6 +157,7 @@ struct Pipeline::Run {
     item.outputs = run_stage(stage.function, action, item.inputs);
     if (is_last(index))
       item.outputs = {loss_of(action, item.outputs, loss) / schedule.num_micro_batches};
+    require_gradient(stage, action, item.outputs, leaves);
     Tensors roots;
     for (const at::Tensor& output : item.outputs) {
       if (carries_gradient(output)) roots.push_back(output);
@@ -167,6 +168,19 @@ struct Pipeline::Run {
     Tensors sent;
     for (const at::Tensor& output : item.outputs) sent.push_back(output.detach());
     links.send(index, micro_batch, Direction::kForward, sent);
+  }
+
+  // Throws Error(kInvalid) if the outputs, the loss for the last stage, do not depend on anything
+  // that requires a gradient, although the stage has it: it would not be trained.
+  void require_gradient(const Stage& stage, const Action& action, const Tensors& outputs,
+                        const Tensors& leaves) const {
+    const auto requires_grad = [](const at::Tensor& tensor) { return tensor.requires_grad(); };
+    if (std::ranges::any_of(outputs, requires_grad)) return;
+    check(leaves.empty() && std::ranges::none_of(stage.parameters, requires_grad),
+          "{}: {}: {} does not depend on any parameter or input that requires a gradient, so stage "
+          "{} of {} would not be trained; was it detached (detach(), item(), NoGradGuard)?",
+          group.self(), to_string(action), is_last(action.stage) ? "the loss" : "the output",
+          action.stage, schedule.num_stages());
   }
 
   // Throws Error(kInvalid) if the pass needs a gradient of a parameter that the stage does not
@@ -381,7 +395,10 @@ const std::vector<Action>& Pipeline::own_actions() const {
 PipelineStep Pipeline::step(const std::vector<Tensors>& inputs, const Loss& loss) {
   const at::AutoGradMode with_gradients(true);
   const double start = Run::now();
-  guarded("Pipeline::step()", [&] {
+  guarded(kStepPipeline, [&] {
+    // If a rank has left its loop and makes another call, every rank gets an error instead of
+    // waiting for a message.
+    engine(*group_).enter(kStepPipeline);
     run_->begin(inputs);
     for (const Action& action : own_actions()) {
       run_->carry_out(action, inputs, loss);

@@ -138,6 +138,12 @@ TEST(FailureCause, an_error_that_lists_differences_is_given_with_the_first) {
             "an uncaught exception: c10::Error: bad sizes: [3] and [4]");
 }
 
+TEST(FailureCause, a_crash_that_the_engine_has_explained_in_the_last_line_has_this_cause) {
+  EXPECT_EQ(cause_of_lines(0, SIGSEGV, "  | epoch 1\n  | error: rank 0: w was written to\n"),
+            "rank 0: w was written to");
+  EXPECT_EQ(cause_of_lines(0, SIGSEGV, "  | error: the cache is empty\n  | epoch 1\n"), "");
+}
+
 TEST(FailureCause, a_crash_is_in_the_first_function_whose_line_is_known) {
   RankEnd end{.signal = SIGSEGV};
   EXPECT_THAT(cause_of_crash(end, {"step (train.cpp:40)", "main (train.cpp:88)"}),

@@ -477,6 +477,20 @@ TEST(FullyShard, a_wrapper_is_a_handle_that_can_be_assigned) {
   });
 }
 
+TEST(FullyShard, a_head_that_was_replaced_after_it_is_an_error_in_the_first_pass) {
+  for (const int stage : {0, 3}) {
+    run_ranks_ok(2, [&](ProcessGroup& group) {
+      torch::nn::Sequential net(torch::nn::Linear(3, 4), torch::nn::Linear(4, 2));
+      SGD optimizer(net->parameters(), 0.1);
+      auto model = fully_shard(net, borrowed(group), optimizer, {.stage = stage});
+      net->replace_module("1", torch::nn::Linear(4, 2).ptr());
+      const at::Tensor input = at::ones({2, 3});
+      expect_error(ErrorCode::kInvalid, {"did not have parameter 1.weight when it was wrapped"},
+                   [&] { model->forward(input); });
+    });
+  }
+}
+
 TEST(FullyShard, what_does_not_fit_is_an_error_on_every_rank) {
   run_ranks_ok(2, [](ProcessGroup& group) {
     const auto tower = make_tower();

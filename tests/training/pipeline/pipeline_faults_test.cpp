@@ -134,6 +134,50 @@ TEST(PipelineFaults, evaluate_on_one_rank_is_named_on_every_rank) {
                   {"in Pipeline::evaluate()", "every rank must call Pipeline::evaluate()"});
 }
 
+// Otherwise the other stages would wait for messages of the rank that has left its loop.
+TEST(PipelineFaults, a_step_on_some_ranks_only_is_named_on_every_rank) {
+  expect_all_told(run_ranks(2,
+                            [](ProcessGroup& group) {
+                              const auto schedule = pipeline_schedule("1f1b", 2, 6);
+                              Pipeline pipeline(loan_of(group), schedule,
+                                                {block_stage(group.rank())});
+                              pipeline.step(inputs_of(group, 6), mean_loss);
+                              if (group.rank() == 0) pipeline.step(inputs_of(group, 6), mean_loss);
+                              group.barrier();
+                            }),
+                  {"Pipeline::step()"});
+}
+
+TEST(PipelineFaults, a_stage_that_would_not_be_trained_is_an_error_on_every_rank) {
+  expect_all_told(
+      run_ranks(2,
+                [](ProcessGroup& group) {
+                  take_step(group, block_stage(group.rank()),
+                            [](const Tensors& outputs, int) { return outputs[0].detach().mean(); });
+                }),
+      {"the loss does not depend on any parameter or input", "stage 1 of 2"});
+  expect_all_told(run_ranks(2,
+                            [](ProcessGroup& group) {
+                              PipelineStage stage = block_stage(group.rank());
+                              if (group.rank() == 0)
+                                stage.forward = [forward = stage.forward](const Tensors& inputs) {
+                                  return Tensors{forward(inputs)[0].detach()};
+                                };
+                              take_step(group, stage);
+                            }),
+                  {"the output does not depend on any parameter or input", "stage 0 of 2"});
+}
+
+TEST(PipelineFaults, a_frozen_stage_needs_no_gradient) {
+  run_ranks_ok(2, [](ProcessGroup& group) {
+    const PipelineStage stage = block_stage(group.rank());
+    if (group.rank() == 0)
+      for (at::Tensor parameter : stage.parameters) parameter.set_requires_grad(false);
+    take_step(group, stage);
+    EXPECT_EQ(stage.parameters[0].grad().defined(), group.rank() == 1);
+  });
+}
+
 TEST(PipelineFaults, a_loss_is_one_number) {
   expect_all_told(run_ranks(2,
                             [](ProcessGroup& group) {

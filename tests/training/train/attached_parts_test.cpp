@@ -24,6 +24,7 @@
 #include "paceline/training/optim/metadata_words.h"
 #include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/optim/rules/update_rules.h"
+#include "paceline/training/parallel/fully_shard.h"
 #include "paceline/training/train/checkpoints/checkpointer.h"
 #include "paceline/training/train/checkpoints/read_checkpoint.h"
 #include "paceline/training/train/checkpoints/weights_file.h"
@@ -276,6 +277,22 @@ TEST_F(AttachedPartsTest, other_parts_than_the_saved_ones_are_an_error_that_list
                  checkpointer.attach("model", loop.model);
                  checkpointer.attach("model", loop.best);
                }));
+}
+
+// Otherwise the run is saved, and its restart ends with a SIGSEGV: only the optimizer may write the
+// parameters.
+TEST_F(AttachedPartsTest, a_model_of_fully_shard_needs_its_optimizer) {
+  for (const int stage : {1, 2, 3}) {
+    expect_error(ErrorCode::kInvalid, "whose optimizer is not attached", [&](ProcessGroup& group) {
+      torch::nn::Linear net(3, 2);
+      optim::AdamW optimizer(net->parameters());
+      auto model = fully_shard(net, borrowed(group), optimizer, {.stage = stage});
+      Checkpointer checkpointer(borrowed(group), {.folder = folder_.path()});
+      checkpointer.attach("model", model);
+      checkpointer.begin();
+      return std::string();
+    });
+  }
 }
 
 // A class whose functions throw an exception without saying where.

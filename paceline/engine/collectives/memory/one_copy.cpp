@@ -26,7 +26,8 @@ struct WriteFaultRange::Known {
   const std::byte* begin = nullptr;
   const std::byte* end = nullptr;
   std::vector<std::size_t> offsets;
-  std::vector<std::string> writes;  // a line for each offset
+  // A line for each offset, which the launcher shows as the cause.
+  std::vector<std::string> writes;
   std::vector<std::string> reads;
 };
 
@@ -97,13 +98,15 @@ WriteFaultRange::WriteFaultRange(std::span<const std::byte> memory, const std::s
         for (const NamedRange& named : names) {
           known->offsets.push_back(named.begin);
           known->writes.push_back(fmt::format(
-              "{}: {} was written to outside of the optimizer's step; the ranks of this host share "
+              "error: {}: {} was written to outside of the optimizer's step; the ranks of this "
+              "host share "
               "one copy of it, which the step alone may change: load or initialise weights before "
               "fully_shard(), or hold optimizer.writable_parameters() on all ranks while you "
               "write\n",
               who, named.name));
           known->reads.push_back(fmt::format(
-              "{}: {} was read through a pointer while parts of it are on other hosts; read it "
+              "error: {}: {} was read through a pointer while parts of it are on other hosts; read "
+              "it "
               "through an operation of LibTorch, or hold Optimizer::whole_parameters()\n",
               who, named.name));
         }

@@ -8,9 +8,11 @@
 
 #include "paceline/engine/collectives/group/engine_group.h"
 #include "paceline/engine/collectives/group/object_collectives.h"
+#include "paceline/engine/collectives/memory/one_copy.h"
 #include "paceline/engine/collectives/purpose.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/training/optim/optimizer_core.h"
+#include "paceline/training/optim/parameters/divided_parameters.h"
 #include "paceline/training/train/checkpoints/checkpointer_core.h"
 
 namespace paceline::train {
@@ -114,6 +116,22 @@ void CheckpointerCore::require_same_parts() const {
   }
 }
 
+// Without its optimizer, a model of fully_shard() could be saved, but not restored, because only
+// the optimizer may write the parameters.
+void CheckpointerCore::require_optimizer() const {
+  if (optimizer_ != nullptr) return;
+  for (const auto& item : whole_->named_parameters()) {
+    const at::Tensor& parameter = item.value();
+    const bool is_shared = parameter.is_cpu() && OneCopy::holds(parameter.data_ptr());
+    check(
+        !is_shared && !optim::is_gradient_divided(parameter),
+        "{}: checkpoint: parameter {} belongs to a model of fully_shard(), whose optimizer is not "
+        "attached: attach(\"optimizer\", optimizer) before begin(), or the run cannot be "
+        "resumed",
+        group_->self(), item.key());
+  }
+}
+
 // Collective. Error(kInvalid) on every rank if the ranks hold different parameters, as the stages
 // of a pipeline do, but count as replicas of one model.
 void CheckpointerCore::require_same_model() const {
@@ -141,6 +159,7 @@ std::int64_t CheckpointerCore::begin(std::uint64_t seed) {
     for (const auto& [name, module] : modules_) whole_->register_module(name, module);
   }
   require_same_parts();
+  require_optimizer();
   require_same_model();
   const auto restored = begin(attached(), seed);
   seed_ = restored ? restored->state.seed : seed;

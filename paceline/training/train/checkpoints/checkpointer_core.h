@@ -69,6 +69,7 @@ class CheckpointerCore {
   };
   View attached() const;
   void require_same_parts() const;
+  void require_optimizer() const;
   void require_same_model() const;
   void take_name(const std::string& name);
   TrainingState state_after(std::int64_t step) const;
