@@ -481,7 +481,7 @@ TEST(FullyShard, a_head_that_was_replaced_after_it_is_an_error_in_the_first_pass
   for (const int stage : {0, 3}) {
     run_ranks_ok(2, [&](ProcessGroup& group) {
       torch::nn::Sequential net(torch::nn::Linear(3, 4), torch::nn::Linear(4, 2));
-      SGD optimizer(net->parameters(), 0.1);
+      optim::SGD optimizer(net->parameters(), 0.1);
       auto model = fully_shard(net, borrowed(group), optimizer, {.stage = stage});
       net->replace_module("1", torch::nn::Linear(4, 2).ptr());
       const at::Tensor input = at::ones({2, 3});
