@@ -108,8 +108,6 @@ class Reducer : public GradientSync {
   // rank, when the ranks' hooks have different names.
   void set_hook(std::shared_ptr<CommunicationHook> hook);
   bool has_hook() const { return has_hook_; }
-  // Whether an optimizer gets each rank's part of the averages (DistributedDataParallelOptions).
-  bool has_optimizer() const { return options_.optimizer != nullptr; }
   // For checkpoints, between passes; not collective. The tensors share the hook's own memory.
   HookState hook_state() const;
   // Throws Error(kInvalid), which shows both names, when `words` are from another hook.

@@ -116,8 +116,8 @@ void CheckpointerCore::require_same_parts() const {
   }
 }
 
-// Without its optimizer, a model of fully_shard() could be saved, but not restored, because only
-// the optimizer may write the parameters.
+// Without its optimizer, a model of fully_shard() with divided gradients could be saved, but its
+// run could not continue: in stage 3 only the optimizer may write the parameters.
 void CheckpointerCore::require_optimizer() const {
   if (optimizer_ != nullptr) return;
   for (const auto& item : whole_->named_parameters()) {
@@ -126,8 +126,7 @@ void CheckpointerCore::require_optimizer() const {
     check(
         !is_shared && !optim::is_gradient_divided(parameter),
         "{}: checkpoint: parameter {} belongs to a model of fully_shard(), whose optimizer is not "
-        "attached: attach(\"optimizer\", optimizer) before begin(), or the run cannot be "
-        "resumed",
+        "attached: attach(\"optimizer\", optimizer) before begin(), or the run cannot continue",
         group_->self(), item.key());
   }
 }
