@@ -64,7 +64,12 @@ class DistributedSampler {
   std::vector<std::int64_t> indices() const;
 
  public:  // internal
-  // A usual mistake: PyTorch's sampler takes the data set, this one the number of its samples.
+  // Usual mistakes: PyTorch's sampler takes the data set, and knows the ranks of the process.
+  template <class Samples>
+  explicit DistributedSampler(const Samples& /*samples*/) : DistributedSampler(1, 1, 0) {
+    static_assert(sizeof(Samples) == 0,
+                  "the group is missing: write DistributedSampler sampler(dataset->size(), group)");
+  }
   template <class Data>
     requires(!std::is_convertible_v<const Data&, std::int64_t>)
   DistributedSampler(const Data& /*dataset*/, GroupRef group, const SamplerOptions& options = {})

@@ -29,6 +29,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <type_traits>
 #include <utility>
 
 #include <ATen/core/Tensor.h>
@@ -114,5 +115,29 @@ std::shared_ptr<StepGradients> backward_passes(CountedLoss loss,
                                                DistributedDataParallel<Module>& model) {
   return detail::backward_passes(std::move(loss), model.reducer());
 }
+
+inline namespace internal {
+
+template <class Loss>
+concept TakesBatch =
+    std::is_convertible_v<Loss, LossFunction> || std::is_convertible_v<Loss, CountedLoss>;
+
+// Usual mistakes: each is an error that says what to write instead.
+template <class Loss, class Model>
+  requires(!TakesBatch<Loss> || !requires(Model& model) { model.reducer(); })
+std::shared_ptr<StepGradients> backward_passes(const Loss& /*loss*/, Model& /*model*/) {
+  if constexpr (!TakesBatch<Loss>) {
+    static_assert(sizeof(Loss) == 0,
+                  "the loss is a function of a batch: write [&](const data::Batch& batch) { return "
+                  "torch::nll_loss(model(batch.data), batch.target); }");
+  } else {
+    static_assert(sizeof(Loss) == 0,
+                  "the model is not wrapped: give it the DistributedDataParallel, or the result of "
+                  "fully_shard()");
+  }
+  return nullptr;
+}
+
+}  // namespace internal
 
 }  // namespace paceline::train
