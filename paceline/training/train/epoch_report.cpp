@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <span>
 #include <vector>
 
@@ -13,10 +14,26 @@
 
 namespace paceline::train {
 
+namespace {
+
+// The name under which a file's best value is kept. It leaves out the folder, which may be moved or
+// spelled in another way when the run is resumed.
+std::string name_of(const std::string& file) {
+  return std::filesystem::path(file).filename().string();
+}
+
+}  // namespace
+
 bool BestValues::take(const std::string& file, double value, std::int64_t epoch) {
-  const auto found = best_.find(file);
+  const std::string name = name_of(file);
+  const std::string& known = paths_.try_emplace(name, file).first->second;
+  check(known == file,
+        "save_if_best: {} and {} have the same file name, under which the best value is kept: give "
+        "them different names",
+        known, file);
+  const auto found = best_.find(name);
   if (std::isnan(value) || (found != best_.end() && value >= found->second.value)) return false;
-  best_[file] = {value, epoch};
+  best_[name] = {value, epoch};
   return true;
 }
 

@@ -64,6 +64,10 @@ void require_writable(const std::string& file) {
 // rank has only the gradients and the state of its part.
 const Training& possible(const Training& training, const TrainingRunOptions& options,
                          const ProcessGroup& group) {
+  check(training.gradients != nullptr,
+        "TrainingRun: Training::gradients is not set; for a model with data parallelism: "
+        "train::backward_passes(loss, model)");
+  check(training.make_loader != nullptr, "TrainingRun: Training::make_loader is not set");
   if (!training.replicas || training.replicas->world_size() == group.world_size()) return training;
   const auto refuse = [](bool wanted, const char* what, const char* instead) {
     if (wanted) {
@@ -116,6 +120,7 @@ void TrainingRunCore::open_files() {
 }
 
 std::int64_t TrainingRunCore::num_steps() const {
+  check(loader_ != nullptr, "TrainingRun: Training::make_loader returned no loader");
   if (loader_->is_streamed()) {
     check(options_.max_steps > 0,
           "{} is a stream, whose length is not known: set max_steps (--max-steps), which "
@@ -192,6 +197,7 @@ int TrainingRunCore::write_profile(const std::filesystem::path& file) {
 
 int TrainingRunCore::train() {
   if (const auto file = wanted_profile()) return write_profile(*file);
+  check(training_.test != nullptr, "TrainingRun: Training::test is not set");
   const auto begin = std::chrono::steady_clock::now();
   first_step_ = state_.step;
   memory_.begin(optimizer_);

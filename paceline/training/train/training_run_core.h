@@ -41,7 +41,8 @@ class BestValues {
     double value = 0;
     std::int64_t epoch = 0;
   };
-  std::map<std::string, Best> best_;  // by file
+  std::map<std::string, Best> best_;          // by file name
+  std::map<std::string, std::string> paths_;  // of the files, by file name
 };
 
 class TrainingRunCore {

@@ -141,7 +141,9 @@ TEST(TrainingRunOfForkedRanks, keeps_the_best_weights_and_stops_early_also_after
         const double loss = losses.at(static_cast<std::size_t>(epoch.state.epoch) - 1);
         EXPECT_EQ(epoch.test.loss, -1);
         own += loss;
-        if (epoch.save_if_best(best, group.rank() == 0 ? loss : 100)) {
+        // The same file in another spelling: the best value is kept for its name.
+        const std::string path = resumes ? folder.file("./best.safetensors") : best;
+        if (epoch.save_if_best(path, group.rank() == 0 ? loss : 100)) {
           EXPECT_EQ(epoch.epochs_since_best(), 0);
           for (const auto& [name, tensor] : weights_of(parts.run.model.module()))
             at_best[name] = tensor.detach().clone();
@@ -163,6 +165,25 @@ TEST(TrainingRunOfForkedRanks, keeps_the_best_weights_and_stops_early_also_after
     EXPECT_EQ(result.exit_code, 0) << result.report;
     EXPECT_EQ(result.report, "all ends were as expected");
   }
+}
+
+TEST(TrainingRun, a_forgotten_part_is_an_error_before_the_first_step) {
+  with_one([](const auto& group) {
+    Parts parts(group);
+    const auto expect_refused = [&](const char* words,
+                                    const std::function<void(Training&)>& forget) {
+      Training training = parts.training();
+      forget(training);
+      expect_error(ErrorCode::kInvalid, {words}, [&] { TrainingRun(group, training, {}).train(); });
+    };
+    expect_refused("Training::gradients is not set", [](Training& t) { t.gradients = nullptr; });
+    expect_refused("Training::make_loader is not set",
+                   [](Training& t) { t.make_loader = nullptr; });
+    expect_refused("Training::make_loader returned no loader", [](Training& t) {
+      t.make_loader = [](std::uint64_t) { return std::unique_ptr<data::DataLoader>(); };
+    });
+    expect_refused("Training::test is not set", [](Training& t) { t.test = nullptr; });
+  });
 }
 
 TEST(TrainingRun, an_end_within_an_epoch_is_evaluated_once) {
