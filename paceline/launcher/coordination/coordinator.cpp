@@ -24,6 +24,10 @@ using namespace std::chrono_literals;
 constexpr auto kFirstReminder = 5s, kNextReminder = 30s;
 // How long this process may take to read a report that has arrived.
 constexpr auto kDelayHere = 20ms;
+// A signal that takes a host away is often one for all hosts, such as Ctrl-C at the front or the
+// end of a batch job. The other hosts may get it this much later; until then nothing is started on
+// them.
+constexpr auto kSignalDelay = 1s;
 
 }  // namespace
 
@@ -129,6 +133,7 @@ void Coordinator::stopped(Agent from, const Stopped& report, Moment now) {
 // ends.
 void Coordinator::leave(Agent from, const Leaving& leaving, Moment now) {
   const std::string host = members_.at(from).joining.host;
+  pause_until_ = std::max(pause_until_.value_or(now), now + kSignalDelay);
   if (num_members() - 1 < terms().min_nodes) {
     return end_all({128 + leaving.signal, "",
                     fmt::format("stopped by {} at host {}", signal_name(leaving.signal), host)},
@@ -378,6 +383,7 @@ void Coordinator::tick(Moment now) {
   if (first_failure_ && now >= first_failure_->decided_at) show_first_failure();
   if (phase_ == Phase::kStopping && now >= stop_until_) return lose_the_stuck(now);
   if (phase_ != Phase::kGathering) return;
+  if (pause_until_ && now >= *pause_until_) pause_until_.reset();  // or next_deadline() stays there
   start_if_possible(now);
   if (phase_ != Phase::kGathering) return;
   if (now >= gather_until_) return end_all({kExitEnvironment, "", missing()});

@@ -91,7 +91,7 @@ void DataLoader::set_position(const Position& position) {
 
 Epoch DataLoader::epoch(std::int64_t number, std::optional<std::int64_t> from) {
   const std::int64_t consumed = from.value_or(is_set_ && number == epoch_ ? consumed_ : 0);
-  warn_of_other_epoch(number);
+  if (!from) warn_of_other_epoch(number);
   is_set_ = false;
   stop_threads();
   warn_of_repeated_order(number, consumed);

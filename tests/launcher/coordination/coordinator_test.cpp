@@ -269,6 +269,8 @@ TEST(Coordinator, a_node_that_is_stopped_leaves_an_elastic_job_and_ends_another_
   elastic.stopped(1, 0);
   EXPECT_FALSE(elastic.take<StartOrder>(1)) << "ranks of the leaving host may still run";
   elastic.lose(2);
+  EXPECT_FALSE(elastic.take<StartOrder>(1)) << "the signal may be on its way to this host too";
+  elastic.pass(1s);
   EXPECT_EQ(elastic.take<StartOrder>(1)->place.num_nodes, 1);
 
   Job fixed(nodes(2, 2, 5));
@@ -276,6 +278,34 @@ TEST(Coordinator, a_node_that_is_stopped_leaves_an_elastic_job_and_ends_another_
   fixed.join(2);
   fixed.report(2, Leaving{SIGTERM});
   EXPECT_EQ(fixed.take<EndOrder>(1)->exit_code, 128 + SIGTERM);
+}
+
+// Otherwise the host that gets the signal last would start ranks of a smaller job for a moment.
+TEST(Coordinator, a_signal_for_all_hosts_starts_nothing_on_the_last_one) {
+  Job job(nodes(1, 2));
+  job.join(1);
+  job.join(2);
+  job.report(2, Leaving{SIGINT});
+  job.stopped(1, 0);
+  job.lose(2);
+  job.pass(900ms);
+  EXPECT_FALSE(job.take<StartOrder>(1));
+  job.report(1, Leaving{SIGINT});
+  EXPECT_TRUE(job.over());
+  EXPECT_FALSE(job.take<StartOrder>(1));
+}
+
+TEST(Coordinator, a_pause_that_is_over_is_no_deadline_for_a_job_that_waits_for_nodes) {
+  Job job(nodes(2, 3));
+  for (const int agent : {1, 2, 3}) job.join(agent);
+  job.report(3, Leaving{SIGTERM});
+  for (const int agent : {1, 2}) job.stopped(agent, 0);
+  job.lose(3);
+  job.lose(2);  // now one node of two is left
+  job.pass(1s);
+  EXPECT_FALSE(job.over());
+  EXPECT_FALSE(job.take<StartOrder>(1));
+  EXPECT_GT(job.coordinator().next_deadline(), Coordinator::Moment{} + 1s);
 }
 
 // Only every third generation dies early. The others make steps, and end because a node is lost or

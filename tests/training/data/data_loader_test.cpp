@@ -140,8 +140,8 @@ TEST(DataLoader, warns_of_a_loop_that_does_not_begin_with_the_restored_epoch) {
     DataLoader loader(sample_dataset(8), DistributedSampler(8, 1, 0), {.batch_size = 2});
     loader.set_position({.epoch = 2, .consumed = 4});
     testing::internal::CaptureStderr();
-    epoch_of(loader, first_epoch);
-    epoch_of(loader, first_epoch + 1);
+    for (const std::int64_t epoch : {first_epoch, first_epoch + 1})
+      for (const Batch& batch : loader.epoch(epoch)) EXPECT_EQ(batch.indices.size(), 2U);
     return testing::internal::GetCapturedStderr();
   };
   EXPECT_THAT(warnings(0), ::testing::AllOf(HasSubstr("epoch 2, after 4 samples"),

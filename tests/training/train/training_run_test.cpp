@@ -186,6 +186,20 @@ TEST(TrainingRun, a_forgotten_part_is_an_error_before_the_first_step) {
   });
 }
 
+TEST(TrainingRun, best_files_of_one_name_in_two_folders_are_an_error) {
+  with_one([](const auto& group) {
+    Parts parts(group);
+    Training training = parts.training();
+    const FreshDirectory folder;
+    training.after_epoch = [&](const EpochReport& epoch) {
+      EXPECT_TRUE(epoch.save_if_best(folder.file("best.safetensors"), 1));
+      expect_error(ErrorCode::kInvalid, {"have the same file name", "give them different names"},
+                   [&] { epoch.save_if_best("other/best.safetensors", 1); });
+    };
+    EXPECT_EQ(TrainingRun(group, training, {.epochs = 1}).train(), 0);
+  });
+}
+
 TEST(TrainingRun, an_end_within_an_epoch_is_evaluated_once) {
   with_one([](const auto& group) {
     Parts parts(group);
