@@ -163,7 +163,9 @@ int diff(const Words& words, const CheckpointFlags&) {
       diff_checkpoints(first.directory, first.step, second.directory, second.step);
   for (const TensorDifference& one : differences) fmt::print("{}: {}\n", one.name, one.what);
   fmt::print("steps {} and {}: {}\n", first.step, second.step,
-             differences.empty() ? "the same" : fmt::format("{} differences", differences.size()));
+             differences.empty() ? "the same"
+                                 : fmt::format("{} difference{}", differences.size(),
+                                               differences.size() == 1 ? "" : "s"));
   return differences.empty() ? 0 : kDifferent;
 }
 

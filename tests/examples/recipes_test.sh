@@ -27,6 +27,13 @@ best=$(two 2 early_stop best)
 expect early_stop '^stopped after epoch [1-9][0-9]?: best loss 0\.[0-9]+$' "$best"
 expect best_weights 'is inside the circle' "$("$folder/inference" best/best.safetensors | grep '0.00,  0.00')"
 [ "$(two 1 early_stop best)" = "$best" ] || { echo "FAILED: early_stop went on after its end"; exit 1; }
+output=$(two 2 training_run managed --epochs 2)
+expect training_run '^ *next +the same with --resume --epochs 3$' "$output"
+output=$(two 1 training_run managed --resume --epochs 60)
+expect it_resumes '^  resumed at step 64$' "$output"
+expect it_stops_early '^the program ends the run after epoch [1-9][0-9]?$' "$output"
+expect nothing_is_next '^ *next +nothing: the program ended the run \(--resume adds an epoch\)$' "$output"
+[ -s managed/best.safetensors ] && grep -q mean_absolute_error managed/metrics.jsonl || { echo "FAILED training_run: no best weights or no metrics"; exit 1; }
 for ranks in 1 2 3; do
   expect "own_pipeline on $ranks" '^loss 0\.0[0-9]+$' "$(two "$ranks" own_pipeline)"
 done

@@ -10,7 +10,6 @@
 //   throws-before-init  the data is read before init_process_group(), and does not exist
 //   throws              rank 1 throws an exception that is not caught
 //   wrong-shape         rank 1 gives the model images of another size
-//   extra-call          rank 0 sums up the loss once more, at the end
 //   unequal-batches     rank 1 leaves out the last batch of an epoch
 //   unused-parameter    a layer takes no part in the loss, although every layer must
 //   evaluates-alone     rank 0 evaluates the model between two steps, with gradients
@@ -101,6 +100,5 @@ int main(int argc, char** argv) {
     std::vector<float> sums(makes("other-count") && is_odd ? 2 : 1, loss_sum);
     group->all_reduce(std::span(sums));
   }
-  if (makes("extra-call") && group->rank() == 0) paceline::all_reduce_value(*group, loss_sum);
   if (group->rank() == 0) std::printf("two epochs\n");
 }

@@ -1,11 +1,17 @@
 #include "paceline/training/train/loop.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <optional>
+#include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -182,9 +188,22 @@ std::vector<data::Batch> next_batches(data::Epoch& epoch, StepGradients& gradien
   return batches;
 }
 
-// Adds the gradients of a step. Returns the number of this rank's samples in it; nullopt at the end
-// of the epoch.
-std::optional<std::int64_t> add_up_step(data::Epoch& epoch, StepGradients& gradients,
+// "step 3, samples 17, 4, 29, 2 and 28 more of labels.csv".
+std::string describe_batch(const data::Batch& batch, std::int64_t step,
+                           const std::string& dataset) {
+  constexpr std::size_t kMost = 8;
+  const auto& all = batch.indices;
+  const std::span first(all.data(), std::min(all.size(), kMost));
+  const std::string more =
+      all.size() > kMost ? fmt::format(" and {} more", all.size() - kMost) : std::string();
+  return fmt::format("step {}, samples {}{} of {}", step, fmt::join(first, ", "), more, dataset);
+}
+
+// Adds the gradients of step `step`. Returns the number of this rank's samples in it; nullopt at
+// the end of the epoch. LibTorch's errors, of a label that the model does not have for instance,
+// get the samples as their context.
+std::optional<std::int64_t> add_up_step(data::Epoch& epoch, const std::string& dataset,
+                                        std::int64_t step, StepGradients& gradients,
                                         PhaseTimes& times, const LoopHooks& hooks) {
   std::int64_t samples = 0;
   for (bool has_ended = false; !has_ended;) {
@@ -192,7 +211,12 @@ std::optional<std::int64_t> add_up_step(data::Epoch& epoch, StepGradients& gradi
     if (batches.empty()) return {};
     for (const data::Batch& batch : batches) {
       if (batches.size() > 1 && batch.shard >= 0) seed_rank(batch.seed);
-      gradients.add(batch, hooks.scale_loss, times);
+      try {
+        gradients.add(batch, hooks.scale_loss, times);
+      } catch (c10::Error& error) {
+        error.add_context(describe_batch(batch, step, dataset));
+        throw;
+      }
       if (batch.weight > 0) samples += batch.data.size(0);
     }
     has_ended = batches.back().ends_step;
@@ -237,7 +261,8 @@ LoopEnd run_loop(const LoopOptions& options, TrainingState& state, data::DataLoa
     data::Epoch epoch = loader.epoch(state.epoch, state.consumed);
     while (!finished()) {
       LoggedStep logged(step_log, times);
-      const auto samples = add_up_step(epoch, gradients, times, hooks);
+      const auto samples =
+          add_up_step(epoch, loader.name(), state.step + 1, gradients, times, hooks);
       if (!samples) break;
       step(optimizer, times, hooks);
       ++state.step;

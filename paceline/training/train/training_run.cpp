@@ -299,7 +299,8 @@ Next TrainingRunCore::after_epoch() {
     group_->broadcast(std::span(&stops, 1), 0);
   }
   checkpoints_.after_epoch(state_);
-  if (stops == 0) return Next::kContinue;
+  program_ended_it_ = stops != 0;
+  if (!program_ended_it_) return Next::kContinue;
   progress_.note(fmt::format("the program ends the run after epoch {}", state_.epoch));
   return Next::kStop;
 }
@@ -386,6 +387,10 @@ std::string TrainingRunCore::options_of_longer_run() const {
 // the next one before its first step, so the options change it. A schedule without remaining steps
 // requires a new run.
 std::string TrainingRunCore::next_command() const {
+  if (program_ended_it_) {
+    return checkpoints_.are_made() ? "nothing: the program ended the run (--resume adds an epoch)"
+                                   : "nothing: the program ended the run";
+  }
   const bool can_continue =
       options_.step.schedule != "one-cycle" || state_.step < step_.schedule_steps();
   const std::string longer = options_of_longer_run();

@@ -20,7 +20,7 @@
 // the first step the run plans its memory; the table shows this plan and the measured peak side by
 // side. After each epoch all ranks evaluate and, if due, save. A signal or a file
 // stops all ranks after the same step, with a checkpoint. Messages suggest the usual flags:
-// --resume, --seed, --max-steps.
+// --resume, --epochs, --max-steps, --seed, --lr-schedule-steps (examples/recipes/training_run.cpp).
 //
 // Ownership: this object refers to the parts of `Training`, which must outlive it. Thread safety:
 // none.
@@ -151,7 +151,7 @@ struct TrainingRunOptions {
   std::string metrics = {};      // JSON lines are appended to this file
   std::string tensorboard = {};  // folder for TensorBoard
   std::string weights = {};      // file for the final weights, as safetensors
-  std::string command = {};      // the program's command line, quoted; suggestions begin with it
+  std::string command = {};      // the program's command line, quoted; to suggest more ranks
 };
 
 class TrainingRunCore;

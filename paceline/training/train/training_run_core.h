@@ -95,6 +95,7 @@ class TrainingRunCore {
   std::int64_t evaluated_step_ = -1;
   std::int64_t first_step_ = 0;
   std::int64_t samples_ = 0;  // samples of this rank
+  bool program_ended_it_ = false;
   double seconds_ = 0;        // time of training
 };
 
