@@ -96,7 +96,7 @@ class TrainingRunCore {
   std::int64_t first_step_ = 0;
   std::int64_t samples_ = 0;  // samples of this rank
   bool program_ended_it_ = false;
-  double seconds_ = 0;        // time of training
+  double seconds_ = 0;  // time of training
 };
 
 }  // namespace paceline::train
