@@ -75,7 +75,7 @@ Batch random_batch(std::int64_t sequences) {
   return {tokens.narrow(1, 0, kTokens).contiguous(), tokens.narrow(1, 1, kTokens).contiguous()};
 }
 
-double seconds_a_step(ProcessGroup& group, int steps, const Step& step) {
+double seconds_per_step(ProcessGroup& group, int steps, const Step& step) {
   group.barrier();
   const auto begin = Clock::now();
   for (int i = 0; i < steps; ++i) step();
@@ -85,9 +85,9 @@ double seconds_a_step(ProcessGroup& group, int steps, const Step& step) {
 
 // The same number of steps runs before the measurement.
 void measure(ProcessGroup& group, int steps, const Step& step) {
-  seconds_a_step(group, steps, step);
+  seconds_per_step(group, steps, step);
   const double sent_before = sent_mb();
-  const double seconds = seconds_a_step(group, steps, step);
+  const double seconds = seconds_per_step(group, steps, step);
   const double sent = (sent_mb() - sent_before) / steps;
   const double megabytes = all_reduce_value(group, own_pss_mb(), ReduceOp::kSum);
   if (group.rank() == 0) {

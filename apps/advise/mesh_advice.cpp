@@ -115,9 +115,9 @@ class MeshAdviser {
  private:
   Machine machine() const {
     Machine machine{.hosts = 1,
-                    .ranks_a_host = static_cast<int>(
+                    .ranks_per_host = static_cast<int>(
                         options_.ranks > 0 ? options_.ranks : launcher::automatic_ranks(topology_)),
-                    .cores_a_host = static_cast<double>(launcher::automatic_ranks(topology_)),
+                    .cores_per_host = static_cast<double>(launcher::automatic_ranks(topology_)),
                     .memory_bytes = static_cast<double>(usable_memory())};
     return options_.simulate.empty() ? machine : simulated({});
   }
@@ -151,7 +151,7 @@ class MeshAdviser {
   JobProfile measure() const {
     const int turns = options_.simulate.empty() ? kMostTurns : 1;
     const int at_once =
-        std::min(machine_.ranks_a_host, turns * launcher::automatic_ranks(topology_));
+        std::min(machine_.ranks_per_host, turns * launcher::automatic_ranks(topology_));
     const int threads = threads_of(at_once);
     say(fmt::format("paceline advise: measuring a few steps of {} with {} of {}", program_.front(),
                     counted(at_once, "rank"), counted(threads, "thread")));
@@ -279,7 +279,7 @@ class MeshAdviser {
     const TemporaryFolder folder;
     const launcher::Trial trial =
         run_trial({.command = with_flags(program_, flags(forecast.way)),
-                   .combination = {machine_.ranks_a_host, threads_of(machine_.ranks_a_host)},
+                   .combination = {machine_.ranks_per_host, threads_of(machine_.ranks_per_host)},
                    .duration = std::chrono::seconds(options_.seconds),
                    .patience = std::chrono::seconds(options_.patience),
                    .folder = folder.path()},

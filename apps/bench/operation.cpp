@@ -127,10 +127,10 @@ double algorithm_bandwidth(std::size_t bytes, double seconds) {
 
 namespace {
 
-constexpr std::size_t kUsualFactor = 4;
+constexpr std::size_t kDefaultFactor = 4;
 constexpr std::size_t kLargestFactor = 1024;
 
-// The factor of the unit after a number; 0 if it is not a unit.
+// The factor that the suffix of a number stands for: 1 for no suffix, 0 for an unknown one.
 std::size_t unit_of(std::string_view suffix) {
   if (suffix.ends_with("iB")) {
     suffix.remove_suffix(2);
@@ -167,7 +167,7 @@ void add_range(const std::vector<std::string_view>& parts, std::string_view text
   const std::size_t first = size_of(parts[0]), last = size_of(parts[1]);
   const std::size_t factor =
       parts.size() == 3 ? number_of(parts[2], kLargestFactor, "a factor from 2 to 1024", false)
-                        : kUsualFactor;
+                        : kDefaultFactor;
   if (first > last) throw SizeError(fmt::format("'{}' runs from large to small", text));
   if (factor < 2) throw SizeError(fmt::format("'{}' is not a factor from 2 to 1024", parts[2]));
   for (std::size_t size = first; size <= last; size *= factor) sizes.insert(size);

@@ -2,7 +2,7 @@
 
 // The version of this command, and the path and working directory of its process.
 //
-// Thread safety: pure.
+// Thread safety: the functions may be called from any thread.
 
 #include <string>
 
@@ -16,7 +16,7 @@ std::string version_text();
 std::string version_number();
 
 bool built_with_libtorch();
-// Whether programs with tensors have the backend c10d, which is the Gloo that LibTorch contains.
+// Whether this build can use the backend c10d, LibTorch's own Gloo, for tensors.
 bool built_with_c10d_gloo();
 
 // The path of the program that this process runs.

@@ -35,7 +35,7 @@ struct Row {
   // mpirun or its helper on this node (Open MPI's daemon, Hydra's proxy) started this process; see
   // ignore_steps_of_helpers().
   bool helped = false;
-  bool one_a_node = false;  // a SLURM step with one task on each of its nodes
+  bool one_per_node = false;  // a SLURM step with one task on each of its nodes
 };
 
 struct Names {
@@ -138,7 +138,7 @@ std::optional<Row> slurm_row(const GetVariable& variable) {
   row.who.job_id = variable("SLURM_JOB_ID").value_or("") + "." + *variable("SLURM_STEP_ID");
   row.who.restart_count = read_number(variable, "SLURM_RESTART_COUNT").value_or(0);
   row.evidence = fmt::format("SLURM_PROCID={} SLURM_STEP_NUM_TASKS={}", *rank, *size);
-  row.one_a_node = read_number(variable, "SLURM_STEP_NUM_NODES") == size;
+  row.one_per_node = read_number(variable, "SLURM_STEP_NUM_NODES") == size;
   return row;
 }
 
@@ -169,7 +169,7 @@ std::string corrected_command(const Row& first, const Row& second) {
 void ignore_steps_of_helpers(std::vector<Row>& rows) {
   const bool helped =
       std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.helped; });
-  if (helped) std::erase_if(rows, [](const Row& row) { return row.one_a_node; });
+  if (helped) std::erase_if(rows, [](const Row& row) { return row.one_per_node; });
 }
 
 void check_agreement(const Row& first, const Row& second) {

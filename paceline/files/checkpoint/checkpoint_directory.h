@@ -54,8 +54,9 @@ struct CheckpointDirectoryOptions {
   // system, a writer on a host that has vanished counts as alive until the server releases its
   // locks.
   std::chrono::milliseconds lock_timeout{0};
-  // How long the ranks of a CheckpointTeam wait for each other's disks. They always wait at least
-  // as long as the group's timeout. A slow file system is not an error.
+  // How long the ranks of a CheckpointTeam wait for each other's disks, but at least the group's
+  // timeout. Then saves are skipped until the disks respond. The default is long, because a slow
+  // file system is not an error.
   std::chrono::milliseconds disk_timeout = std::chrono::hours(1);
 };
 
@@ -70,9 +71,9 @@ struct CheckpointDirectoryOptions {
 // A save writes into a temporary folder of the writer's workspace, syncs every file and the folder,
 // and only then renames the folder to its final name: that rename is the commit.
 // checkpoint_directory.cpp argues step by step why a kill or a power cut at any moment leaves a
-// checkpoint that can be loaded. The path of the directory may contain symbolic links; below the
-// directory none is followed. Ranks save and load together through a CheckpointTeam
-// (checkpoint_team.h).
+// checkpoint that can be loaded, and names the one exception. The path of the directory may contain
+// symbolic links; below the directory none is followed. Ranks save and load together through a
+// CheckpointTeam (checkpoint_team.h).
 class CheckpointDirectory {
  public:
   // A writer creates the folder, claims it for as long as this object exists, and removes the
@@ -84,15 +85,16 @@ class CheckpointDirectory {
   CheckpointDirectory& operator=(const CheckpointDirectory&) = delete;
 
   std::string folder_of(std::int64_t step) const;
-  // Reads and checks every byte. Error(kInvalid), with the steps that exist, when this step does
-  // not; Error(kCorrupt) when the checkpoint is damaged.
+  // Reads and checks every byte. Error(kInvalid), with the steps that exist, when there is no
+  // checkpoint of this step; Error(kCorrupt) when the checkpoint is damaged.
   void verify(std::int64_t step) const;
 
   // Removes all checkpoints except the newest `keep` and the newest one that verifies; returns the
-  // removed steps. Throws the errors of save_files(). Requires: a writer.
+  // removed steps. Error(kAborted) when another writer has taken
+  // over. Requires: opened for writing.
   std::vector<std::int64_t> prune_to(int keep);
 
-  // Error(kInvalid), with the steps that exist, when this step does not.
+  // Error(kInvalid), with the steps that exist, when there is no checkpoint of this step.
   void require_step(std::int64_t step) const;
   // The steps that have a committed folder, in ascending order. The checkpoints are not verified.
   std::vector<std::int64_t> list() const;
@@ -113,7 +115,7 @@ class CheckpointDirectory {
   // may go on. Error(kAborted) means that a newer generation has taken over; nothing was changed.
   // When `write` throws DiskFull, the oldest checkpoint is removed, but never the newest one that
   // verifies, and `write` is called again. From then on the oldest is removed before each save.
-  // Requires: step >= 0, a writer.
+  // Requires: step >= 0, opened for writing.
   using WriteFiles = std::function<Manifest(const std::string& folder)>;
   void save_files(std::int64_t step, const WriteFiles& write);
   // Among the checkpoints of steps before `before`, finds the newest whose manifest can be read and
@@ -126,11 +128,12 @@ class CheckpointDirectory {
   Manifest read_manifest(std::int64_t step) const;
   // Reads the RunMark.
   std::optional<RunMark> mark() const;
-  // Throws the errors of write_run_mark(), and the Error(kAborted) of save_files(). Requires: a
-  // writer.
+  // Throws the errors of write_run_mark(), and the Error(kAborted) of save_files(). Requires:
+  // opened for writing.
   void set_mark(const RunMark& mark);
   FileSystem& files() const { return files_; }
-  // The folder in which a writer prepares its changes before it commits them. Requires: a writer.
+  // The folder in which a writer prepares its changes before it commits them. Requires:
+  // opened for writing.
   const std::string& workspace() const;
 
  private:

@@ -44,8 +44,9 @@ bool is_sound(const Chunk& chunk) {
   return sum == number_at({chunk.data.data() + chunk.data.size(), kChecksum}, 0);
 }
 
-// Decompresses zlib data and subtracts the size of the result from `room`; nullopt for data that is
-// damaged or too long.
+// Decompresses zlib data and subtracts the size of the result from `room`. Truncated data gives the
+// text up to the cut. Nullopt if the data is damaged or the result is longer than kMaxText or
+// `room`.
 std::optional<std::string> unpacked(std::string_view packed, std::size_t& room) {
   z_stream stream{};
   if (inflateInit(&stream) != Z_OK) return {};
@@ -78,9 +79,10 @@ std::optional<std::string_view> take_word(std::string_view& text) {
   return word;
 }
 
-// The text of a chunk zTXt or iTXt, after its keyword.
-std::optional<std::string> text_behind_keyword(const Chunk& chunk, std::string_view rest,
-                                               std::size_t& room) {
+// The text after the keyword of a tEXt, zTXt or iTXt chunk, decompressed; nullopt if it is damaged
+// or too long.
+std::optional<std::string> text_after_keyword(const Chunk& chunk, std::string_view rest,
+                                              std::size_t& room) {
   if (chunk.type == "zTXt") {
     if (rest.empty() || rest[0] != 0) return {};  // 0 is the only compression method
     return unpacked(rest.substr(1), room);
@@ -159,7 +161,7 @@ void look_at(const Chunk& chunk, Found& found) {
   const bool is_profile = *keyword == "Raw profile type exif",
              is_xmp = *keyword == "XML:com.adobe.xmp";
   if (!is_exif && !is_profile && !is_xmp) return;
-  auto text = text_behind_keyword(chunk, rest, found.room);
+  auto text = text_after_keyword(chunk, rest, found.room);
   if (!text) return;
   (is_exif ? found.exif : is_profile ? found.profile : found.xmp) = std::move(text);
 }

@@ -18,7 +18,7 @@ namespace paceline::launcher {
 struct Warning {
   std::string what;   // "OMP_NUM_THREADS=1 is inherited"
   std::string price;  // "3 of every rank's 4 cores stay idle"
-  std::string cure;   // "unset it, or give --threads-per-rank 4"
+  std::string cure;   // "unset it; if it is intended, give --threads-per-rank 1 (4 would use ...)"
   bool operator==(const Warning&) const = default;
 };
 
@@ -30,7 +30,8 @@ std::optional<int> inherited_threads(const Environment& inherited);
 
 struct PlacementFacts {
   const Topology& topology;
-  const PlacementRequest& request;  // with the threads in effect, whoever chose them
+  // With the threads of --threads-per-rank or, without that option, of OMP_NUM_THREADS.
+  const PlacementRequest& request;
   const Placement& placement;
   const Environment& inherited;
   bool threads_by_option = false;  // --threads-per-rank was given
@@ -40,8 +41,8 @@ struct PlacementFacts {
 // The warnings for a job that is about to start.
 std::vector<Warning> placement_warnings(const PlacementFacts& facts);
 
-// The warnings about variables that override or pin the threads of every rank; they apply to any
-// job.
+// Warnings about variables that limit the number of threads of every rank, or pin the threads. They
+// depend on the environment alone; placement_warnings() includes them.
 std::vector<Warning> variable_warnings(const Environment& inherited);
 
 }  // namespace paceline::launcher

@@ -19,11 +19,12 @@ struct RankEnd {
   int rank = -1;
   pid_t pid = -1;
   int exit_code = 0;
-  int signal = 0;                         // 0: it exited by itself
-  std::chrono::duration<double> after{};  // since its start
-  std::chrono::steady_clock::time_point at{};
-  std::uint64_t peak_bytes = 0;  // resident memory; 0: not known
+  int signal = 0;                              // 0: no signal ended the process
+  std::chrono::duration<double> after{};       // how long the process ran
+  std::chrono::steady_clock::time_point at{};  // when the process ended
+  std::uint64_t peak_bytes = 0;                // resident memory; 0: not known
 
+  // True for an agreed stop, too.
   bool failed() const { return exit_code != 0 || signal != 0; }
   bool stopped_as_agreed() const { return signal == 0 && exit_code == kStoppedAsAgreed; }
   // The status that a shell would report: the exit code, or 128 + signal.
@@ -32,9 +33,9 @@ struct RankEnd {
 
 // Waits for a child, even if signals interrupt the call. Returns the status word of waitpid().
 int await_end(pid_t child);
-// The status that a shell would report for that word: the exit code, or 128 + signal.
+// The status that a shell would report for a status word: the exit code, or 128 + signal.
 int shell_status(int wait_status);
-// Makes a RankEnd from that word.
+// Makes a RankEnd from a status word.
 RankEnd rank_end(int rank, pid_t pid, int wait_status, std::chrono::duration<double> after);
 
 // The name of a signal: "SIGKILL", "SIGTERM", ...
@@ -47,9 +48,10 @@ std::string describe(const RankEnd& end);
 // let the signal end it, because it is the first process of a container, exits with 128 + `signal`.
 //
 // A process that caught a signal should end by that signal, because parents distinguish this from
-// an exit code. After a Ctrl-C a shell continues its loop if the command exited, with any exit
-// code, but ends the loop if SIGINT killed the command; make removes unfinished targets; systemd
-// treats an end by SIGTERM as a clean stop, and exit code 143 as a failure.
+// an exit code. After Ctrl-C, the loop of a shell script goes on if the command exited, with any
+// exit code, but ends if SIGINT killed the command. make removes an unfinished target if a signal
+// killed its command. For systemd a process that SIGTERM killed has stopped cleanly, but exit code
+// 143 is a failure.
 [[noreturn]] void end_by_signal(int signal);
 
 // Whether a signal has ended the child `child`, or is ending it. Requires: the child has not been

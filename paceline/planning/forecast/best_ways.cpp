@@ -65,7 +65,7 @@ class Searcher {
     const std::int64_t world = machine_.world_size();
     const int most_stages = profile_.schedules.empty() ? 1 : std::max(1, profile_.num_blocks());
     for (const int parts : divisors_of(std::min<std::int64_t>(profile_.most_parts, world), world)) {
-      const bool is_in_host = machine_.ranks_a_host % parts == 0;
+      const bool is_in_host = machine_.ranks_per_host % parts == 0;
       if (world % parts != 0 || profile_.most_parts % parts != 0 || !is_in_host) continue;
       for (const int stages : divisors_of(world / parts, most_stages)) {
         try_mesh({.replicas = static_cast<int>(world / parts / stages),

@@ -21,7 +21,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr const char* kFormat = "paceline profile";
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
 
 // The fields that must be finite and not negative, with their names in the file.
 constexpr std::pair<const char*, double JobProfile::*> kAmounts[] = {
@@ -29,7 +29,7 @@ constexpr std::pair<const char*, double JobProfile::*> kAmounts[] = {
     {"parameter_bytes", &JobProfile::parameter_bytes},
     {"gradient_bytes", &JobProfile::gradient_bytes},
     {"optimizer_bytes", &JobProfile::optimizer_bytes},
-    {"optimizer_s_a_parameter", &JobProfile::optimizer_s_a_parameter},
+    {"optimizer_s_per_parameter", &JobProfile::optimizer_s_per_parameter},
     {"data_s", &JobProfile::data_s},
     {"other_s", &JobProfile::other_s},
     {"bucket_bytes", &JobProfile::bucket_bytes},

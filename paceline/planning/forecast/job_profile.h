@@ -85,10 +85,10 @@ struct JobProfile {
   std::vector<LayerProfile> layers;  // in the order of the forward pass, at least one
   double parameter_bytes = 4;        // bytes of an element
   double gradient_bytes = 4;
-  double optimizer_bytes = 8;          // bytes of state per parameter
-  double optimizer_s_a_parameter = 0;  // seconds of a step per parameter
-  double data_s = 0;                   // waiting for the batch of a step
-  double other_s = 0;                  // the rest of a step: not in passes, the optimizer or data_s
+  double optimizer_bytes = 8;            // bytes of state per parameter
+  double optimizer_s_per_parameter = 0;  // seconds of a step per parameter
+  double data_s = 0;                     // waiting for the batch of a step
+  double other_s = 0;  // the rest of a step: not in passes, the optimizer or data_s
   double bucket_bytes = 25.0 * (1 << 20);  // gradients that are reduced together
   double unit_bytes = 4.0 * (1 << 20);     // the same if gradients are divided
   double working_bytes = 0;  // per sample, in addition to activations, at the peak of a step

@@ -27,13 +27,13 @@ void take(Machine& machine, const Setting& setting) {
   if (key == "hosts") {
     machine.hosts = setting.whole_number(1, kMostPlannedRanks);
   } else if (key == "ranks") {
-    machine.ranks_a_host = setting.whole_number(1, kMostPlannedRanks);
+    machine.ranks_per_host = setting.whole_number(1, kMostPlannedRanks);
   } else if (key == "link") {
     machine.links.network.bytes_per_s = rate(setting);
   } else if (key == "latency") {
     machine.links.network.latency_s = duration(setting);
   } else if (key == "cores") {
-    machine.cores_a_host = setting.whole_number(1, kMostCores);
+    machine.cores_per_host = setting.whole_number(1, kMostCores);
   } else if (key == "memory") {
     machine.memory_bytes = bytes_of(setting);
   } else if (key == "mtbf") {
@@ -72,22 +72,22 @@ Machine parse_machine(std::string_view text, const Machine& usual) {
   });
   if (!has_hosts)
     throw SettingError(fmt::format("{}: hosts= is missing; for example hosts=64,ranks=8", text));
-  if (machine.hosts > kMostPlannedRanks / machine.ranks_a_host) {
+  if (machine.hosts > kMostPlannedRanks / machine.ranks_per_host) {
     throw SettingError(fmt::format("{} hosts x {} ranks are more than {} ranks", machine.hosts,
-                                   machine.ranks_a_host, kMostPlannedRanks));
+                                   machine.ranks_per_host, kMostPlannedRanks));
   }
   return machine;
 }
 
 std::string describe(const Machine& machine) {
-  std::string text =
-      fmt::format("{} x {}", counted(machine.hosts, "host"), counted(machine.ranks_a_host, "rank"));
+  std::string text = fmt::format("{} x {}", counted(machine.hosts, "host"),
+                                 counted(machine.ranks_per_host, "rank"));
   if (machine.hosts > 1) {
     const LinkCost& network = machine.links.network;
     text += fmt::format(", {:.4g} Gbit/s, {:.4g} µs", network.bytes_per_s * 8 / 1e9,
                         network.latency_s * 1e6);
   }
-  if (machine.cores_a_host > 0) text += fmt::format(", {} cores a host", machine.cores_a_host);
+  if (machine.cores_per_host > 0) text += fmt::format(", {} cores a host", machine.cores_per_host);
   if (machine.mtbf_s > 0) {
     text += fmt::format(", a host fails every {}, a checkpoint takes {}, a restart {}",
                         interval_text(machine.mtbf_s), interval_text(machine.checkpoint_s),

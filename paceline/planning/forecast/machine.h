@@ -15,9 +15,9 @@ namespace paceline::planning {
 
 struct Machine {
   int hosts = 1;
-  int ranks_a_host = 1;
+  int ranks_per_host = 1;
   // Cores of each host that compute; 0: enough for all threads of all ranks.
-  double cores_a_host = 0;
+  double cores_per_host = 0;
   double memory_bytes = 0;  // of each host; 0: unknown, so everything fits
   CostModel links;
 
@@ -29,7 +29,7 @@ struct Machine {
   // Standard deviation of a rank's time for the same work, as a share of that time.
   double stragglers = 0;
 
-  int world_size() const { return hosts * ranks_a_host; }
+  int world_size() const { return hosts * ranks_per_host; }
   bool operator==(const Machine&) const = default;
 };
 

@@ -126,17 +126,17 @@ MemoryPlan plan_memory(const JobProfile& profile, const Machine& machine, const 
   std::map<int, int> num_pipeline_ranks;  // [host]
   for (const int host : host_of_rank) ++num_pipeline_ranks[host];
   std::map<int, double> rank_bytes, copy_bytes;  // [host]: of all its ranks; of their shared copies
-  const int groups_a_host = place_of_replicas(way, machine).groups_a_host;
+  const int groups_per_host = place_of_replicas(way, machine).groups_per_host;
   MemoryPlan plan;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     const int host = host_of_rank[rank];
     const RankMemory memory =
         memory_of_rank(profile, way, ranks[rank], samples_at_once, kept[rank]);
     if (rank == 0 || memory.all() > plan.rank.all()) plan.rank = memory;
-    rank_bytes[host] += memory.all() * machine.ranks_a_host / num_pipeline_ranks[host];
+    rank_bytes[host] += memory.all() * machine.ranks_per_host / num_pipeline_ranks[host];
     if (way.shard_stage < 3) continue;
     copy_bytes[host] += parameters_of_rank(profile, way, ranks[rank]) * profile.parameter_bytes *
-                        groups_a_host / num_pipeline_ranks[host];
+                        groups_per_host / num_pipeline_ranks[host];
   }
   for (const auto& [host, bytes] : rank_bytes) {
     const double copy = copy_bytes[host] + profile.library_bytes;

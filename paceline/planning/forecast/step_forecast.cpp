@@ -37,7 +37,7 @@ Forecast Forecaster::forecast(const Way& way) {
   times.other = profile_.data_s + profile_.other_s;
   for (const RankLayers& stages : of_step.ranks)
     times.optimizer = std::max(times.optimizer, optimizer_of(way, stages));
-  add_gradients(forecast, of_step.ranks);
+  add_gradient_exchange(forecast, of_step.ranks);
   forecast.memory =
       plan_memory(profile_, machine_, way, samples_at_once(way), of_step.ranks, of_step.kept);
   forecast.fits = forecast.memory.fits(machine_);
@@ -52,8 +52,8 @@ double Forecaster::samples_at_once(const Way& way) const {
 // The slowdown of work that all ranks of a host do at the same time, if they have more threads than
 // the host has cores.
 double Forecaster::slowdown() const {
-  if (machine_.cores_a_host <= 0) return 1;
-  return std::max(1.0, profile_.threads * machine_.ranks_a_host / machine_.cores_a_host);
+  if (machine_.cores_per_host <= 0) return 1;
+  return std::max(1.0, profile_.threads * machine_.ranks_per_host / machine_.cores_per_host);
 }
 
 double Forecaster::exchange_of(const LayerProfile& layer, const Way& way) const {
@@ -122,7 +122,7 @@ pipeline::Costs Forecaster::costs_of(const Way& way, const std::vector<LayerRang
         .deferred_bytes = deferred_of_stage(profile_, way, range) * samples};
     if (stage + 1 < stages.size()) {
       const double bytes = profile_.layers[range.end - 1].output_bytes * samples;
-      const int sharing = std::min(way.replicas * way.parts, machine_.ranks_a_host);
+      const int sharing = std::min(way.replicas * way.parts, machine_.ranks_per_host);
       each.transfer_s =
           message(bytes, host_of(stage) == host_of(stage + 1), sharing, machine_.links).seconds();
     }
@@ -181,12 +181,13 @@ double Forecaster::seconds_of(const PipelineSchedule& plan, const pipeline::Cost
 }
 
 double Forecaster::optimizer_of(const Way& way, const RankLayers& stages) const {
-  const double divided = way.shard_stage >= 1 ? way.replicas : 1;
-  return parameters_of_rank(profile_, way, stages) / divided * profile_.optimizer_s_a_parameter *
-         slowdown();
+  const double num_shards = way.shard_stage >= 1 ? way.replicas : 1;
+  return parameters_of_rank(profile_, way, stages) / num_shards *
+         profile_.optimizer_s_per_parameter * slowdown();
 }
 
-void Forecaster::add_gradients(Forecast& forecast, const std::vector<RankLayers>& ranks) const {
+void Forecaster::add_gradient_exchange(Forecast& forecast,
+                                       const std::vector<RankLayers>& ranks) const {
   const Way& way = forecast.way;
   const AxisPlace place = place_of_replicas(way, machine_);
   const CostModel& links = machine_.links;
@@ -202,7 +203,7 @@ void Forecaster::add_gradients(Forecast& forecast, const std::vector<RankLayers>
       for (std::size_t i = range.begin; i < range.end; ++i) {
         const LayerProfile& layer = profile_.layers[i];
         const double share = layer.divisible.parameters;
-        const auto own =
+        const auto exchanged =
             static_cast<double>(layer.parameters - (ties_here ? layer.tied_parameters : 0));
         const double backward =
             pass_of(layer.backward, layer, way, samples_at_once(way)) + exchange_of(layer, way);
@@ -212,24 +213,25 @@ void Forecaster::add_gradients(Forecast& forecast, const std::vector<RankLayers>
         }
         // A pipeline exchanges gradients after its passes.
         layers.push_back({way.stages > 1 ? 0 : backward * slowdown(),
-                          own * (1 - share + share / way.parts) * profile_.gradient_bytes});
+                          exchanged * (1 - share + share / way.parts) * profile_.gradient_bytes});
       }
     }
     if (way.replicas == 1) continue;
-    double processor = 0;
+    double processor_s = 0;
     const ExposedExchange exposed = exposed_exchange(
         layers, is_divided ? profile_.unit_bytes : profile_.bucket_bytes, [&](double bytes) {
           const LinkTime time = exchange(bytes);
-          processor += time.processor_s * slowdown();
+          processor_s += time.processor_s * slowdown();
           return time.wire_s;
         });
-    LinkTime updated;
+    LinkTime parameter_gather;
     if (way.shard_stage >= 1) {
-      updated = all_gather(parameters_of_rank(profile_, way, stages) * profile_.parameter_bytes,
-                           place, links, way.shard_stage == 3);
+      parameter_gather =
+          all_gather(parameters_of_rank(profile_, way, stages) * profile_.parameter_bytes, place,
+                     links, way.shard_stage == 3);
     }
-    const double seconds =
-        exposed.seconds + processor + updated.processor_s * slowdown() + updated.wire_s;
+    const double seconds = exposed.seconds + processor_s +
+                           parameter_gather.processor_s * slowdown() + parameter_gather.wire_s;
     if (seconds < forecast.times.gradients) continue;
     forecast.times.gradients = seconds;
     forecast.hidden_s = exposed.whole_s - exposed.seconds;
@@ -241,7 +243,7 @@ void Forecaster::add_gradients(Forecast& forecast, const std::vector<RankLayers>
         .ranks = 2,
         .hosts = same_host ? 1 : 2,
         .members = same_host ? 2 : 1,
-        .groups_a_host = std::min(way.replicas * way.parts, machine_.ranks_a_host)};
+        .groups_per_host = std::min(way.replicas * way.parts, machine_.ranks_per_host)};
     forecast.times.gradients += all_reduce(tied_bytes, ends, links).seconds();
   }
 }

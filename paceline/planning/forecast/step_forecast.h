@@ -91,7 +91,7 @@ class Forecaster {
   double seconds_of(const PipelineSchedule& plan, const pipeline::Costs& costs, const Way& way,
                     double simulated_s) const;
   double optimizer_of(const Way& way, const RankLayers& stages) const;
-  void add_gradients(Forecast& forecast, const std::vector<RankLayers>& ranks) const;
+  void add_gradient_exchange(Forecast& forecast, const std::vector<RankLayers>& ranks) const;
   void add_failures(Forecast& forecast) const;
 
   const JobProfile profile_;

@@ -16,7 +16,7 @@ namespace {
 LinkTime across_hosts(double bytes, const AxisPlace& place, const CostModel& links) {
   if (place.hosts == 1) return {};
   const double hosts = place.hosts;
-  const double through_link = bytes * (hosts - 1) / hosts * place.groups_a_host;
+  const double through_link = bytes * (hosts - 1) / hosts * place.groups_per_host;
   const double rounds = std::ceil(std::log2(hosts));
   // A rank moves its share of the bytes that its host sends and receives.
   const double moved = 2 * bytes * (hosts - 1) / hosts / place.members;
@@ -49,12 +49,12 @@ LinkTime reduce_scatter(double bytes, const AxisPlace& place, const CostModel& l
 }
 
 LinkTime all_gather(double bytes, const AxisPlace& place, const CostModel& links,
-                    bool once_a_host) {
+                    bool once_per_host) {
   if (place.ranks == 1) return {};
   LinkTime time;
   if (place.members > 1) {
     time.processor_s = 2 * links.meet_s;
-    if (!once_a_host) {
+    if (!once_per_host) {
       time.processor_s += bytes * (place.members - 1) / place.members / links.copy_bytes_per_s;
     }
   }

@@ -34,9 +34,10 @@ LinkTime operator+(const LinkTime& a, const LinkTime& b);
 LinkTime all_reduce(double bytes, const AxisPlace& place, const CostModel& links);
 // Every rank gets its part of that sum.
 LinkTime reduce_scatter(double bytes, const AxisPlace& place, const CostModel& links);
-// Every rank gets all parts, of `bytes` bytes together. With `once_a_host` all ranks of a host
+// Every rank gets all parts, of `bytes` bytes together. With `once_per_host` all ranks of a host
 // share one copy.
-LinkTime all_gather(double bytes, const AxisPlace& place, const CostModel& links, bool once_a_host);
+LinkTime all_gather(double bytes, const AxisPlace& place, const CostModel& links,
+                    bool once_per_host);
 // A message to a rank of the same host, or of another host over a link that `sharing` messages
 // share.
 LinkTime message(double bytes, bool same_host, int sharing, const CostModel& links);

@@ -12,12 +12,12 @@ namespace {
 
 // The place of an axis whose members are `stride` ranks apart.
 AxisPlace place(int ranks, int stride, const Machine& machine) {
-  const int a_host = machine.ranks_a_host;
+  const int a_host = machine.ranks_per_host;
   const std::int64_t span = std::int64_t{ranks - 1} * stride;
   AxisPlace result{.ranks = ranks};
   result.hosts = stride >= a_host ? ranks : static_cast<int>(span / a_host) + 1;
   result.members = (ranks + result.hosts - 1) / result.hosts;
-  result.groups_a_host = std::max(1, a_host / result.members);
+  result.groups_per_host = std::max(1, a_host / result.members);
   return result;
 }
 
@@ -52,7 +52,7 @@ std::vector<int> hosts_of_stages(const Way& way, const Machine& machine) {
   const std::int64_t stride = std::int64_t{way.parts} * (way.stages_outside ? way.replicas : 1);
   std::vector<int> hosts;
   for (int stage = 0; stage < way.stages; ++stage)
-    hosts.push_back(static_cast<int>(stage * stride / machine.ranks_a_host));
+    hosts.push_back(static_cast<int>(stage * stride / machine.ranks_per_host));
   return hosts;
 }
 

@@ -37,10 +37,10 @@ std::vector<std::string> flags_of(const Way& way);
 
 // The placement of the ranks of one axis on hosts, equal for all groups of the axis.
 struct AxisPlace {
-  int ranks = 1;          // ranks of a group
-  int hosts = 1;          // hosts of a group
-  int members = 1;        // ranks of a group on one host
-  int groups_a_host = 1;  // groups with members on one host
+  int ranks = 1;            // ranks of a group
+  int hosts = 1;            // hosts of a group
+  int members = 1;          // ranks of a group on one host
+  int groups_per_host = 1;  // groups with members on one host
 };
 AxisPlace place_of_replicas(const Way& way, const Machine& machine);
 AxisPlace place_of_parts(const Way& way, const Machine& machine);

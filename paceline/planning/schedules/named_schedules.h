@@ -5,18 +5,19 @@
 //   gpipe             all forward passes, then all backward passes (Huang et al., 2019); with
 //                     several stages per rank, breadth first: a stage processes all its
 //                     micro-batches before the rank's next stage begins (Lamy-Poirier, 2023)
-//   1f1b              stage s makes min(M, S - s) forward passes, then a backward and a forward
-//                     pass in turn, then the rest (PipeDream-Flush; Narayanan et al., 2021)
-//   interleaved-1f1b  the same with several stages per rank, in rounds of about as many
-//                     micro-batches as there are ranks (Narayanan et al., 2021, in the form of
-//                     torch.distributed.pipelining)
+//   1f1b              stage s runs min(M, S - s) forward passes, then backward and forward passes
+//                     in turn, then the remaining backward passes (PipeDream-Flush; Narayanan et
+//                     al., 2021)
+//   interleaved-1f1b  1F1B with several stages per rank and a longer warm-up; the micro-batches
+//                     form max(1, M / num_ranks) rounds of equal size (Narayanan et al., 2021, in
+//                     the form of torch.distributed.pipelining)
 //   zero-bubble       backward passes in two halves; rank r computes each weight gradient r input
 //                     gradients later, so that the weight gradients fill the bubble at the end:
-//                     ZB-H1 (Qi et al., 2023; ZB1P in torch.distributed.pipelining); with several
-//                     stages per rank, InterleavedZeroBubble
+//                     ZB-H1 (Qi et al., 2023), which torch.distributed.pipelining calls ZB1P; with
+//                     several stages per rank, its ScheduleInterleavedZeroBubble
 //
 // In all of them a stage processes its micro-batches in order, in forward and in backward passes,
-// so that gradients are summed in order without being kept.
+// so the gradient of each can be added to the sum at once and need not be kept.
 //
 // Thread safety: pure functions.
 
@@ -29,7 +30,8 @@ namespace paceline {
 
 // {"gpipe", "1f1b", "interleaved-1f1b", "zero-bubble"}.
 std::span<const std::string_view> pipeline_schedule_names();
-// Throws Error(kInvalid), which lists the names, for an unknown name.
+// Error(kInvalid) for an unknown name, with the names, and for numbers that the schedule does not
+// support.
 PipelineSchedule pipeline_schedule(std::string_view name, int num_ranks, int num_micro_batches,
                                    int stages_per_rank = 1);
 

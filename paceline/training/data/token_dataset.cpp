@@ -46,15 +46,15 @@ void TokenDataset::write(const std::string& path, std::span<const std::int32_t> 
 
 at::Tensor TokenDataset::map(const std::string& path, at::ScalarType type) {
   require_width(type);
-  const std::int64_t bytes_a_token = type == at::kShort ? 2 : 4;
+  const std::int64_t bytes_per_token = type == at::kShort ? 2 : 4;
   std::error_code error;
   const auto bytes = static_cast<std::int64_t>(std::filesystem::file_size(path, error));
   if (error) fail(ErrorCode::kCorrupt, "{}: {}", path, error.message());
-  if (!std::filesystem::is_regular_file(path) || bytes == 0 || bytes % bytes_a_token != 0) {
+  if (!std::filesystem::is_regular_file(path) || bytes == 0 || bytes % bytes_per_token != 0) {
     fail(ErrorCode::kCorrupt, "{}: {} bytes are not a row of tokens of {} bytes", path, bytes,
-         bytes_a_token);
+         bytes_per_token);
   }
-  return at::from_file(path, /*shared=*/false, bytes / bytes_a_token, at::TensorOptions(type));
+  return at::from_file(path, /*shared=*/false, bytes / bytes_per_token, at::TensorOptions(type));
 }
 
 TokenDataset::TokenDataset(std::string name, at::Tensor tokens, std::int64_t context)

@@ -33,13 +33,14 @@ auto make_node(Args&&... args) {
   if constexpr (std::is_base_of_v<c10::intrusive_ptr_target, Node>) {
     return c10::make_intrusive<Node>(std::forward<Args>(args)...);
   } else {
-    return std::shared_ptr<Node>(new Node(std::forward<Args>(args)...),
-                                 [](Node* node) { deleteNode(node); });  // torch::autograd's
+    return std::shared_ptr<Node>(new Node(std::forward<Args>(args)...), [](Node* node) {
+      deleteNode(node);
+    });  // torch::autograd::deleteNode
   }
 }
 
-// The class that carries out c10d's collectives; from 2.0 on a ProcessGroup has several of these,
-// one for each device type.
+// The class that carries out c10d's collectives. Since 2.0 that is c10d::Backend, of which a
+// c10d::ProcessGroup has one for each device type.
 #if TORCH_VERSION_MAJOR >= 2
 using C10dProcessGroup = c10d::Backend;
 #else
@@ -53,8 +54,8 @@ class PortableStore : public c10d::Store {
   virtual c10::intrusive_ptr<c10d::Store> clone() = 0;
 };
 
-// The one function of an allocator is const before 2.3; since then it is not, and there is also a
-// function that copies.
+// Before 2.3, c10::Allocator::allocate() is const. From 2.3 on it is not, and copy_data() must be
+// overridden as well.
 class PortableAllocator : public c10::Allocator {
  public:
 #if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 3)

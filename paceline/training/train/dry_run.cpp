@@ -200,7 +200,7 @@ class DryRun {
     for (const at::Tensor& parameter : parts_.optimizer.parameters())
       model_.parameters += parameter.numel();
     const auto parameters = static_cast<double>(std::max<std::int64_t>(1, model_.parameters));
-    profile_.optimizer_s_a_parameter = of_many.optimizer / parameters;
+    profile_.optimizer_s_per_parameter = of_many.optimizer / parameters;
     profile_.optimizer_bytes = static_cast<double>(parts_.optimizer.num_state_bytes()) / parameters;
     profile_.data_s = of_many.data;
     profile_.other_s = of_many.other;

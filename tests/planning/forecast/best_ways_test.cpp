@@ -65,7 +65,7 @@ TEST(BestWays, a_hundred_thousand_ranks_need_few_simulations) {
   JobProfile profile = divisible_job(96, 96);
   profile.shard_stages = {0, 1, 2, 3};
   profile.schedules = {"1f1b", "zero-bubble", "search"};
-  const Machine machine{.hosts = 12'500, .ranks_a_host = 8, .mtbf_s = 5000 * 3600.0};
+  const Machine machine{.hosts = 12'500, .ranks_per_host = 8, .mtbf_s = 5000 * 3600.0};
   const Search search = search_ways(profile, machine, 100'000);
   EXPECT_GT(search.ways.size(), 100U);
   EXPECT_LT(search.num_simulations, 1000);

@@ -39,7 +39,7 @@ JobProfile unusual_job() {
   profile.samples_per_step = 32;
   profile.threads = 2;
   profile.ranks_at_once = 4;
-  profile.optimizer_s_a_parameter = 1e-9;
+  profile.optimizer_s_per_parameter = 1e-9;
   profile.working_bytes = 5;
   profile.shard_stages = {0, 1, 2, 3};
   profile.schedules = {"1f1b", "zero-bubble", "search"};
@@ -52,7 +52,7 @@ TEST(JobProfile, comes_back_from_its_text) {
 
 TEST(JobProfile, needs_only_what_has_no_default) {
   const JobProfile profile = profile_from_text(
-      R"({"format":"paceline profile","version":1,"samples_per_step":8,"layers":[{"name":"all",
+      R"({"format":"paceline profile","version":2,"samples_per_step":8,"layers":[{"name":"all",
           "parameters":10,"forward":{"fixed_s":0,"sample_s":1},"backward":{"fixed_s":0,"sample_s":2},
           "activation_bytes":3}]})");
   EXPECT_EQ(profile.samples_per_step, 8);

@@ -15,8 +15,8 @@ CostModel round_costs() {
   return costs;
 }
 
-constexpr AxisPlace kOneHost{.ranks = 4, .hosts = 1, .members = 4, .groups_a_host = 1};
-constexpr AxisPlace kFourHosts{.ranks = 8, .hosts = 4, .members = 2, .groups_a_host = 3};
+constexpr AxisPlace kOneHost{.ranks = 4, .hosts = 1, .members = 4, .groups_per_host = 1};
+constexpr AxisPlace kFourHosts{.ranks = 8, .hosts = 4, .members = 2, .groups_per_host = 3};
 
 TEST(LinkTime, within_a_host_processors_add_up) {
   // 1000 bytes read at 1000 B/s, written at 500 B/s, two meetings.

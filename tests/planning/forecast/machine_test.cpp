@@ -29,7 +29,7 @@ TEST(Machine, is_read_as_people_type_it) {
   EXPECT_EQ(machine.world_size(), 512);
   EXPECT_DOUBLE_EQ(machine.links.network.bytes_per_s, 12.5e9);
   EXPECT_DOUBLE_EQ(machine.links.network.latency_s, 5e-6);
-  EXPECT_EQ(machine.cores_a_host, 64);
+  EXPECT_EQ(machine.cores_per_host, 64);
   EXPECT_DOUBLE_EQ(machine.memory_bytes, 512e9);
   EXPECT_DOUBLE_EQ(machine.mtbf_s, 5000 * 3600.0);
   EXPECT_EQ(machine.checkpoint_s, 20);
@@ -40,7 +40,7 @@ TEST(Machine, is_read_as_people_type_it) {
 }
 
 TEST(Machine, keeps_what_the_text_does_not_name) {
-  Machine usual{.ranks_a_host = 4, .memory_bytes = 7};
+  Machine usual{.ranks_per_host = 4, .memory_bytes = 7};
   usual.links.reduce_bytes_per_s = 3;
   Machine expected = usual;
   expected.hosts = 2;

@@ -24,7 +24,7 @@ MemoryPlan plan(const Way& way, const Machine& machine) {
 }
 
 TEST(MemoryPlan, in_the_stages_of_zero) {
-  const Machine machine{.ranks_a_host = 4};
+  const Machine machine{.ranks_per_host = 4};
   const double p = 1e6, rest = 3000 + 30 + 50, units = 4000;
   // The formulas of fully_shard.h: 16 P, 8 P + 8 P / W, 4 P + 12 P / W, and 12 P / W with 4 P once
   // per host.
@@ -40,14 +40,14 @@ TEST(MemoryPlan, in_the_stages_of_zero) {
 }
 
 TEST(MemoryPlan, over_hosts_each_has_a_copy) {
-  const Machine machine{.hosts = 2, .ranks_a_host = 2};
+  const Machine machine{.hosts = 2, .ranks_per_host = 2};
   const MemoryPlan plan_of_two = plan({.replicas = 4, .shard_stage = 3}, machine);
   EXPECT_DOUBLE_EQ(plan_of_two.host_copy, 4e6 + 7);
   EXPECT_DOUBLE_EQ(plan_of_two.host, 2 * plan_of_two.rank.all() + 4e6 + 7);
 }
 
 TEST(MemoryPlan, fits_or_not) {
-  Machine machine{.ranks_a_host = 1, .memory_bytes = 17e6};
+  Machine machine{.ranks_per_host = 1, .memory_bytes = 17e6};
   EXPECT_TRUE(plan({}, machine).fits(machine));
   machine.memory_bytes = 15e6;
   EXPECT_FALSE(plan({}, machine).fits(machine));
@@ -81,7 +81,7 @@ TEST(MemoryPlan, gradients_take_the_place_of_activations) {
   // first layer's activations with both layers' gradients.
   EXPECT_DOUBLE_EQ(peak_of_pass(profile, {}, {0, 2}, 2), 200 + 8000);
   EXPECT_DOUBLE_EQ(peak_of_pass(profile, {}, {0, 2}, 100), 20'000 + 4000);
-  const Machine machine{.ranks_a_host = 1};
+  const Machine machine{.ranks_per_host = 1};
   EXPECT_DOUBLE_EQ(plan_memory(profile, machine, {}, 100, {{{0, 2}}}, {20'000}).rank.activations,
                    16'000);
   // From the second micro-batch on, all gradients exist from the beginning of the pass.
@@ -99,7 +99,7 @@ TEST(MemoryPlan, divided_gradients_leave_while_the_pass_runs) {
   EXPECT_DOUBLE_EQ(peak_of_pass(profile, way, {0, 2}, 2), 100 * 2 + 4000 + 2000);
   // The gradients of a pipeline stay whole until the end of its step.
   const Way piped{.replicas = 2, .stages = 2, .shard_stage = 2, .micro_batches = 2};
-  const Machine machine{.ranks_a_host = 4};
+  const Machine machine{.ranks_per_host = 4};
   EXPECT_DOUBLE_EQ(
       plan_memory(profile, machine, piped, 1, {{{0, 1}}, {{1, 2}}}, {200, 100}).rank.gradients,
       4000);
@@ -107,7 +107,7 @@ TEST(MemoryPlan, divided_gradients_leave_while_the_pass_runs) {
 
 TEST(MemoryPlan, a_pipelines_stage_makes_all_gradients_of_a_micro_batch_before_it_adds_them) {
   const JobProfile profile = job_of_blocks(4);
-  const Machine machine{.ranks_a_host = 2};
+  const Machine machine{.ranks_per_host = 2};
   const Way way{.stages = 2, .micro_batches = 2};
   // At the peak both blocks' gradients (8000 bytes) exist besides the 400 bytes kept, less one
   // block's activations (100 bytes), already freed.
@@ -133,7 +133,7 @@ TEST(MemoryPlan, what_waits_between_the_halves_of_a_backward_pass) {
 
 TEST(MemoryPlan, the_host_that_needs_most_counts) {
   JobProfile profile = job_of_blocks(3);
-  const Machine machine{.hosts = 2, .ranks_a_host = 2};
+  const Machine machine{.hosts = 2, .ranks_per_host = 2};
   const Way way{.replicas = 2, .stages = 2, .micro_batches = 2};
   // Stage 0 has two blocks, and both of its replicas are on host 0.
   const MemoryPlan of_two = plan_memory(profile, machine, way, 1, {{{0, 2}}, {{2, 3}}}, {200, 100});

@@ -37,8 +37,8 @@ inline JobProfile divisible_job(int blocks, std::int64_t most_parts) {
 }
 
 // A machine on which communication takes no time.
-inline Machine ideal_machine(int hosts, int ranks_a_host) {
-  Machine machine{.hosts = hosts, .ranks_a_host = ranks_a_host};
+inline Machine ideal_machine(int hosts, int ranks_per_host) {
+  Machine machine{.hosts = hosts, .ranks_per_host = ranks_per_host};
   machine.links.network = {.latency_s = 0, .message_s = 0, .bytes_per_s = 1e30};
   machine.links.sockets = machine.links.network;
   machine.links.reduce_bytes_per_s = machine.links.copy_bytes_per_s = 1e30;

@@ -31,7 +31,7 @@ TEST(StepForecast, a_fixed_part_is_not_divided) {
   profile.layers[0].forward.fixed_s = 0.010;
   profile.data_s = 0.001;
   profile.other_s = 0.002;
-  profile.optimizer_s_a_parameter = 1e-6;
+  profile.optimizer_s_per_parameter = 1e-6;
   // 10 ms + 2 samples x 3 ms + 3 ms for data and other work + 1 ms for 1000 parameters.
   EXPECT_NEAR(forecast(profile, ideal_machine(1, 4), 8, {.replicas = 4}).step_s(), 0.020, 1e-12);
 }
@@ -105,7 +105,7 @@ TEST(StepForecast, activations_of_a_pipeline_are_those_under_way) {
 
 TEST(StepForecast, ranks_beyond_the_cores_take_turns) {
   Machine machine = ideal_machine(1, 4);
-  machine.cores_a_host = 2;
+  machine.cores_per_host = 2;
   // Twice the 24 ms of four cores; in a pipeline the other ranks fill the bubble.
   EXPECT_NEAR(forecast(job_of_blocks(4), machine, 8, {.replicas = 4}).step_s(), 0.048, 1e-12);
   const Forecast piped = forecast(job_of_blocks(4), machine, 8, {.stages = 4, .micro_batches = 8});
@@ -149,7 +149,7 @@ TEST(StepForecast, a_pipeline_exchanges_gradients_after_its_passes) {
 
 TEST(StepForecast, the_optimizers_step_is_divided_from_stage_1_on) {
   JobProfile profile = job_of_blocks(4);
-  profile.optimizer_s_a_parameter = 1e-6;
+  profile.optimizer_s_per_parameter = 1e-6;
   profile.shard_stages = {0, 1};
   const Machine machine = ideal_machine(1, 4);
   EXPECT_NEAR(forecast(profile, machine, 4, {.replicas = 4}).times.optimizer, 4e-3, 1e-12);

@@ -18,7 +18,7 @@ using testing::ElementsAre;
 void expect_place(const AxisPlace& place, int hosts, int members, int groups) {
   EXPECT_EQ(place.hosts, hosts);
   EXPECT_EQ(place.members, members);
-  EXPECT_EQ(place.groups_a_host, groups);
+  EXPECT_EQ(place.groups_per_host, groups);
 }
 
 TEST(Way, as_flags) {
@@ -35,7 +35,7 @@ TEST(Way, as_flags) {
 }
 
 TEST(Way, where_the_ranks_of_an_axis_are) {
-  const Machine machine{.hosts = 4, .ranks_a_host = 4};
+  const Machine machine{.hosts = 4, .ranks_per_host = 4};
   // tp runs within a host, dp over all hosts: a dp group has one rank of each tp pair on every
   // host.
   const Way way{.replicas = 8, .parts = 2};
@@ -74,7 +74,7 @@ TEST(Way, stages_are_cut_by_what_blocks_cost) {
 
 TEST(Way, why_some_are_none) {
   JobProfile profile = divisible_job(2, 4);
-  const Machine machine{.ranks_a_host = 4};
+  const Machine machine{.ranks_per_host = 4};
   const auto reason = [&](const Way& way) { return why_not(way, profile, machine, 12); };
   EXPECT_EQ(reason({.replicas = 4}), "");
   EXPECT_EQ(reason({.replicas = 2, .stages = 2, .micro_batches = 3}), "");

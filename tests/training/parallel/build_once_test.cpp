@@ -48,9 +48,9 @@ std::shared_ptr<TiedNet> make_tied_net() {
   return std::make_shared<TiedNet>();
 }
 
-harness::RanksOptions on_several_hosts(int ranks_a_host) {
-  return {.adjust = [ranks_a_host](int rank, GroupOptions& group) {
-    group.link.host = "h" + std::to_string(rank / ranks_a_host);
+harness::RanksOptions on_several_hosts(int ranks_per_host) {
+  return {.adjust = [ranks_per_host](int rank, GroupOptions& group) {
+    group.link.host = "h" + std::to_string(rank / ranks_per_host);
   }};
 }
 
@@ -162,7 +162,7 @@ TEST(BuildOnceProcesses, without_stage_3_it_is_an_error) {
 }
 
 TEST(BuildOnceProcesses, a_rank_that_cannot_build_is_told_to_the_ranks_of_all_hosts) {
-  for (const int ranks_a_host : {2, 4}) {
+  for (const int ranks_per_host : {2, 4}) {
     for (int bad = 0; bad < 4; ++bad) {
       const auto results = run_process_ranks(
           4,
@@ -173,7 +173,7 @@ TEST(BuildOnceProcesses, a_rank_that_cannot_build_is_told_to_the_ranks_of_all_ho
             });
             return std::string();
           },
-          on_several_hosts(ranks_a_host));
+          on_several_hosts(ranks_per_host));
       for (const auto& result : results) {
         EXPECT_TRUE(result.threw);
         EXPECT_THAT(result.report, HasSubstr(fmt::format("rank {}", bad)));

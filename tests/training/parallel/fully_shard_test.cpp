@@ -168,9 +168,9 @@ TEST(FullyShard, gradients_may_come_in_any_order) {
   expect_bits_of_ddp(2, train_plainly, make_adam, true);
 }
 
-harness::RanksOptions on_hosts(int ranks_a_host) {
-  return {.adjust = [ranks_a_host](int rank, GroupOptions& group) {
-    group.link.host = "h" + std::to_string(rank / ranks_a_host);
+harness::RanksOptions on_hosts(int ranks_per_host) {
+  return {.adjust = [ranks_per_host](int rank, GroupOptions& group) {
+    group.link.host = "h" + std::to_string(rank / ranks_per_host);
   }};
 }
 
@@ -607,7 +607,7 @@ TEST(FullyShardProcesses, a_divided_parameter_that_is_read_through_a_pointer_is_
 // All units have the same size, so that the ranks' collectives match although they are for
 // different units.
 TEST(FullyShard, ranks_that_use_divided_parameters_in_different_orders_are_told) {
-  for (const int ranks_a_host : {1, 2}) {
+  for (const int ranks_per_host : {1, 2}) {
     const auto results = run_ranks(
         4,
         [](ProcessGroup& group) {
@@ -621,7 +621,7 @@ TEST(FullyShard, ranks_that_use_divided_parameters_in_different_orders_are_told)
           }
           adam.step();
         },
-        on_hosts(ranks_a_host));
+        on_hosts(ranks_per_host));
     std::size_t num_told = 0;
     for (const auto& result : results) {
       ASSERT_TRUE(result.error.has_value());

@@ -87,9 +87,9 @@ TEST(ShardMemory, the_machine_has_twelve_bytes_a_parameter_for_any_number_of_ran
     });
     for (const auto& result : results) {
       ASSERT_EQ(result.exit_code, 0) << result.report;
-      const double bytes_a_parameter = std::stod(result.report) / kParameters;
-      EXPECT_GT(bytes_a_parameter, 12 * 0.99) << ranks;
-      EXPECT_LT(bytes_a_parameter, 12 * 1.03) << ranks;
+      const double bytes_per_parameter = std::stod(result.report) / kParameters;
+      EXPECT_GT(bytes_per_parameter, 12 * 0.99) << ranks;
+      EXPECT_LT(bytes_per_parameter, 12 * 1.03) << ranks;
     }
   }
 }

@@ -489,7 +489,8 @@ Error EngineGroup::ending(ErrorCode code, const std::string& text) const {
 void EngineGroup::abort(const std::string& reason) {
   require_member("abort");
   require_own_process("abort");
-  const Error cause = ending(ErrorCode::kAborted, fmt::format("{}: {}", self_, reason));
+  const bool names_rank = reason.starts_with(self_ + ": ");
+  const Error cause = ending(ErrorCode::kAborted, names_rank ? reason : self_ + ": " + reason);
   flight_.note_failure(cause.what());
   backend_->abort(cause);
 }

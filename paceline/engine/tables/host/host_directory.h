@@ -1,7 +1,7 @@
 #pragma once
 
-// Where the memory of a host's table is: an entry in the job's store, with the processes that hold
-// the memory open. Any of them can pass it on, by /proc/PID/fd.
+// Finds the memory of a host's table. An entry in the job's store lists the processes that hold the
+// memory open; another process opens it through /proc/PID/fd of any of them.
 //
 // Thread safety: every method may be called from any thread.
 
@@ -18,14 +18,15 @@ namespace paceline::tables {
 
 class HostDirectory {
  public:
-  // The entry of a table of the host of this process.
+  // For `table` on the host of this process.
   HostDirectory(std::shared_ptr<Store> store, std::string table);
 
-  // Returns the memory of the table; makes it if there is none, or if no worker has it open any
-  // more. Adds this process to those that hold it.
+  // Returns the memory of the table, and adds this process to its holders. Makes an empty table if
+  // there is none, if no live process holds it open, or if it is still moving at the deadline.
+  // Error(kInvalid) if the table is open with other options.
   MemoryPointer find_or_make(const Settings& settings, Deadline deadline) const;
 
-  // SharedRowsOptions::next_memory.
+  // Implements SharedRowsOptions::next_memory (shared_rows.h).
   MemoryPointer next(const TableMemory& closed, MemoryPointer successor) const;
 
  private:

@@ -33,12 +33,12 @@ void ParameterNorms::lay_out(ProcessGroup* group) {
       }
     }
   }
-  const std::size_t slots_a_part = std::ranges::max(used);
+  const std::size_t slots_per_part = std::ranges::max(used);
   for (std::size_t i = 0; i < pieces_.size(); ++i) {
     for (std::size_t piece = 0; piece < pieces_[i].size(); ++piece)
-      pieces_[i][piece].slot += parts[i][piece] * slots_a_part;
+      pieces_[i][piece].slot += parts[i][piece] * slots_per_part;
   }
-  const auto slots = static_cast<std::int64_t>(num_parts * slots_a_part);
+  const auto slots = static_cast<std::int64_t>(num_parts * slots_per_part);
   sums_ = group != nullptr ? empty_symmetric(*group, {slots, 2}, at::kDouble)
                            : at::zeros({slots, 2}, at::kDouble);
 }

@@ -323,7 +323,7 @@ void Reducer::begin_backward() {
         "DistributedDataParallel: call model->forward(x), or model(x), of the wrapper, not of the "
         "module that was given to it",
         group_->self());
-  steps_.require_place();
+  steps_.require_position();
   begin_pass();
   at_end_of_backward([this] { end_backward(); });
 }

@@ -37,7 +37,7 @@ class StepPasses {
   bool begins_step() const { return has_shards() ? num_done_ == 0 : synchronize_; }
   // Error(kInvalid) when the loop's set_synchronize() does not match the position of this pass in
   // the step.
-  void require_place() const;
+  void require_position() const;
 
   // For join(). Without shards the divisor is initially the number of ranks.
   void set_divisor(std::int64_t divisor) { divisor_ = divisor; }

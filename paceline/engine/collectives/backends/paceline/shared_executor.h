@@ -78,10 +78,10 @@ class SharedRunner {
 
 // Runs collectives by the route that choose_route() (shared_plans.h) selects:
 //
-//   in place if all ranks' buffers are in symmetric memory: after all ranks have arrived, each one
-//   reads peers' inputs and writes peers' outputs where they lie; no rank returns before all ranks
-//   have finished;
-//   staged, piece by piece, for any other memory and for tiny calls.
+//   in place if the call is not tiny and all ranks' buffers are in symmetric memory: after all ranks
+//   have arrived, each one reads peers' inputs and writes peers' outputs where they lie; no rank
+//   returns before all ranks have finished;
+//   staged otherwise: through the staging areas, a large call in several pieces.
 //
 // Thread safety: none; calls come one at a time.
 class SharedExecutor {
@@ -97,10 +97,11 @@ class SharedExecutor {
   std::shared_ptr<SharedBlocks> allocate(std::size_t bytes, Pages pages, Deadline deadline) {
     return regions_.allocate(bytes, pages, deadline);
   }
-  // Every rank's buffer in the last visit; empty if this process does not map all of them.
+  // The buffers of all ranks in the last call of EngineGroup::visit(); empty if this process does
+  // not map all of them.
   const std::vector<std::byte*>& visited() const { return visited_; }
-  // Whether this memory of this rank comes from allocate() of this group, or of a group from which
-  // this one was made.
+  // Whether [data, data + bytes) lies in symmetric memory with a block for every rank of this
+  // group, no matter which of the related groups allocated it.
   bool is_symmetric(const void* data, std::size_t bytes) {
     return regions_.find(data, bytes).region >= 0;
   }
@@ -121,7 +122,7 @@ class SharedExecutor {
   GroupShare& share_;
   SymmetricRegions regions_;
   SharedPlans plans_;
-  SharedSchedules schedules_;  // schedules of pieces, and of calls in place
+  SharedSchedules schedules_;  // of staged pieces and of in-place calls
   SharedRunner runner_;
   std::vector<std::byte*> visited_;
 };

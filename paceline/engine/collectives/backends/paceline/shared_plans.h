@@ -108,7 +108,7 @@ struct ScheduleKey {
   std::size_t place() const;
 };
 
-// The schedules of pieces, and of calls in place.
+// The schedules of staged pieces and of in-place calls.
 class SharedSchedules {
  public:
   // Valid until the next call.

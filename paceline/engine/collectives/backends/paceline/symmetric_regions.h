@@ -46,8 +46,8 @@ class SymmetricRegistry {
   std::atomic<std::uint64_t> version_ = 0;
 };
 
-// The symmetric memory that a group can use: its own, and that of the groups from which it was
-// made. It finds the number of the allocation in which a buffer lies, which is the same on all
+// The symmetric memory that a group can use: its own, and that of related groups in which each of
+// this group's ranks has a block. It finds the number of the allocation in which a buffer lies, which is the same on all
 // ranks, and the addresses of other ranks' buffers in this process.
 //
 // Thread safety: none; one executor owns it.
