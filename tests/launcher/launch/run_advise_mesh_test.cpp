@@ -21,7 +21,7 @@ using testing::Not;
 // Two blocks of a million parameters each. Two stages can divide the model, and up to four ranks a
 // layer.
 constexpr const char* kProfileText =
-    R"({"format":"paceline profile","version":1,"program":"pretend","samples_per_step":8,"most_parts":4,
+    R"({"format":"paceline profile","version":2,"program":"pretend","samples_per_step":8,"most_parts":4,
 "shard_stages":[0,1,2,3],"schedules":["1f1b"],"layers":[
 {"name":"a","is_block":true,"parameters":1000000,"forward":{"fixed_s":0,"sample_s":0.001},
 "backward":{"fixed_s":0,"sample_s":0.002},"activation_bytes":1000000,"output_bytes":1000},
