@@ -34,6 +34,7 @@ using testing::AllOf;
 using testing::AnyOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
@@ -411,7 +412,7 @@ TEST_P(MatchTest, abort_reaches_the_others_with_its_reason) {
   const auto results = run([&](ProcessGroup& group) {
     group.barrier();
     if (group.rank() == 1) {
-      group.abort("the loss is not finite");
+      group.abort(group.self() + ": the loss is not finite");  // the text of an error names it
       throw Error(ErrorCode::kInvalid, "own");
     }
     all_reduce(group, 100'000);
@@ -422,7 +423,8 @@ TEST_P(MatchTest, abort_reaches_the_others_with_its_reason) {
     if (rank == 1) continue;
     EXPECT_EQ(error->code(), ErrorCode::kAborted);
     EXPECT_EQ(error->ranks(), std::vector{1});
-    EXPECT_THAT(error->what(), HasSubstr("the loss is not finite"));
+    EXPECT_THAT(error->what(), HasSubstr("rank 1: the loss is not finite"));
+    EXPECT_THAT(error->what(), Not(HasSubstr("rank 1: rank 1")));
   }
 }
 
