@@ -29,7 +29,7 @@ expect best_weights 'is inside the circle' "$("$folder/inference" best/best.safe
 [ "$(two 1 early_stop best)" = "$best" ] || { echo "FAILED: early_stop went on after its end"; exit 1; }
 output=$(two 2 training_run managed --epochs 2)
 expect training_run '^ *next +the same with --resume --epochs 3$' "$output"
-output=$(two 1 training_run managed --resume --epochs 60)
+output=$(two 1 training_run managed --resume --epochs 300)
 expect it_resumes '^  resumed at step 64$' "$output"
 expect it_stops_early '^the program ends the run after epoch [1-9][0-9]?$' "$output"
 expect nothing_is_next '^ *next +nothing: the program ended the run \(--resume adds an epoch\)$' "$output"
