@@ -7,7 +7,8 @@
 //   paceline run --nproc-per-node 2 fine_tuning run/best.safetensors     # of a file
 //
 // With a file of torch::save: torch::load(net, path) into the old model, then
-// net->replace_module("head", head), then the optimizer, and then fully_shard().
+// net->head = net->replace_module("head", head), because forward() uses the member, then the
+// optimizer, and then fully_shard().
 
 #include <cstdio>
 #include <string>

@@ -162,7 +162,11 @@ void require_same(const Fingerprint& mine, const Fingerprint& theirs, const std:
   const std::string_view own = function_of(mine.shape), other = function_of(theirs.shape);
   std::string cure;
   if (own != other) {
-    cure = fmt::format(", so every rank must call {}", own.empty() ? other : own);
+    const bool is_own = !own.empty();
+    const std::string_view second = is_own ? other : own;
+    cure = fmt::format(
+        ", so every rank must call {}; if all do, some ranks alone have called {} before",
+        is_own ? own : other, !second.empty() ? second : name_of(is_own ? theirs.op : mine.op));
   } else if (mine == reshaped) {
     cure =
         ", with tensors of the same sizes and strides (tensor.contiguous() gives those of its "

@@ -23,6 +23,7 @@ inline constexpr std::string_view kSave = "train::Checkpointer::save()";
 inline constexpr std::string_view kSaveToMemory = "train::Checkpointer::save_to_memory()";
 inline constexpr std::string_view kRestore = "train::Checkpointer::restore()";
 inline constexpr std::string_view kFinish = "train::Checkpointer::finish()";
+inline constexpr std::string_view kTest = "Training::test";
 inline constexpr std::string_view kSaveIfBest = "train::EpochReport::save_if_best()";
 
 // The purpose of the calls of a function, for Call::shape (FNV-1a).
@@ -36,7 +37,7 @@ constexpr std::uint32_t purpose_of(std::string_view function) {
 constexpr std::string_view function_of(std::uint32_t shape) {
   for (const std::string_view function :
        {kEvaluate, kEvaluateText, kClipGradNorm, kStepPipeline, kEvaluatePipeline,
-        kMakeCheckpointer, kBegin, kSave, kSaveToMemory, kRestore, kFinish, kSaveIfBest}) {
+        kMakeCheckpointer, kBegin, kSave, kSaveToMemory, kRestore, kFinish, kTest, kSaveIfBest}) {
     if (purpose_of(function) == shape) return function;
   }
   return "";

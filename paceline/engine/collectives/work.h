@@ -59,6 +59,8 @@ class Work : public std::enable_shared_from_this<Work> {
   explicit Work(std::function<std::string()> describe,
                 std::shared_ptr<const DeviceOrder> order = nullptr,
                 std::weak_ptr<Progress> progress = {});
+  // One that has completed, for calls that block.
+  static std::shared_ptr<Work> completed();
   // Called by a device's library once the whole operation has been queued on the device; `done` is
   // an event after it. Requires: the Work has an order. `is_watched`: the library watches the
   // event, and completes this Work once the device has finished, or has failed; the call that

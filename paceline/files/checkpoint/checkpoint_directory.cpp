@@ -73,6 +73,21 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kStepPrefix = "step-";
 
+// The steps before the newest `keep`.
+std::span<const std::int64_t> surplus_of(std::span<const std::int64_t> steps, int keep) {
+  return steps.first(static_cast<std::size_t>(std::max(std::int64_t{0}, std::ssize(steps) - keep)));
+}
+
+// If none of the newest `keep` steps is sound, returns the newest earlier step that is.
+std::optional<std::int64_t> newest_before_kept(
+    std::span<const std::int64_t> steps, int keep,
+    const std::function<bool(std::int64_t step)>& is_sound) {
+  const auto surplus = surplus_of(steps, keep);
+  if (surplus.empty() || std::any_of(steps.rbegin(), steps.rbegin() + keep, is_sound)) return {};
+  const auto found = std::find_if(surplus.rbegin(), surplus.rend(), is_sound);
+  return found != surplus.rend() ? std::optional(*found) : std::nullopt;
+}
+
 std::string step_name(std::int64_t step) { return fmt::format("{}{:08}", kStepPrefix, step); }
 
 std::optional<std::int64_t> step_of(const std::string& name) {
@@ -212,15 +227,19 @@ void CheckpointDirectory::save_files(std::int64_t step, const WriteFiles& write)
   rethrow();
 }
 
-// Removes the oldest checkpoint other than the newest one that verifies. Returns false if none
-// verifies, or if no other one could be removed.
+// Removes the oldest checkpoint other than the newest one that verifies and the newest one without
+// infinities and NaNs. Returns false if none verifies, or if no other one could be removed.
 bool CheckpointDirectory::make_room(std::int64_t newest) {
   const auto steps = list_up_to(newest);
   const auto whole =
       std::find_if(steps.rbegin(), steps.rend(), [&](std::int64_t step) { return verifies(step); });
   if (whole == steps.rend()) return false;
-  return std::ranges::any_of(
-      steps, [&](std::int64_t step) { return step != *whole && remove_checkpoint(step); });
+  const auto finite = std::find_if(steps.rbegin(), steps.rend(),
+                                   [&](std::int64_t step) { return is_finite(step); });
+  return std::ranges::any_of(steps, [&](const std::int64_t& step) {
+    const bool is_spared = step == *whole || (finite != steps.rend() && step == *finite);
+    return !is_spared && remove_checkpoint(step);
+  });
 }
 
 // After a save that had to make room: notes how many checkpoints the disk holds.
@@ -270,9 +289,10 @@ void CheckpointDirectory::commit(const std::string& temporary, std::int64_t step
 
 void CheckpointDirectory::prune(std::int64_t newest, int keep) noexcept try {
   const auto steps = list_up_to(newest);
-  const auto surplus = std::max(std::int64_t{0}, std::ssize(steps) - keep);
-  for (const auto step : std::span(steps).first(static_cast<std::size_t>(surplus))) {
-    remove_checkpoint(step);
+  const auto finite =
+      newest_before_kept(steps, keep, [&](std::int64_t step) { return is_finite(step); });
+  for (const auto step : surplus_of(steps, keep)) {
+    if (step != finite) remove_checkpoint(step);
   }
 } catch (const std::exception& error) {
   log::warning(error.what());
@@ -282,19 +302,13 @@ std::vector<std::int64_t> CheckpointDirectory::prune_to(int keep) try {
   check(keep >= 1, "checkpoint directory {}: keep is {}, it must be at least 1", path_, keep);
   claim().check_held();
   const auto steps = list();
-  const auto surplus = std::span(steps).first(
-      static_cast<std::size_t>(std::max(std::int64_t{0}, std::ssize(steps) - keep)));
-  // If none of the kept checkpoints can be loaded, the newest one that can be loaded is spared as
-  // well.
-  const auto verified = [&](std::int64_t step) { return verifies(step); };
-  std::optional<std::int64_t> spared;
-  if (!surplus.empty() && std::none_of(steps.rbegin(), steps.rbegin() + keep, verified)) {
-    const auto whole = std::find_if(surplus.rbegin(), surplus.rend(), verified);
-    if (whole != surplus.rend()) spared = *whole;
-  }
+  const auto whole =
+      newest_before_kept(steps, keep, [&](std::int64_t step) { return verifies(step); });
+  const auto finite =
+      newest_before_kept(steps, keep, [&](std::int64_t step) { return is_finite(step); });
   std::vector<std::int64_t> removed;
-  for (const std::int64_t step : surplus) {
-    if (step != spared && remove_checkpoint(step)) removed.push_back(step);
+  for (const std::int64_t step : surplus_of(steps, keep)) {
+    if (step != whole && step != finite && remove_checkpoint(step)) removed.push_back(step);
   }
   return removed;
 } catch (const Error&) {
@@ -328,6 +342,12 @@ void CheckpointDirectory::verify(std::int64_t step) const {
   require_step(step);
   const Manifest manifest = read_manifest(step);
   BoxReader(files_, folder_of(step), manifest).verify();
+}
+
+bool CheckpointDirectory::is_finite(std::int64_t step) const noexcept try {
+  return !read_manifest(step).metadata.contains(Manifest::kNotFinite);
+} catch (const std::exception&) {
+  return false;
 }
 
 bool CheckpointDirectory::verifies(std::int64_t step) const noexcept try {

@@ -89,7 +89,8 @@ class CheckpointDirectory {
   // checkpoint of this step; Error(kCorrupt) when the checkpoint is damaged.
   void verify(std::int64_t step) const;
 
-  // Removes all checkpoints except the newest `keep` and the newest one that verifies; returns the
+  // Removes all checkpoints except the newest `keep`, the newest one that verifies, and the newest
+  // one without infinities and NaNs (Manifest::kNotFinite); returns the
   // removed steps. Error(kAborted) when another writer has taken
   // over. Requires: opened for writing.
   std::vector<std::int64_t> prune_to(int keep);
@@ -114,7 +115,8 @@ class CheckpointDirectory {
   // After an error the unfinished checkpoint is removed, the older ones are intact and the caller
   // may go on. Error(kAborted) means that a newer generation has taken over; nothing was changed.
   // When `write` throws DiskFull, the oldest checkpoint is removed, but never the newest one that
-  // verifies, and `write` is called again. From then on the oldest is removed before each save.
+  // verifies, and `write` is called again. From then on the oldest is removed before each save. If
+  // none of the checkpoints to keep is without infinities and NaNs, the newest such one stays, too.
   // Requires: step >= 0, opened for writing.
   using WriteFiles = std::function<Manifest(const std::string& folder)>;
   void save_files(std::int64_t step, const WriteFiles& write);
@@ -146,6 +148,7 @@ class CheckpointDirectory {
   void prune(std::int64_t newest, int keep) noexcept;
   std::vector<std::int64_t> list_up_to(std::int64_t newest) const;
   bool verifies(std::int64_t step) const noexcept;
+  bool is_finite(std::int64_t step) const noexcept;  // by Manifest::kNotFinite
   bool remove_checkpoint(std::int64_t step);
   // Only logs an error: the next writer removes what is left.
   void remove_folder(const std::string& folder) noexcept;

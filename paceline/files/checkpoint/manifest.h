@@ -76,6 +76,10 @@ struct StoredTensor {
 // that no change goes unnoticed. It contains the digest of each file's sums (box_file.h), and these
 // cover the file's bytes.
 struct Manifest {
+  // The key in `metadata` of the name of a parameter that has an infinity or NaN. The newest
+  // checkpoint without this key is not removed to make room for later ones with it.
+  static constexpr const char* kNotFinite = "not_finite";
+
   std::int64_t step = 0;
   std::string run;  // the run that saved it; empty: unknown
   int world_size = 1;

@@ -177,12 +177,21 @@ class ListSource : public PlannedSource {
   const BatchSplit split_;
 };
 
+// "2000 samples, shuffled with seed 3".
+std::string order_of(const DistributedSampler& sampler) {
+  const auto& options = sampler.options();
+  return fmt::format("{}, {}", counted(sampler.num_samples(), "sample"),
+                     options.shuffle ? fmt::format("shuffled with seed {}", options.seed)
+                                     : std::string("in order"));
+}
+
 // The source for this rank's share of an epoch.
 class SampledSource : public PlannedSource {
  public:
   SampledSource(const std::shared_ptr<const Dataset>& dataset, const DistributedSampler& sampler,
                 const DataLoaderOptions& options)
       : PlannedSource({.name = dataset->name(),
+                       .order = order_of(sampler),
                        .rank = sampler.rank(),
                        .seed = sampler.options().seed,
                        .shuffles = sampler.options().shuffle,

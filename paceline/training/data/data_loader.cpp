@@ -70,6 +70,7 @@ DataLoader::~DataLoader() { stop_threads(); }
 std::int64_t DataLoader::num_batches() const { return source_->num_batches(); }
 bool DataLoader::is_streamed() const { return source_->traits().is_streamed; }
 const std::string& DataLoader::name() const { return source_->traits().name; }
+const std::string& DataLoader::order() const { return source_->traits().order; }
 std::int64_t DataLoader::logical_shards() const { return source_->traits().logical_shards; }
 
 DataLoader::Position DataLoader::position() const {
@@ -130,9 +131,11 @@ std::optional<Batch> DataLoader::next(std::uint64_t begun) {
   if (begun != num_begun_) {
     const auto rank = source_->traits().rank;
     fail(ErrorCode::kInvalid,
-         "{}data loader: a loop takes a batch of an epoch that ended when epoch({}) was called: a "
-         "loader has one epoch at a time; make a loader for each loop",
-         rank ? fmt::format("rank {}: ", *rank) : "", epoch_);
+         "{}data loader: a loop takes a batch of an epoch that ended when {} was called: a loader "
+         "has "
+         "one epoch at a time; make a loader for each loop",
+         rank ? fmt::format("rank {}: ", *rank) : "",
+         is_set_ ? "set_position() or Checkpointer::begin()" : fmt::format("epoch({})", epoch_));
   }
   if (exhausted_) {
     has_ended_ = true;

@@ -51,7 +51,7 @@ WorkPtr carry_out(GroupRef group, TensorCall call, const CollectiveOptions& opti
   call.keep_alive = options.keep_alive;
   if (options.async_op) return start(group, call);
   run(group, call);
-  return nullptr;
+  return Work::completed();
 }
 
 // Carries out a call whose result is returned as a tensor.

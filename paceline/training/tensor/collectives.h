@@ -44,9 +44,9 @@
 namespace paceline {
 
 // Each function takes CollectiveOptions last (collective_options.h). As in torch.distributed, a
-// function that writes to tensors of the caller blocks and returns null, or with `.async_op`
-// returns a Work at once. Functions that make their result have no async_op; pass an `output` to
-// have one.
+// function that writes to tensors of the caller blocks and returns a Work that has completed, or
+// with `.async_op` returns a Work at once. Functions that make their result have no async_op; pass
+// an `output` to have one.
 
 // These collectives work in place.
 WorkPtr all_reduce(GroupRef group, const at::Tensor& tensor, ReduceOp op = ReduceOp::kSum,

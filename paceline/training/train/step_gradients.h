@@ -138,6 +138,14 @@ std::shared_ptr<StepGradients> backward_passes(const Loss& /*loss*/, Model& /*mo
   return nullptr;
 }
 
+template <class Loss>
+std::shared_ptr<StepGradients> backward_passes(const Loss& /*loss*/) {
+  static_assert(sizeof(Loss) == 0,
+                "the model is missing: write backward_passes(loss, model), with the "
+                "DistributedDataParallel or the result of fully_shard()");
+  return nullptr;
+}
+
 }  // namespace internal
 
 }  // namespace paceline::train

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <sstream>
@@ -11,9 +12,11 @@
 
 #include "paceline/engine/collectives/group/engine_group.h"
 #include "paceline/engine/collectives/group/object_collectives.h"
+#include "paceline/engine/collectives/purpose.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/core/error_text.h"
+#include "paceline/engine/core/log.h"
 #include "paceline/engine/core/option_text.h"
 #include "paceline/training/optim/libtorch_optimizer.h"
 #include "paceline/training/optim/optimizer_core.h"
@@ -148,6 +151,7 @@ void TrainingRunCore::begin_or_resume() {
   const std::uint64_t given = state_.seed;
   if (const auto restored = checkpoints_.begin(parts, given)) {
     take_state(restored->state);
+    metrics_.write("resumed", {{"step", state_.step}});
     progress_.note(fmt::format("  resumed at step {}{}", state_.step,
                                restored->from_memory ? ", from memory" : ""));
     scalars_.resume_after(state_.step);
@@ -268,6 +272,7 @@ double TrainingRunCore::checkpoint_bytes() const {
 void TrainingRunCore::after_step(const StepReport& report) {
   if (state_.step == first_step_ + 1) memory_.plan(optimizer_, checkpoint_bytes());
   samples_ += report.samples;
+  last_loss_ = report.loss;
   progress_.after_step(report);
   metrics_.write("step", {{"step", state_.step},
                           {"epoch", state_.epoch + 1},
@@ -313,7 +318,24 @@ void TrainingRunCore::evaluate() {
   training_.module.eval();
   result_ = training_.test();
   training_.module.train();
+  compare_results();
   evaluated_step_ = state_.step;
+}
+
+// Warns once if the ranks' results of Training::test differ.
+void TrainingRunCore::compare_results() {
+  engine(*group_).enter(kTest);
+  std::string own = fmt::format("loss {}", result_.loss);
+  for (const auto& [name, value] : result_.values) own += fmt::format(", {} {}", name, value);
+  const auto all = all_gather_object(*group_, own);
+  const auto other = std::ranges::find_if(all, [&](const auto& one) { return one != all.front(); });
+  if (other == all.end() || std::exchange(results_differ_, true) || !is_first()) return;
+  const auto rank = static_cast<std::size_t>(other - all.begin());
+  log::warning(fmt::format(
+      "TrainingRun: Training::test returned {} on rank 0 and {} on {}; the run shows and "
+      "compares that of rank 0: to test all samples, add up the ranks' sums with "
+      "all_reduce (reported once)",
+      all.front(), *other, group_->name_of_member(rank)));
 }
 
 void TrainingRunCore::print_table() {
@@ -387,6 +409,12 @@ std::string TrainingRunCore::options_of_longer_run() const {
 // the next one before its first step, so the options change it. A schedule without remaining steps
 // requires a new run.
 std::string TrainingRunCore::next_command() const {
+  if (!std::isfinite(last_loss_)) {
+    return checkpoints_.are_made()
+               ? "the loss is not finite: see the warnings; the last checkpoint "
+                 "with finite parameters is kept"
+               : "the loss is not finite: see the warnings";
+  }
   if (program_ended_it_) {
     return checkpoints_.are_made() ? "nothing: the program ended the run (--resume adds an epoch)"
                                    : "nothing: the program ended the run";

@@ -112,8 +112,8 @@ struct Training {
   std::string data = {};  // describes the data set; a run continues only with the same text
   // Makes a loader of this rank's batches. Called again when a run with another seed is continued.
   std::function<std::unique_ptr<data::DataLoader>(std::uint64_t seed)> make_loader;
-  // Collective: evaluates. The module is in eval() mode during the call, with averaged weights if
-  // there are any. For a classifier:
+  // Collective: evaluates, and returns the same result on every rank. The module is in eval() mode
+  // during the call, with averaged weights if there are any. For a classifier:
   //   return train::evaluate(group, *test_loader, forward).test_result();
   std::function<TestResult()> test;
   // Called after each step of the optimizer, on every rank; for LowCommunication::step(). Null:

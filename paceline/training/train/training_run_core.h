@@ -70,6 +70,7 @@ class TrainingRunCore {
   void after_step(const StepReport& report);
   Next after_epoch();
   void evaluate();
+  void compare_results();
   int stop();
   void print_table();
   void write_weights_to(const std::string& file);
@@ -95,8 +96,10 @@ class TrainingRunCore {
   std::int64_t evaluated_step_ = -1;
   std::int64_t first_step_ = 0;
   std::int64_t samples_ = 0;  // samples of this rank
+  double last_loss_ = 0;      // of the last step, or 0
   bool program_ended_it_ = false;
-  double seconds_ = 0;  // time of training
+  bool results_differ_ = false;  // between the ranks
+  double seconds_ = 0;           // time of training
 };
 
 }  // namespace paceline::train

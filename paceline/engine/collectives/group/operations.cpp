@@ -19,7 +19,7 @@ WorkPtr ProcessGroup::carry_out(const Call& call, const CollectiveOptions& optio
     return start(call, {.timeout = options.timeout, .keep_alive = options.keep_alive});
   }
   run(call, {.timeout = options.timeout});
-  return nullptr;
+  return Work::completed();
 }
 
 WorkPtr ProcessGroup::all_reduce(Buffer buffer, ReduceOp op, const CollectiveOptions& options) {

@@ -122,8 +122,8 @@ class ProcessGroup {
   virtual void abort(const std::string& reason) = 0;
 
   // The operations, in torch.distributed's order of arguments: the output, the input, the rest, the
-  // options. Each blocks and returns null, or with `.async_op` returns a Work at once
-  // (collective_options.h).
+  // options. Each blocks and returns a Work that has completed, or with `.async_op` returns a
+  // Work at once (collective_options.h).
   //
   // The buffers of an operation must not overlap, except as the operation allows; otherwise
   // Error(kInvalid).

@@ -45,6 +45,8 @@ std::uint64_t number_at(const float* values, std::size_t count, std::int64_t div
   return number;
 }
 
+}  // namespace
+
 bool is_finite(const at::Tensor& dense) {
   const auto count = static_cast<std::size_t>(dense.numel());
   const void* const data = dense.data_ptr();
@@ -61,8 +63,6 @@ bool is_finite(const at::Tensor& dense) {
       return true;
   }
 }
-
-}  // namespace
 
 PassMonitor::PassMonitor(ProcessGroup& group, const std::vector<NamedParameter>& parameters,
                          NonFinite non_finite, std::int64_t check_replicas_every,
@@ -167,7 +167,10 @@ void PassMonitor::report_non_finite(int rank, std::size_t parameter, std::int64_
   if (group_.rank() != 0 || !std::has_single_bit(count)) return;
   log::warning(fmt::format("{}{}{}", what,
                            is_alone ? "" : "; every rank's average is not finite either",
-                           count > 1 ? fmt::format("; {} steps so far", count) : ""));
+                           count > 1 ? fmt::format("; {} steps so far", count)
+                                     : "; to end the run instead, set "
+                                       "DistributedDataParallelOptions::non_finite to "
+                                       "NonFinite::kError"));
 }
 
 void PassCounter::begin_forward(std::int64_t samples, bool trains) {

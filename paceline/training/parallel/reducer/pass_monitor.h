@@ -19,6 +19,9 @@
 
 namespace paceline {
 
+// Whether a dense tensor on the CPU has no infinities and NaNs; true for integers.
+bool is_finite(const at::Tensor& dense);
+
 // Sends each rank's report of a pass together with the gradients, and evaluates the reports of all
 // ranks. A report has the parameters that the rank used, the number of the module that the pass
 // used, the hash of a part of the rank's replica (replica_guard.h), the rank's first gradient that

@@ -177,17 +177,27 @@ AttachedState state_of(const std::string& name, torch::optim::StepLR& schedule) 
 }
 
 AttachedState state_of(const std::string& name, data::DataLoader& loader) {
-  return {name, kLoader,
-          [&loader] {
-            const data::DataLoader::Position position = loader.position();
-            return detail::to_bytes({{"epoch", optim::to_word(position.epoch)},
-                                     {"consumed", optim::to_word(position.consumed)}});
-          },
-          [&loader, name](const std::string& bytes) {
-            const optim::Metadata words = detail::words_in(bytes);
-            loader.set_position({.epoch = optim::count_in(words, "epoch", name),
-                                 .consumed = optim::count_in(words, "consumed", name)});
-          }};
+  return {
+      name, kLoader,
+      [&loader] {
+        const data::DataLoader::Position position = loader.position();
+        return detail::to_bytes({{"epoch", optim::to_word(position.epoch)},
+                                 {"consumed", optim::to_word(position.consumed)},
+                                 {"order", loader.order()}});
+      },
+      [&loader, name](const std::string& bytes) {
+        const optim::Metadata words = detail::words_in(bytes);
+        const data::DataLoader::Position position{
+            .epoch = optim::count_in(words, "epoch", name),
+            .consumed = optim::count_in(words, "consumed", name)};
+        const auto found = words.find("order");
+        const std::string order = found == words.end() ? "" : found->second;
+        check(position.consumed == 0 || order == loader.order(),
+              "\"{}\": the checkpoint is in the middle of epoch {} of {}, and this loader has {}: "
+              "samples would be repeated and left out; continue with the same data set and seed",
+              name, position.epoch, order, loader.order());
+        loader.set_position(position);
+      }};
 }
 
 AttachedState state_of(const std::string& name, double& value) {

@@ -17,7 +17,8 @@
 
 namespace paceline::train {
 
-void CheckpointerCore::take_name(const std::string& name) {
+// `part`: the object, if its address identifies it; otherwise null.
+void CheckpointerCore::take_name(const std::string& name, const void* part) {
   check(!name.empty() && name.find('.') == std::string::npos,
         "{}: \"{}\" is not a name for a part of a run: it must not be empty or contain a dot",
         group_->self(), name);
@@ -28,16 +29,20 @@ void CheckpointerCore::take_name(const std::string& name) {
       group_->self(), name);
   check(names_.insert(name).second, "{}: a part of the run has the name \"{}\" already",
         group_->self(), name);
+  if (part == nullptr) return;
+  const auto [place, is_new] = part_names_.emplace(part, name);
+  check(is_new, "{}: \"{}\" is attached already, as \"{}\": attach each part once", group_->self(),
+        name, place->second);
 }
 
-void CheckpointerCore::add_state(AttachedState state) {
-  take_name(state.name);
+void CheckpointerCore::add_state(AttachedState state, const void* part) {
+  take_name(state.name, part);
   parts_.states.push_back(std::move(state));
 }
 
 void CheckpointerCore::attach(const std::string& name, std::shared_ptr<torch::nn::Module> module) {
   check(module != nullptr, "{}: \"{}\" is a null module", group_->self(), name);
-  take_name(name);
+  take_name(name, module.get());
   modules_.emplace_back(name, std::move(module));
 }
 
@@ -59,7 +64,7 @@ void CheckpointerCore::attach(const std::string& name, optim::Optimizer& optimiz
          "each",
          group_->self(), name);
   }
-  take_name(name);
+  take_name(name, &optimizer);
   optimizer_ = &optimizer;
 }
 
@@ -69,7 +74,7 @@ void CheckpointerCore::attach(const std::string& name, optim::ExponentialMovingA
          "{}: a checkpoint keeps one average of weights, and \"{}\" is the second", group_->self(),
          name);
   }
-  take_name(name);
+  take_name(name, &average);
   parts_.average = &average;
 }
 
@@ -80,15 +85,15 @@ void CheckpointerCore::attach(const std::string& name, torch::optim::Optimizer& 
          "ranks, because each rank's has another state: use one of paceline::optim",
          group_->self(), name);
   }
-  add_state(state_of(name, optimizer));
+  add_state(state_of(name, optimizer), &optimizer);
 }
 
 void CheckpointerCore::attach(const std::string& name, torch::optim::StepLR& schedule) {
-  add_state(state_of(name, schedule));
+  add_state(state_of(name, schedule), &schedule);
 }
 
 void CheckpointerCore::attach(const std::string& name, data::DataLoader& loader) {
-  add_state(state_of(name, loader));
+  add_state(state_of(name, loader), &loader);
 }
 
 CheckpointerCore::View CheckpointerCore::attached() const {

@@ -5,6 +5,7 @@
 // Ownership: the parts that are attached must outlive this object. Thread safety: none.
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -42,7 +43,7 @@ class CheckpointerCore {
   void attach(const std::string& name, torch::optim::StepLR& schedule);
   void attach(const std::string& name, data::DataLoader& loader);
   void attach_reducer(Reducer& reducer);
-  void add_state(AttachedState state);
+  void add_state(AttachedState state, const void* part = nullptr);
 
   std::int64_t begin(std::uint64_t seed);
   bool save(std::int64_t step);
@@ -71,7 +72,7 @@ class CheckpointerCore {
   void require_same_parts() const;
   void require_optimizer() const;
   void require_same_model() const;
-  void take_name(const std::string& name);
+  void take_name(const std::string& name, const void* part);
   TrainingState state_after(std::int64_t step) const;
   std::optional<RestoredRun> begin(const View& run, std::uint64_t seed);
   bool save(const TrainingState& state, const torch::nn::Module& module,
@@ -81,6 +82,8 @@ class CheckpointerCore {
   std::optional<RestoredRun> restore(const View& run);
   void require_sound(const TrainingState& state, const torch::nn::Module& module,
                      const optim::Optimizer* optimizer) const;
+  void note_non_finite(std::int64_t step, const torch::nn::Module& module, const RunBoxes& run,
+                       CheckpointWords& words);
   RunShare own_share() const;
   void add_states_of_ranks(RunBoxes& run) const;
   bool is_divided() const { return replicas_->world_size() < group_->world_size(); }
@@ -100,6 +103,7 @@ class CheckpointerCore {
   const CheckpointOptions options_;
   RunParts parts_;
   std::set<std::string> names_;  // of the attached parts
+  std::map<const void*, std::string> part_names_;
   std::vector<std::pair<std::string, std::shared_ptr<torch::nn::Module>>> modules_;
   std::shared_ptr<torch::nn::Module> whole_;  // has all modules_; set by begin()
   optim::Optimizer* optimizer_ = nullptr;     // attached
@@ -108,6 +112,7 @@ class CheckpointerCore {
   std::optional<MemoryTeam> memory_;  // set on all ranks or on none
   RunMark mark_;                      // set by begin()
   std::uint64_t bytes_read_ = 0;
+  bool has_non_finite_ = false;  // a save has found a parameter that is not finite
 };
 
 }  // namespace paceline::train

@@ -15,11 +15,11 @@
 #include "paceline/files/checkpoint/file_system.h"
 #include "paceline/files/checkpoint/manifest.h"
 #include "paceline/training/tensor/tensor_view.h"
+#include "paceline/training/train/checkpoints/run_boxes.h"
 
 namespace paceline::train {
 namespace {
 
-constexpr std::string_view kModel = "model.";
 constexpr const char* kAveraged = "average.weight.";
 constexpr const char* kNumUpdates = "average.num_updates";
 
@@ -48,8 +48,8 @@ CheckpointWeights read_step(const CheckpointDirectory& from, std::int64_t step, 
   std::vector<WantedBox> wanted;
   std::vector<std::pair<std::string, at::ScalarType>> to_round;  // averages, which are float32
   for (const StoredTensor& tensor : manifest.tensors) {
-    if (!tensor.name.starts_with(kModel)) continue;
-    const std::string name = tensor.name.substr(kModel.size());
+    if (!tensor.name.starts_with(kModelTensors)) continue;
+    const std::string name = tensor.name.substr(kModelTensors.size());
     const StoredTensor* const average = read.averaged ? manifest.find(kAveraged + name) : nullptr;
     const StoredTensor& source = average != nullptr ? *average : tensor;
     const at::Tensor room = room_of(source);
@@ -58,7 +58,7 @@ CheckpointWeights read_step(const CheckpointDirectory& from, std::int64_t step, 
     read.weights.emplace(name, room);
   }
   check(!read.weights.empty(), "{}: it has no tensor named \"{}…\", so it is not a training run's",
-        from.folder_of(step), kModel);
+        from.folder_of(step), kModelTensors);
   reader.read(wanted);
   for (const auto& [name, type] : to_round) read.weights[name] = read.weights[name].to(type);
   return read;

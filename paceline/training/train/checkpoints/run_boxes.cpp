@@ -188,7 +188,7 @@ RunBoxes boxes_of_rank(const torch::nn::Module& module, const optim::Optimizer* 
                                                                 : std::vector<at::Tensor>());
     models::visit_parameters(module, [&](const std::string& parameter_name, at::Tensor& parameter,
                                          const auto& division) {
-      const std::string name = "model." + parameter_name;
+      const std::string name = kModelTensors.data() + parameter_name;
       const at::Tensor memory = parameter.detach();
       const auto number = numbers.find(parameter.unsafeGetTensorImpl());
       if (number == numbers.end() || !core_of(*optimizer).shares_parameters())
@@ -206,7 +206,7 @@ RunBoxes boxes_of_rank(const torch::nn::Module& module, const optim::Optimizer* 
   }
   if (share == RunShare::kLoad || share == RunShare::kFirst) {
     for (const auto& item : module.named_buffers())
-      collector.add("model." + item.key(), item.value().detach());
+      collector.add(kModelTensors.data() + item.key(), item.value().detach());
   }
   if (optimizer != nullptr && (has_alike || core_of(*optimizer).shard_group() != nullptr))
     add_state(collector, *optimizer);

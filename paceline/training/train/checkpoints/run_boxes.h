@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -27,6 +28,9 @@
 #include "paceline/training/train/training_state.h"
 
 namespace paceline::train {
+
+// The names of boxes of a model's parameters and buffers begin with this.
+inline constexpr std::string_view kModelTensors = "model.";
 
 // The boxes, and the tensors that own their memory.
 struct RunBoxes {

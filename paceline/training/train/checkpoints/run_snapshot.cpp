@@ -82,7 +82,6 @@ constexpr const char* kAverage = "average";
 constexpr const char* kHook = "communication_hook";
 constexpr const char* kLearningRates = "learning_rates";
 constexpr const char* kAttached = "attached";  // the names of the attached states, with their kinds
-constexpr std::string_view kModelTensors = "model.";  // prefix of model tensors (run_boxes.cpp)
 
 // The hook of a reducer, with the same interface as the other parts.
 struct Hook {
@@ -174,14 +173,18 @@ std::string difference_of(const nlohmann::json& saved, const char* key, const Pa
 
 void require_same_parts(const nlohmann::json& saved, const RunParts& parts) {
   const auto hook = hook_of(parts);
-  const std::string differences =
-      difference_of(saved, kSchedule, parts.schedule) +
-      difference_of(saved, kScaler, parts.scaler) + difference_of(saved, kAverage, parts.average) +
-      difference_of(saved, kHook, hook ? &*hook : nullptr) + differences_of_states(saved, parts);
+  const std::string of_schedule = difference_of(saved, kSchedule, parts.schedule);
+  const std::string differences = of_schedule + difference_of(saved, kScaler, parts.scaler) +
+                                  difference_of(saved, kAverage, parts.average) +
+                                  difference_of(saved, kHook, hook ? &*hook : nullptr) +
+                                  differences_of_states(saved, parts);
   check(differences.empty(),
         "the checkpoint's run has other parts than this one:{}\n  To continue it, attach the same "
-        "parts with the same options; to begin another run with its weights, call load_weights()",
-        first_lines(differences));
+        "parts with the same options{}; to begin another run with its weights, call load_weights()",
+        first_lines(differences),
+        of_schedule.empty() ? ""
+                            : " (a longer run keeps the length of its schedule: "
+                              "StepOptions::schedule_steps, --lr-schedule-steps)");
 }
 
 // Tensors that differ from those of the checkpoint in one kind of difference. The message names
