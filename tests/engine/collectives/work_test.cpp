@@ -21,6 +21,21 @@ std::exception_ptr failure() {
   return std::make_exception_ptr(Error(ErrorCode::kTimeout, "too slow"));
 }
 
+TEST(BlockingCalls, return_a_work_that_has_completed) {
+  run_ranks_ok(2, [](ProcessGroup& group) {
+    const WorkPtr work = group.barrier();
+    EXPECT_TRUE(work->is_completed());
+    work->wait();
+    work->wait(std::chrono::milliseconds(1));
+    std::vector<float> values{1};
+    bool is_called = false;
+    group.all_reduce(std::span(values))->on_complete([&](const Error* error) {
+      is_called = error == nullptr;
+    });
+    EXPECT_TRUE(is_called);
+  });
+}
+
 TEST(OnComplete, is_called_once_and_in_order_when_the_operation_ends) {
   Work work([] { return std::string("test"); });
   std::vector<std::string> heard;

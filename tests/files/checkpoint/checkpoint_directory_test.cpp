@@ -72,6 +72,28 @@ TEST(CheckpointDirectory, never_prunes_what_it_just_saved) {
   EXPECT_THAT(team.directory().list(), ElementsAre(42, 50));
 }
 
+TEST(CheckpointDirectory, keeps_the_newest_one_without_nans_until_there_is_another) {
+  TestDirectory folder;
+  SoloTeam team(folder.path(), {.keep = 1});
+  const auto save_with_nans = [&](std::int64_t step) {
+    const testing::Sample sample(step);
+    CheckpointWords words = sample.words();
+    words.metadata[Manifest::kNotFinite] = "model.weight";
+    team.save(step, sample.held(), words);
+  };
+  save_with_nans(1);
+  save_with_nans(2);
+  EXPECT_THAT(team.directory().list(), ElementsAre(2));
+  team.save(3);
+  team.save(4);
+  save_with_nans(5);
+  save_with_nans(6);
+  EXPECT_THAT(team.directory().list(), ElementsAre(4, 6));
+  EXPECT_THAT(team.directory().prune_to(1), ElementsAre());
+  team.save(7);
+  EXPECT_THAT(team.directory().list(), ElementsAre(7));
+}
+
 TEST(CheckpointDirectory, a_second_save_of_a_step_replaces_it) {
   TestDirectory folder;
   SoloTeam team(folder.path());

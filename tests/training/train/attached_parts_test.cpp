@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -168,6 +169,64 @@ TEST_F(AttachedPartsTest, a_resumed_loop_ends_with_the_bits_of_one_that_was_not_
   });
   train(2, 7, 9, false);  // step 7 is in the middle of the second epoch
   EXPECT_EQ(train(2, 0, 1000, true), straight);
+}
+
+TEST_F(AttachedPartsTest, a_part_under_two_names_is_refused) {
+  expect_error(ErrorCode::kInvalid, "\"twin\" is attached already, as \"model\"",
+               [&](ProcessGroup& group) {
+                 OwnLoop loop(group);
+                 Checkpointer checkpointer(loop.group, {.folder = folder_.path()});
+                 loop.attach_to(checkpointer);
+                 checkpointer.attach("twin", loop.model);
+                 return std::string();
+               });
+}
+
+TEST_F(AttachedPartsTest, another_order_of_the_samples_in_the_middle_of_an_epoch_is_refused) {
+  train(2, 7, 9, false);
+  expect_error(ErrorCode::kInvalid,
+               "in the middle of epoch 1 of 50 samples, shuffled with seed 3, and this loader has "
+               "50 samples, shuffled with seed 4",
+               [&](ProcessGroup& group) {
+                 OwnLoop loop(group);
+                 data::DataLoader other(
+                     std::make_shared<data::ImageSamples>(small_dataset()),
+                     data::DistributedSampler(50, group.world_size(), group.rank(), {.seed = 4}),
+                     {.global_batch_size = 10});
+                 Checkpointer checkpointer(loop.group, {.folder = folder_.path(), .resume = true});
+                 checkpointer.attach("model", loop.model);
+                 checkpointer.attach("optimizer", loop.optimizer);
+                 checkpointer.attach("data", other);
+                 checkpointer.attach("best", loop.best);
+                 checkpointer.attach("patience", loop.patience);
+                 checkpointer.attach("seen", loop.seen);
+                 checkpointer.attach("note", loop.note);
+                 checkpointer.begin(3);
+                 return std::string();
+               });
+}
+
+TEST_F(AttachedPartsTest, nans_in_parameters_do_not_cost_the_last_checkpoint_without_them) {
+  on_ranks(2, [&](ProcessGroup& group) {
+    OwnLoop loop(group);
+    Checkpointer checkpointer(loop.group, {.folder = folder_.path(), .keep = 1});
+    loop.attach_to(checkpointer);
+    checkpointer.begin(3);
+    EXPECT_TRUE(checkpointer.save(1));
+    EXPECT_TRUE(checkpointer.save(2));
+    {
+      const torch::NoGradGuard no_grad;
+      loop.model->head->bias.fill_(std::numeric_limits<float>::quiet_NaN());
+    }
+    EXPECT_TRUE(checkpointer.save(3));
+    EXPECT_TRUE(checkpointer.save(4));
+    EXPECT_TRUE(checkpointer.finish());
+    return std::string();
+  });
+  EXPECT_FALSE(std::filesystem::exists(folder_.file("step-00000001")));
+  EXPECT_TRUE(std::filesystem::exists(folder_.file("step-00000002")));
+  EXPECT_FALSE(std::filesystem::exists(folder_.file("step-00000003")));
+  EXPECT_TRUE(std::filesystem::exists(folder_.file("step-00000004")));
 }
 
 TEST_F(AttachedPartsTest, another_number_of_ranks_continues_with_all_parts) {

@@ -152,14 +152,18 @@ TEST_F(RunPartsTest, in_memory_they_are_kept_too) {
 
 TEST_F(RunPartsTest, a_schedule_with_other_parameters_is_an_error_that_lists_them) {
   save_after(3);
-  expect_error(ErrorCode::kInvalid, "T_max: 99 here, 12 in the saved state",
-               [&](ProcessGroup& group) {
-                 WholeRun whole(group, 99);
-                 Checkpointer checkpointer(whole.run.group, {.folder = path_.string()});
-                 checkpointer.attach(whole.parts());
-                 checkpointer.restore(whole.run.model.module(), whole.run.optimizer);
-                 return std::string();
-               });
+  expect_error(
+      ErrorCode::kInvalid,
+      "T_max: 99 here, 12 in the saved state\n  To continue it, attach the same parts with the "
+      "same "
+      "options (a longer run keeps the length of its schedule: StepOptions::schedule_steps",
+      [&](ProcessGroup& group) {
+        WholeRun whole(group, 99);
+        Checkpointer checkpointer(whole.run.group, {.folder = path_.string()});
+        checkpointer.attach(whole.parts());
+        checkpointer.restore(whole.run.model.module(), whole.run.optimizer);
+        return std::string();
+      });
 }
 
 TEST_F(RunPartsTest, a_part_that_only_one_side_has_is_an_error_that_names_it) {

@@ -105,6 +105,62 @@ TEST(TrainingRun, trains_evaluates_each_epoch_and_writes_what_is_asked_for) {
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 10 + 2 + 1);
 }
 
+TEST(TrainingRun, results_that_differ_between_the_ranks_are_a_warning) {
+  testing::internal::CaptureStderr();
+  harness::run_ranks_ok(2, [&](ProcessGroup& group) {
+    Parts parts({&group, [](auto*) {}});
+    Training training = parts.training();
+    training.test = [&] { return TestResult{.loss = 1.5 + group.rank()}; };
+    TrainingRun run(parts.run.group, training, {.epochs = 2});
+    EXPECT_EQ(run.train(), 0);
+  });
+  const std::string log = testing::internal::GetCapturedStderr();
+  const std::string text = "Training::test returned loss 1.5 on rank 0 and loss 2.5 on rank 1";
+  const std::size_t first = log.find(text);
+  EXPECT_NE(first, std::string::npos) << log;
+  EXPECT_EQ(log.find(text, first + 1), std::string::npos) << log;
+}
+
+TEST(TrainingRun, a_test_that_communicates_on_one_rank_only_is_named) {
+  const auto results = harness::run_ranks(2, [&](ProcessGroup& group) {
+    Parts parts({&group, [](auto*) {}});
+    Training training = parts.training();
+    training.test = [&] {
+      if (group.rank() == 0) all_reduce_value(group, 1.0);
+      return TestResult{};
+    };
+    TrainingRun(parts.run.group, training, {.epochs = 1}).train();
+  });
+  for (const auto& result : results) {
+    ASSERT_TRUE(result.error);
+    EXPECT_THAT(result.error->what(),
+                HasSubstr("so every rank must call Training::test; if all do, "
+                          "some ranks alone have called all_reduce before"));
+  }
+}
+
+TEST(TrainingRun, a_label_that_the_model_lacks_is_an_error_with_its_samples) {
+  with_one([](std::shared_ptr<ProcessGroup> group) {
+    Parts parts(group);
+    Training training = parts.training();
+    training.gradients = backward_passes(
+        [&](const data::Batch& batch) {
+          return torch::nn::functional::cross_entropy(parts.run.model.forward(batch.data),
+                                                      batch.target + 3);
+        },
+        parts.run.model);
+    TrainingRun run(group, training, {.epochs = 1});
+    try {
+      run.train();
+      ADD_FAILURE() << "no error";
+    } catch (const c10::Error& error) {
+      const std::string what = error.what_without_backtrace();
+      EXPECT_THAT(what, HasSubstr("out of bounds"));
+      EXPECT_THAT(what, testing::ContainsRegex("step 1, samples [0-9, ]+ of "));
+    }
+  });
+}
+
 TEST(BestValues, are_the_lowest_of_each_file_and_outlive_a_restart) {
   BestValues best;
   EXPECT_EQ(best.last_epoch(), 0);
