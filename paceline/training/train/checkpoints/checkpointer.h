@@ -27,8 +27,10 @@ namespace paceline::train {
 // A run's options for checkpoints. A Checkpointer in a loop of your own ignores the fields that are
 // marked "TrainingRun".
 struct CheckpointOptions {
-  std::string folder = {};        // empty: TrainingRun makes no checkpoints
-  int keep = 3;                   // the number of checkpoints to keep on the disk
+  std::string folder = {};  // empty: TrainingRun makes no checkpoints
+  // The number of checkpoints to keep on the disk. If their parameters have infinities or NaNs, the
+  // newest checkpoint without such values is kept as well.
+  int keep = 3;
   std::int64_t every = 0;         // TrainingRun: in steps; 0: at each epoch's end
   std::int64_t memory_every = 0;  // TrainingRun: steps between copies in memory; 0: no copies
   // The path for MemoryTeam, the same for all ranks of a host; empty: no copies in memory. If
