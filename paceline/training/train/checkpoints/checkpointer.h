@@ -113,7 +113,7 @@ class Checkpointer {
 
   // Adds a part of the run under a name. Call it before begin(), with the same names and kinds of
   // parts on every rank (each rank may have modules of its own). Error(kInvalid) for a name that is
-  // empty, contains a dot or is taken, and after begin().
+  // empty, contains a dot or is taken, for a part that is attached already, and after begin().
   //
   // With one module, a checkpoint has the names of its parameters; with several, these names begin
   // with the module's: "generator.conv.weight". At most one wrapper may have a communication hook;
