@@ -216,7 +216,7 @@ TEST_F(AttachedPartsTest, nans_in_parameters_do_not_cost_the_last_checkpoint_wit
     EXPECT_TRUE(checkpointer.save(2));
     {
       const torch::NoGradGuard no_grad;
-      loop.model->head->bias.fill_(std::numeric_limits<float>::quiet_NaN());
+      loop.model.module().head->bias.fill_(std::numeric_limits<float>::quiet_NaN());
     }
     EXPECT_TRUE(checkpointer.save(3));
     EXPECT_TRUE(checkpointer.save(4));
