@@ -44,7 +44,7 @@ expect half 0 'test accuracy' "${run1[@]}" --seed 3 --max-steps 8 --checkpoint-d
 expect another_seed 2 '.-seed 4: the run in .*seed has the seed 3' "${run1[@]}" --seed 4 --max-steps 16 --checkpoint-dir "$work/seed" --resume
 expect same_seed 0 'resumed at step 8' "${run1[@]}" --max-steps 16 --checkpoint-dir "$work/seed" --resume --metrics "$work/resumed.jsonl"
 # shellcheck disable=SC2016
-expect same_losses 0 '^equal$' bash -c 'cmp <(grep \"step\" "$1" | tail -n 8) <(grep \"step\" "$2") && echo equal' _ \
+expect same_losses 0 '^equal$' bash -c 'cmp <(grep event\":\"step\" "$1" | tail -n 8) <(grep event\":\"step\" "$2") && echo equal' _ \
   "$work/straight.jsonl" "$work/resumed.jsonl"
 
 # A checkpoint of another run lies in this run's directory.

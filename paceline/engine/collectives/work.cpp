@@ -66,13 +66,14 @@ Work::Work(std::function<std::string()> describe, std::shared_ptr<const DeviceOr
                        .progress = std::move(progress)}) {}
 
 std::shared_ptr<Work> Work::completed() {
-  static const std::shared_ptr<Work> work = [] {
-    auto made =
-        std::make_shared<Work>([] { return std::string("an operation that has completed"); });
-    made->complete(nullptr);
+  // Never destroyed, because destructors of the program may still make calls.
+  static const auto* const work = [] {
+    auto* const made = new std::shared_ptr<Work>(
+        std::make_shared<Work>([] { return std::string("an operation that has completed"); }));
+    (*made)->complete(nullptr);
     return made;
   }();
-  return work;
+  return *work;
 }
 
 Work::~Work() = default;
