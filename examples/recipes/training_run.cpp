@@ -4,6 +4,7 @@
 //   paceline run --nproc-per-node 2 training_run FOLDER [--resume] [--epochs N]
 
 #include <memory>
+#include <stdexcept>
 #include <string>
 
 #include <torch/torch.h>
@@ -79,11 +80,18 @@ int run(const std::string& folder, train::TrainingRunOptions options) {
 }
 
 int main(int argc, char** argv) {
-  const std::string folder = argc > 1 ? argv[1] : "run";
-  train::TrainingRunOptions options{.epochs = 30};
-  for (int i = 2; i < argc; ++i) {
-    if (argv[i] == std::string("--resume")) options.checkpoints.resume = true;
-    if (argv[i] == std::string("--epochs") && i + 1 < argc) options.epochs = std::stol(argv[++i]);
-  }
-  return train::run_guarded([&] { return run(folder, options); });
+  return train::run_guarded([&] {
+    const std::string folder = argc > 1 ? argv[1] : "run";
+    train::TrainingRunOptions options{.epochs = 30};
+    for (int i = 2; i < argc; ++i) {
+      if (argv[i] == std::string("--resume")) {
+        options.checkpoints.resume = true;
+      } else if (argv[i] == std::string("--epochs") && i + 1 < argc) {
+        options.epochs = std::stol(argv[++i]);
+      } else {
+        throw std::invalid_argument(std::string("unknown option ") + argv[i]);
+      }
+    }
+    return run(folder, options);
+  });
 }

@@ -81,7 +81,7 @@ struct Draft {
 // Fixed properties of a source.
 struct SourceTraits {
   std::string name;  // name of the data
-  // What the order of an epoch's samples depends on; empty if it is not known.
+  // Names all that the order of an epoch's samples depends on; empty if unknown.
   std::string order = {};
   std::optional<int> rank;  // nullopt: the samples were given; they are not divided among ranks
   std::uint64_t seed = 0;

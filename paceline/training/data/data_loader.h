@@ -195,8 +195,8 @@ class DataLoader {
   std::int64_t logical_shards() const;
 
  public:  // internal
-  // What the order of an epoch's samples depends on: "2000 samples, shuffled with seed 3"; empty if
-  // it is not known.
+  // Names all that the order of an epoch's samples depends on: "2000 samples, shuffled with seed
+  // 3"; empty if unknown.
   const std::string& order() const;
   // Usual mistakes: each is an error that says what to write instead.
   template <class Data, class Samples>

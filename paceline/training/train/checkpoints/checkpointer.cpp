@@ -168,18 +168,27 @@ void CheckpointerCore::add_states_of_ranks(RunBoxes& run) const {
 }
 
 // Collective. If a parameter has an infinity or NaN, adds its name to `words`, so that the newest
-// checkpoint without such values is not removed; the first time, rank 0 warns.
+// checkpoint without such values is not removed; the first time, rank 0 warns. Replicas, which have
+// been compared, divide the work: each reads an equal part of every parameter.
 void CheckpointerCore::note_non_finite(std::int64_t step, const torch::nn::Module& module,
-                                       const RunBoxes& run, CheckpointWords& words) {
+                                       const optim::Optimizer* optimizer, const RunBoxes& run,
+                                       CheckpointWords& words) {
   std::set<std::string> parameters;
   for (const auto& item : module.named_parameters())
     parameters.insert(kModelTensors.data() + item.key());
+  const bool is_shared = optimizer != nullptr && core_of(*optimizer).shares_parameters();
+  const bool is_alike = options_.compare_replicas && !is_shared;
+  const std::int64_t readers = is_alike ? replicas_->world_size() : 1;
+  const std::int64_t reader = is_alike ? replicas_->rank() : 0;
   const auto is_wrong = [&](const HeldMemory& part) {
     if (part.place.data == nullptr || !parameters.contains(part.held.name)) return false;
-    const auto& sizes = part.held.box.sizes;
     const auto options = at::TensorOptions().dtype(to_scalar_type(part.held.dtype));
-    return !is_finite(
-        at::from_blob(part.place.data, sizes, part.place.strides, options).contiguous());
+    const at::Tensor all =
+        at::from_blob(part.place.data, part.held.box.sizes, part.place.strides, options)
+            .contiguous();
+    const std::int64_t first = all.numel() * reader / readers;
+    const std::int64_t last = all.numel() * (reader + 1) / readers;
+    return !is_finite(all.flatten().slice(0, first, last));
   };
   const auto own = std::ranges::find_if(run.boxes, is_wrong);
   const auto found = all_gather_object(*group_, own != run.boxes.end() ? own->held.name : "");
@@ -205,7 +214,7 @@ bool CheckpointerCore::save(const TrainingState& state, const torch::nn::Module&
   RunBoxes run = boxes_of_rank(module, optimizer, parts_, own_share());
   add_states_of_ranks(run);
   CheckpointWords words{.run = mark_.run, .metadata = words_of(state, optimizer, parts_)};
-  note_non_finite(state.step, module, run, words);
+  note_non_finite(state.step, module, optimizer, run, words);
   team_.save(state.step, run.boxes, words);
   return ask_rank_0(*group_, [&] { return is_written(team_.take_error()); });
 }

@@ -82,7 +82,8 @@ class CheckpointerCore {
   std::optional<RestoredRun> restore(const View& run);
   void require_sound(const TrainingState& state, const torch::nn::Module& module,
                      const optim::Optimizer* optimizer) const;
-  void note_non_finite(std::int64_t step, const torch::nn::Module& module, const RunBoxes& run,
+  void note_non_finite(std::int64_t step, const torch::nn::Module& module,
+                       const optim::Optimizer* optimizer, const RunBoxes& run,
                        CheckpointWords& words);
   RunShare own_share() const;
   void add_states_of_ranks(RunBoxes& run) const;
