@@ -26,7 +26,7 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/training/models/cnn.h"
 #include "paceline/training/models/efficient_net.h"
-#include "paceline/training/models/linear.h"
+#include "paceline/training/models/layers.h"
 #include "paceline/training/models/resnet.h"
 #include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/optim/rules/update_rules.h"

@@ -90,7 +90,7 @@ if(NOT PACELINE_WITH_MPI STREQUAL OFF)
     set(missing "no MPI was found")
   endif()
 endif()
-paceline_backend(mpi "${missing}" SOURCES mpi_runtime.cpp INCLUDES ${MPI_CXX_INCLUDE_DIRS}
+paceline_backend(mpi "${missing}" INCLUDES ${MPI_CXX_INCLUDE_DIRS}
   DEFINITIONS ${MPI_CXX_COMPILE_DEFINITIONS})
 if(mpi IN_LIST PACELINE_BACKENDS)
   set(mpi_libraries ${MPI_CXX_LIBRARIES})

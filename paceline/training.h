@@ -23,7 +23,6 @@
 #include "paceline/training/models/gpt.h"
 #include "paceline/training/models/hugging_face.h"
 #include "paceline/training/models/layers.h"
-#include "paceline/training/models/linear.h"
 #include "paceline/training/models/resnet.h"
 #include "paceline/training/models/transformer_stage.h"
 #include "paceline/training/optim/clip_gradients.h"

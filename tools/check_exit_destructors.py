@@ -12,7 +12,7 @@ import sys
 REGISTERS = ("__cxa_atexit", "__cxa_thread_atexit", "__cxa_thread_atexit_impl", "atexit")
 OF_IOSTREAM = "std::ios_base::Init::~Init()"
 # These objects need a destructor: MPI is finalised after the groups of main(), which check whether it is.
-ALLOWED = {"mpi_runtime"}
+ALLOWED = {"mpi_library"}
 
 
 def objects(library):

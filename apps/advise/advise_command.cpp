@@ -8,7 +8,7 @@
 
 #include "paceline/engine/core/option_text.h"
 #include "paceline/launcher/placement/placement.h"
-#include "paceline/launcher/process/process_end.h"
+#include "paceline/launcher/process/process.h"
 #include "paceline/launcher/process/program_file.h"
 #include "paceline/planning/forecast/machine.h"
 

@@ -21,7 +21,6 @@
 #include "paceline/engine/core/system/io.h"
 #include "paceline/launcher/diagnosis/thread_census.h"
 #include "paceline/launcher/process/process.h"
-#include "paceline/launcher/process/process_end.h"
 
 namespace paceline::apps {
 

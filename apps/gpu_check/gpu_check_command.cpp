@@ -11,7 +11,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error_text.h"
-#include "paceline/launcher/process/process_end.h"
+#include "paceline/launcher/process/process.h"
 
 #include "apps/advise/trial.h"
 #include "apps/cli/commands.h"

@@ -14,7 +14,6 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/option_text.h"
 #include "paceline/engine/rendezvous/launch_environment.h"
-#include "paceline/engine/rendezvous/slurm.h"
 #include "paceline/launcher/hosts/host_list.h"
 #include "paceline/launcher/process/process.h"
 #include "paceline/launcher/process/program_file.h"

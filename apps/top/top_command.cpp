@@ -19,7 +19,6 @@
 #include "paceline/launcher/diagnosis/out_of_memory.h"
 #include "paceline/launcher/messages/running_jobs.h"
 #include "paceline/launcher/process/process.h"
-#include "paceline/launcher/process/process_end.h"
 
 #include "apps/cli/commands.h"
 #include "apps/cli/option_table.h"

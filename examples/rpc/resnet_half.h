@@ -10,7 +10,7 @@
 
 #include <torch/torch.h>
 
-#include "paceline/training/models/linear.h"
+#include "paceline/training/models/layers.h"
 #include "paceline/training/models/resnet.h"
 
 // Half of a ResNet: the layers up to its second stage, or the layers from its third stage on.

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/files/images/image_operations.h"
+#include "paceline/files/images/image_pipeline.h"
 #include "paceline/training/data/batch_mixing.h"
 #include "paceline/training/data/image_dataset.h"
 #include "paceline/training/data/image_folder.h"

@@ -3,7 +3,7 @@
 #include <chrono>
 
 #include "paceline/engine/collectives/group/engine_group.h"
-#include "paceline/engine/collectives/group/part_of_world.h"
+#include "paceline/engine/collectives/group/world_setup.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/dtype_traits.h"
 #include "paceline/engine/transport/wire.h"

@@ -14,7 +14,6 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/files/images/encoded_image.h"
 #include "paceline/files/images/image_files.h"
-#include "paceline/files/images/image_operations.h"
 #include "paceline/files/images/image_pipeline.h"
 #include "paceline/files/images/resample.h"
 

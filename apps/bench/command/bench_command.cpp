@@ -18,7 +18,7 @@
 #include "paceline/engine/core/system/resource_limits.h"
 #include "paceline/engine/core/system/topology.h"
 #include "paceline/engine/rendezvous/launch_environment.h"
-#include "paceline/launcher/process/process_end.h"
+#include "paceline/launcher/process/process.h"
 
 #include "apps/bench/command/bench_options.h"
 #include "apps/bench/operation.h"

@@ -10,9 +10,7 @@ set(SOURCES
   backends/nccl/cuda_api.cpp
   backends/nccl/device_library.cpp
   backends/nccl/device_watch.cpp
-  backends/nccl/gpu_facts.cpp
   backends/nccl/nccl_api.cpp
-  backends/nccl/nccl_calls.cpp
   backends/nccl/nccl_communicator.cpp
   backends/nccl/nccl_library.cpp
   backends/nccl/nccl_messages.cpp

@@ -129,6 +129,17 @@ Error said_by(const std::string& who, const std::string& doing, const Error& err
   return error.reworded(who + ": " + doing + ": " + text);
 }
 
+std::string first_lines(std::string lines) {
+  constexpr int kShown = 8;
+  std::size_t at = lines.find('\n');
+  for (int i = 0; i < kShown && at != std::string::npos; ++i) at = lines.find('\n', at + 1);
+  if (at == std::string::npos) return lines;
+  int others = 0;
+  for (std::size_t i = at; i < lines.size(); ++i) others += lines[i] == '\n' ? 1 : 0;
+  lines.erase(at);
+  return lines + "\n  and " + counted(others, "other");
+}
+
 int exit_code_of(const std::exception& error) {
   if (dynamic_cast<const DamagedState*>(&error) != nullptr) return kStateDamaged;
   const auto* const known = dynamic_cast<const Error*>(&error);

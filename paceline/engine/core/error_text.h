@@ -26,6 +26,12 @@ std::string describe_current_exception();
 // rank was doing. An error whose text already begins with a rank is returned unchanged.
 Error said_by(const std::string& who, const std::string& doing, const Error& error);
 
+// Shortens the list at the end of a message, for example of the tensors in which two models differ:
+// a launcher that repeats the last lines of a rank must still see the line above the list.
+//
+// `lines`: a line end before each line. Returns the first 8, then the number of the others.
+std::string first_lines(std::string lines);
+
 // The caller must change the call. Used by the command `paceline`, and by a rank that ends because
 // of an invalid or unsupported call.
 inline constexpr int kExitUsage = 2;

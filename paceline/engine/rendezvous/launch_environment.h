@@ -3,11 +3,16 @@
 // The place of this process in its job, and the job's secret, read from the launcher's environment
 // variables. They are read strictly: "1 ", "0x1", "" and numbers out of range are errors that name
 // the variable and its value, because a wrong rank would hang the whole job. docs/launching.md
-// lists the launchers in the order in which they are tried, with the variables of each.
+// lists the launchers in the order in which they are tried, with the variables of each. At the end
+// are functions for SLURM's variables: its short notation for lists of nodes and tasks, and whether
+// this process is a task of `srun`.
+//
+// Thread safety: the functions on SLURM's variables are pure functions.
 
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "paceline/engine/core/authentication.h"
 
@@ -58,5 +63,17 @@ std::string own_command();
 // nullopt when neither variable is set. Throws Error(kInvalid), which names the variable and the
 // problem.
 std::optional<Secret> find_job_secret(const GetVariable& variable);
+
+// "n[1-3,07],m" is n1, n2, n3, n07, m. Returns nullopt when the text has another form or names more
+// than 65,536 nodes.
+std::optional<std::vector<std::string>> expand_node_list(const std::string& text);
+
+// "2(x3),1" is 2, 2, 2, 1. Returns nullopt when the text has another form.
+std::optional<std::vector<int>> expand_task_counts(const std::string& text);
+
+// Whether this process is a task of a step that a user's srun made. SLURM also makes steps by
+// itself, for the shell of salloc (LaunchParameters=use_interactive_step) and for a batch script;
+// in those the result is false.
+bool in_step_of_srun(const GetVariable& variable);
 
 }  // namespace paceline

@@ -19,7 +19,6 @@
 #include "paceline/engine/core/system/io.h"
 #include "paceline/engine/core/system/safe_files.h"
 #include "paceline/engine/rendezvous/launch_environment.h"
-#include "paceline/engine/rendezvous/slurm.h"
 
 namespace paceline {
 

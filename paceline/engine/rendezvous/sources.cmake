@@ -4,6 +4,5 @@ set(SOURCES
   hosted_store.cpp
   launch_environment.cpp
   meeting_point.cpp
-  rendezvous.cpp
-  slurm.cpp)
+  rendezvous.cpp)
 set(LIBRARIES fmt::fmt)

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/files/images/image_operations.h"
 #include "paceline/files/images/resample.h"
 
 namespace paceline::images {

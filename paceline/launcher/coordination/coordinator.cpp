@@ -14,7 +14,7 @@
 #include "paceline/engine/core/log.h"
 #include "paceline/engine/core/logical_shards.h"
 #include "paceline/launcher/diagnosis/failure_report.h"
-#include "paceline/launcher/process/process_end.h"
+#include "paceline/launcher/process/process.h"
 
 namespace paceline::launcher {
 namespace {

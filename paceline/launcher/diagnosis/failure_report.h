@@ -12,7 +12,7 @@
 #include "paceline/engine/core/option_text.h"
 #include "paceline/launcher/diagnosis/out_of_memory.h"
 #include "paceline/launcher/messages/agent_messages.h"
-#include "paceline/launcher/process/process_end.h"
+#include "paceline/launcher/process/process.h"
 
 namespace paceline::launcher {
 

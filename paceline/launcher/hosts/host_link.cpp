@@ -13,7 +13,7 @@
 #include "paceline/engine/core/system/io.h"
 #include "paceline/launcher/output/line_formatter.h"
 #include "paceline/launcher/output/rank_output.h"
-#include "paceline/launcher/process/process_end.h"
+#include "paceline/launcher/process/process.h"
 
 namespace paceline::launcher {
 

@@ -10,7 +10,7 @@
 #include "paceline/engine/core/error_text.h"
 #include "paceline/launcher/hosts/hosts_agent.h"
 #include "paceline/launcher/messages/agent_messages.h"
-#include "paceline/launcher/process/process_end.h"
+#include "paceline/launcher/process/process.h"
 
 namespace paceline::launcher {
 

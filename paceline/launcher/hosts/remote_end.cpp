@@ -22,7 +22,6 @@
 #include "paceline/launcher/process/descendants.h"
 #include "paceline/launcher/process/event_loop.h"
 #include "paceline/launcher/process/process.h"
-#include "paceline/launcher/process/process_end.h"
 #include "paceline/launcher/process/rank_resources.h"
 
 namespace paceline::launcher {

@@ -16,7 +16,6 @@
 #include "paceline/launcher/output/rank_output.h"
 #include "paceline/launcher/process/descendants.h"
 #include "paceline/launcher/process/process.h"
-#include "paceline/launcher/process/process_end.h"
 #include "paceline/launcher/ranks/job_services.h"
 
 namespace paceline::launcher {

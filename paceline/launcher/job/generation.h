@@ -42,7 +42,7 @@
 #include "paceline/launcher/output/console.h"
 #include "paceline/launcher/output/log_directory.h"
 #include "paceline/launcher/process/event_loop.h"
-#include "paceline/launcher/process/process_end.h"
+#include "paceline/launcher/process/process.h"
 #include "paceline/launcher/ranks/job_services.h"
 #include "paceline/launcher/ranks/launch_options.h"
 #include "paceline/launcher/ranks/rank_process.h"

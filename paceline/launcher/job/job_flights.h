@@ -11,7 +11,6 @@
 #include "paceline/engine/collectives/flight/explain.h"
 #include "paceline/engine/telemetry/step_gauge.h"
 #include "paceline/launcher/process/process.h"
-#include "paceline/launcher/process/process_end.h"
 
 namespace paceline::launcher {
 

@@ -29,7 +29,7 @@
 
 #include "paceline/engine/telemetry/step_gauge.h"
 #include "paceline/launcher/messages/agent_messages.h"
-#include "paceline/launcher/process/process_end.h"
+#include "paceline/launcher/process/process.h"
 
 namespace paceline::launcher {
 

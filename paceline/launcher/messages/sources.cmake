@@ -3,7 +3,7 @@ set(SOURCES
   agent_messages.cpp
   clock_comparison.cpp
   job_socket.cpp
+  job_terms.cpp
   remote_frames.cpp
-  roles.cpp
   running_jobs.cpp)
 set(LIBRARIES fmt::fmt nlohmann_json::nlohmann_json)

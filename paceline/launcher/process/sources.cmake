@@ -2,7 +2,6 @@ set(SOURCES
   descendants.cpp
   event_loop.cpp
   process.cpp
-  process_end.cpp
   program_file.cpp
   rank_resources.cpp
   supervisor.cpp)

@@ -24,7 +24,6 @@
 #include "paceline/engine/core/system/io.h"
 #include "paceline/launcher/process/descendants.h"
 #include "paceline/launcher/process/process.h"
-#include "paceline/launcher/process/process_end.h"
 
 namespace paceline::launcher {
 namespace {

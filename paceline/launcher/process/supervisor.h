@@ -35,7 +35,7 @@ struct AgentChannel {
 
 // Runs `agent` in the child and returns its exit code, or 128 + N when signal N killed it. Does not
 // return when a signal to this process ended the job: then the same signal ends this process too
-// (process_end.h). Requires: no other threads.
+// (process.h). Requires: no other threads.
 int run_supervised(const std::function<int(AgentChannel)>& agent);
 
 }  // namespace paceline::launcher

@@ -17,7 +17,6 @@
 #include "paceline/engine/core/deadline.h"
 #include "paceline/launcher/output/rank_output.h"
 #include "paceline/launcher/process/process.h"
-#include "paceline/launcher/process/process_end.h"
 
 namespace paceline::launcher {
 

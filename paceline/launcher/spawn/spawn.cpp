@@ -28,7 +28,6 @@
 #include "paceline/launcher/placement/placement.h"
 #include "paceline/launcher/process/event_loop.h"
 #include "paceline/launcher/process/process.h"
-#include "paceline/launcher/process/process_end.h"
 #include "paceline/launcher/ranks/job_services.h"
 
 namespace paceline {

@@ -10,7 +10,7 @@
 #include <ATen/ATen.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/first_lines.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/log.h"
 
 namespace paceline::models {

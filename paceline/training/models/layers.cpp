@@ -9,7 +9,6 @@
 
 #include "paceline/training/models/divided_layer.h"
 #include "paceline/training/models/layer_functions.h"
-#include "paceline/training/models/linear.h"
 
 namespace paceline {
 

@@ -1,5 +1,3 @@
-#include "paceline/training/models/linear.h"
-
 #include <optional>
 
 #include <ATen/ATen.h>
@@ -11,6 +9,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "paceline/training/models/layer_functions.h"
+#include "paceline/training/models/layers.h"
 #include "paceline/training/models/row_products.h"
 
 namespace paceline::models {

@@ -3,7 +3,7 @@
 #include <fmt/ranges.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/first_lines.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/training/optim/metadata_words.h"
 
 namespace paceline::optim {

@@ -7,7 +7,6 @@ set(SOURCES
   metadata.cpp
   optimizer.cpp
   optimizer_core.cpp
-  parameters/device_home.cpp
   parameters/device_parameters.cpp
   parameters/divided_parameters.cpp
   parameters/guarded_state.cpp

@@ -1,5 +1,4 @@
 set(SOURCES
   dense_table.cpp
-  remote_embedding.cpp
-  row_prefetcher.cpp)
+  remote_embedding.cpp)
 set(LIBRARIES fmt::fmt)

@@ -11,7 +11,7 @@
 
 #include "paceline/engine/collectives/memory/one_copy.h"
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/first_lines.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/training/models/divided_layer.h"
 #include "paceline/training/models/layer_functions.h"
 #include "paceline/training/tensor/collectives.h"

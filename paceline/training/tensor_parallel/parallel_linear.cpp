@@ -9,7 +9,7 @@
 #include "paceline/training/autograd/regions.h"
 #include "paceline/training/models/divided_layer.h"
 #include "paceline/training/models/layer_functions.h"
-#include "paceline/training/models/linear.h"
+#include "paceline/training/models/layers.h"
 #include "paceline/training/tensor_parallel/require_parts.h"
 
 namespace paceline {

@@ -13,7 +13,7 @@
 #include "paceline/engine/core/logical_shards.h"
 #include "paceline/training/autograd/regions.h"
 #include "paceline/training/models/layer_functions.h"
-#include "paceline/training/models/linear.h"
+#include "paceline/training/models/layers.h"
 #include "paceline/training/tensor/random.h"
 #include "paceline/training/tensor/random_state.h"
 #include "paceline/training/tensor_parallel/parallel_linear.h"

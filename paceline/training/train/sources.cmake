@@ -3,7 +3,6 @@ set(SOURCES
   checkpoints/checkpointer.cpp
   checkpoints/checkpointer_attach.cpp
   checkpoints/checkpointer_begin.cpp
-  checkpoints/checkpointer_facade.cpp
   checkpoints/checkpointer_restore.cpp
   checkpoints/read_checkpoint.cpp
   dry_run.cpp

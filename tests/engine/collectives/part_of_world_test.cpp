@@ -1,8 +1,6 @@
 // Groups that another library forms with its own store (init_part_of_world), and the check that a
 // thread makes while it waits (WaitCheck).
 
-#include "paceline/engine/collectives/group/part_of_world.h"
-
 #include <array>
 #include <chrono>
 #include <functional>
@@ -15,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/engine/collectives/group/world_setup.h"
 #include "paceline/engine/core/awake_clock.h"
 #include "paceline/engine/store/memory_store.h"
 #include "paceline/engine/store/prefix_store.h"

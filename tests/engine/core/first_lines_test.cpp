@@ -1,6 +1,6 @@
-#include "paceline/engine/core/first_lines.h"
-
 #include <gtest/gtest.h>
+
+#include "paceline/engine/core/error_text.h"
 
 namespace paceline {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "paceline/engine/rendezvous/slurm.h"
+#include "paceline/engine/rendezvous/launch_environment.h"
 
 #include "tests/harness/random_seed.h"
 

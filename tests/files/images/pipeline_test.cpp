@@ -3,7 +3,6 @@
 #include <set>
 
 #include "paceline/engine/core/error.h"
-#include "paceline/files/images/image_operations.h"
 #include "paceline/files/images/image_pipeline.h"
 #include "paceline/files/images/resample.h"
 

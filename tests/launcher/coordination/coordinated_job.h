@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 
 #include "paceline/launcher/coordination/coordinator.h"
-#include "paceline/launcher/process/process_end.h"
+#include "paceline/launcher/process/process.h"
 
 namespace paceline::launcher {
 

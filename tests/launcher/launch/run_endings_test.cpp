@@ -12,7 +12,6 @@
 #include <unistd.h>
 
 #include "paceline/launcher/process/process.h"
-#include "paceline/launcher/process/process_end.h"
 
 #include "tests/harness/says.h"
 #include "tests/harness/wait_until.h"

@@ -1,8 +1,8 @@
-#include "paceline/launcher/messages/roles.h"
-
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "paceline/launcher/messages/job_terms.h"
 
 #include "tests/harness/expect_error.h"
 

@@ -10,7 +10,7 @@
 
 #include <torch/torch.h>
 
-#include "paceline/training/models/linear.h"
+#include "paceline/training/models/layers.h"
 #include "paceline/training/models/resnet.h"
 #include "paceline/training/optim/clip_gradients.h"
 #include "paceline/training/optim/optimizer_core.h"

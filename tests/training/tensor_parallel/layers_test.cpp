@@ -1,11 +1,12 @@
 // Compares each layer with LibTorch's whole layer, in float32 and float64; and its errors.
 
+#include "paceline/training/models/layers.h"
+
 #include <gtest/gtest.h>
 
 #include <torch/torch.h>
 
 #include "paceline/training/autograd/regions.h"
-#include "paceline/training/models/linear.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/tensor/random.h"
 #include "paceline/training/tensor/random_state.h"

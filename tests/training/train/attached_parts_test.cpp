@@ -20,7 +20,7 @@
 
 #include <torch/torch.h>
 
-#include "paceline/training/models/linear.h"
+#include "paceline/training/models/layers.h"
 #include "paceline/training/optim/lr_scheduler.h"
 #include "paceline/training/optim/metadata_words.h"
 #include "paceline/training/optim/optimizer_core.h"

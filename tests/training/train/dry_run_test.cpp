@@ -7,7 +7,7 @@
 
 #include <torch/torch.h>
 
-#include "paceline/training/models/linear.h"
+#include "paceline/training/models/layers.h"
 #include "paceline/training/train/training_run.h"
 
 #include "tests/harness/expect_error.h"

@@ -10,7 +10,7 @@
 #include <torch/torch.h>
 
 #include "paceline/training/data/dataset.h"
-#include "paceline/training/models/linear.h"
+#include "paceline/training/models/layers.h"
 #include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/fully_shard.h"
 #include "paceline/training/tensor/tensor_allocator.h"

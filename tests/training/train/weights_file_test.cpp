@@ -6,7 +6,7 @@
 
 #include <torch/torch.h>
 
-#include "paceline/training/models/linear.h"
+#include "paceline/training/models/layers.h"
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/fresh_directory.h"

@@ -17,7 +17,6 @@
 #include <fmt/ranges.h>
 
 #include "paceline/engine/collectives/group/engine_group.h"
-#include "paceline/engine/collectives/group/part_of_world.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/core/error_text.h"

@@ -2,10 +2,10 @@
 
 // Where the parameters of an optimizer are stored: in memory of their own (ParameterHome itself),
 // in symmetric memory of the ranks that divide a step, or in one copy per host, or in a part
-// of one copy on each host, or divided among CUDA devices (device_home.h). The storage decides what
-// a step has to communicate. ShardOptions say how an optimizer's step, its gradients and the
-// parameters are divided among ranks; fully_shard() (training/parallel/fully_shard.h) makes them
-// from a stage.
+// of one copy on each host, or divided among CUDA devices (device_parameters.h). The storage
+// decides what a step has to communicate. ShardOptions say how an optimizer's step, its gradients
+// and the parameters are divided among ranks; fully_shard() (training/parallel/fully_shard.h) makes
+// them from a stage.
 //
 // Thread safety: none.
 
@@ -26,7 +26,7 @@ namespace paceline::optim {
 struct ShardOptions {
   // Keeps one copy of the parameters for all ranks of a host. Error(kUnsupported) if these ranks
   // share no memory, or if hosts have different numbers of ranks. Parameters on CUDA devices are
-  // divided among all ranks instead (device_home.h).
+  // divided among all ranks instead (device_parameters.h).
   bool node_shared = false;
   // Names of parameters(), for the message about a write outside of a step; empty: their numbers.
   std::vector<std::string> names = {};

@@ -11,7 +11,7 @@
 #include <ATen/ATen.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/first_lines.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/training/models/divided_layer.h"
 #include "paceline/training/models/layer_functions.h"
 #include "paceline/training/models/layers.h"

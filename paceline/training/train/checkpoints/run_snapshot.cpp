@@ -10,7 +10,7 @@
 
 #include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/first_lines.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/json_text.h"
 #include "paceline/training/parallel/reducer/gradient_placement.h"
 #include "paceline/training/tensor/collectives.h"

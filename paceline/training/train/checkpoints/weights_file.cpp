@@ -1,11 +1,16 @@
 #include "paceline/training/train/checkpoints/weights_file.h"
 
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <limits>
 #include <optional>
 #include <set>
+#include <span>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -17,13 +22,12 @@
 #include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/dtype_traits.h"
-#include "paceline/engine/core/first_lines.h"
+#include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/json_text.h"
 #include "paceline/engine/core/system/safe_files.h"
 #include "paceline/files/checkpoint/file_system.h"
 #include "paceline/files/checkpoint/safetensors.h"
 #include "paceline/training/tensor/tensor_view.h"
-#include "paceline/training/train/checkpoints/weights_shards.h"
 
 namespace paceline {
 
@@ -76,8 +80,10 @@ std::optional<at::Tensor> room_for(const std::vector<std::int64_t>& shape, std::
   return at::empty(shape, type);
 }
 
-}  // namespace
-
+// Converts a tensor of a type that the engine does not support. `foreign_type` is the type's name
+// in a safetensors file: F8_E4M3 and F8_E5M2 become float32, U16 int32 and U32 int64. Returns
+// nullopt for other types, such as F4 and F8_E8M0, and when the number of bytes does not match the
+// shape.
 std::optional<at::Tensor> widened(std::string_view foreign_type,
                                   const std::vector<std::int64_t>& shape,
                                   std::span<const std::byte> bytes) {
@@ -97,8 +103,6 @@ std::optional<at::Tensor> widened(std::string_view foreign_type,
   }
   return to;
 }
-
-namespace {
 
 namespace fs = std::filesystem;
 
@@ -169,8 +173,20 @@ std::map<std::string, std::set<std::string>> parse_index(const std::string& path
   return shards;
 }
 
-}  // namespace
+// One of the safetensors files with the weights of a path: the file itself, or a shard of an index
+// in Hugging Face's format:
+//
+//   {"metadata": {...}, "weight_map": {"wte.weight": "model-00001-of-00002.safetensors", ...}}
+struct WeightsShard {
+  std::string path;
+  // The tensors that the index lists for this file; nullopt: there is no index.
+  std::optional<std::set<std::string>> tensors;
+};
 
+// `path`: a file, an index (*.index.json), or a folder that contains model.safetensors or
+// model.safetensors.index.json. The index names each shard by the plain name of a file in the
+// index's own folder. Error(kCorrupt), which names the problem. Symbolic links are resolved in the
+// returned paths, because the caches of users consist of links.
 std::vector<WeightsShard> find_weights_shards(const std::string& path) {
   std::error_code error;
   const fs::path file = fs::is_directory(path, error) ? weights_in(path) : fs::path(path);
@@ -187,8 +203,6 @@ std::vector<WeightsShard> find_weights_shards(const std::string& path) {
   }
   return shards;
 }
-
-namespace {
 
 // Error(kCorrupt) unless the shard has exactly the tensors that the index lists.
 void require_promised(const WeightsShard& shard, const SafetensorsHeader& header) {

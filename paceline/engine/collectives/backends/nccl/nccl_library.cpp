@@ -1,20 +1,26 @@
+#include <algorithm>
 #include <array>
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "paceline/engine/collectives/backends/blocking_calls.h"
 #include "paceline/engine/collectives/backends/library.h"
 #include "paceline/engine/collectives/backends/library_list.h"
 #include "paceline/engine/collectives/backends/nccl/device_watch.h"
-#include "paceline/engine/collectives/backends/nccl/gpu_facts.h"
-#include "paceline/engine/collectives/backends/nccl/nccl_calls.h"
+#include "paceline/engine/collectives/backends/nccl/nccl_api.h"
 #include "paceline/engine/collectives/backends/nccl/nccl_communicator.h"
 #include "paceline/engine/collectives/backends/nccl/nccl_messages.h"
 #include "paceline/engine/collectives/device_order.h"
 #include "paceline/engine/collectives/op_traits.h"
 #include "paceline/engine/collectives/work.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/option_text.h"
+#include "paceline/engine/core/system/host.h"
+#include "paceline/engine/rendezvous/launch_environment.h"
 
 namespace paceline {
 namespace {
@@ -37,6 +43,121 @@ class OwnCaptures {
   const CudaApi& cuda_;
   int mode_ = cuda::kCaptureOfOwnThread;
 };
+
+// The facts about NCCL and its GPU that the ranks of a group compare before NCCL connects them: a
+// difference would otherwise show as a hang, or as an error that names no rank.
+struct GpuFacts {
+  int nccl_version = 0;
+  std::string nccl_path;
+  std::string host;    // distinguishes hosts: host_token()
+  std::string bus_id;  // distinguishes the GPUs of a host: "0000:3b:00.0"
+  int device = 0;      // the GPU's number in this process
+  int visible = 0;     // how many GPUs this process sees
+
+  std::string encode() const;
+  // Error(kCorrupt) for a text that encode() did not write.
+  static GpuFacts decode(const std::string& text);
+};
+
+constexpr std::size_t kNumFields = 6;
+constexpr std::size_t kLongestPath =
+    300;  // so that the whole text stays below tell_all()'s limit, 500 bytes
+
+std::string GpuFacts::encode() const {
+  const std::string path =
+      nccl_path.size() <= kLongestPath
+          ? nccl_path
+          : fmt::format("...{}",
+                        std::string_view(nccl_path).substr(nccl_path.size() - kLongestPath));
+  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}", nccl_version, device, visible, bus_id, host, path);
+}
+
+GpuFacts GpuFacts::decode(const std::string& text) {
+  std::vector<std::string> fields;
+  for (const std::string_view field : split(text, '\n')) fields.emplace_back(field);
+  const auto number = [&](std::size_t i) {
+    return i < fields.size() ? parse_number<int>(fields[i]) : std::optional<int>();
+  };
+  const auto version = number(0), device = number(1), visible = number(2);
+  if (fields.size() != kNumFields || !version || !device || !visible) {
+    fail(ErrorCode::kCorrupt,
+         "'{}' does not describe a rank's GPU; all ranks must run the same build", text);
+  }
+  return {.nccl_version = *version,
+          .nccl_path = fields[5],
+          .host = fields[4],
+          .bus_id = fields[3],
+          .device = *device,
+          .visible = *visible};
+}
+
+// The device on which a rank works unless the program has chosen another one: the local rank,
+// modulo the number of visible GPUs. So it is device 0 where the launcher shows each rank one GPU.
+// Requires: `visible` is at least 1.
+int device_of_local_rank(int local_rank, int visible) { return std::max(local_rank, 0) % visible; }
+
+// Returns the facts of this rank. If the thread's current device is still 0, first makes that of
+// the local rank current: a program that chooses no device would put all ranks of a host on GPU 0.
+// Errors: those of CudaApi::require(), for example if there is no GPU.
+GpuFacts gpu_facts_here(const NcclApi& api, const LaunchEnvironment& who) {
+  const CudaApi& cuda = *api.cuda;
+  GpuFacts facts{.nccl_version = api.version,
+                 .nccl_path = api.library.path,
+                 .host = host_token(),
+                 .bus_id = "",
+                 .device = 0,
+                 .visible = 0};
+  cuda.require(cuda.cudaGetDeviceCount(&facts.visible), "", "counting the GPUs");
+  if (facts.visible == 0) cuda.require(cuda::kNoDevice, "", "counting the GPUs");
+  cuda.require(cuda.cudaGetDevice(&facts.device), "", "cudaGetDevice");
+  if (facts.device == 0) facts.device = device_of_local_rank(who.local_rank, facts.visible);
+  cuda.require(cuda.cudaSetDevice(facts.device), "",
+               fmt::format("choosing GPU {} of {}", facts.device, facts.visible));
+  std::array<char, 32> bus_id{};
+  cuda.require(
+      cuda.cudaDeviceGetPCIBusId(bus_id.data(), static_cast<int>(bus_id.size()) - 1, facts.device),
+      "", "cudaDeviceGetPCIBusId");
+  facts.bus_id = bus_id.data();
+  std::transform(facts.bus_id.begin(), facts.bus_id.end(), facts.bus_id.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return facts;
+}
+
+// Error(kInvalid) if two ranks have different versions of NCCL, or the same GPU. `all` is in the
+// order of ranks; `name_of` names a rank with its host. The text is the same on every rank.
+void require_one_nccl(const std::vector<GpuFacts>& all,
+                      const std::function<std::string(std::size_t rank)>& name_of) {
+  const GpuFacts& first = all[0];
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    check(all[rank].nccl_version == first.nccl_version,
+          "{} has NCCL {} ({}), {} has NCCL {} ({}): install the same version everywhere, or name "
+          "its file in PACELINE_LIBNCCL",
+          name_of(0), nccl_version_text(first.nccl_version), first.nccl_path, name_of(rank),
+          nccl_version_text(all[rank].nccl_version), all[rank].nccl_path);
+  }
+}
+
+void require_own_gpus(const std::vector<GpuFacts>& all,
+                      const std::function<std::string(std::size_t rank)>& name_of) {
+  std::map<std::pair<std::string, std::string>, std::size_t> owners;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    const GpuFacts& facts = all[rank];
+    const auto [other, is_new] = owners.try_emplace({facts.host, facts.bus_id}, rank);
+    if (is_new) continue;
+    const auto ranks_there = std::count_if(
+        all.begin(), all.end(), [&](const GpuFacts& theirs) { return theirs.host == facts.host; });
+    check(ranks_there <= facts.visible,
+          "{} and {} both have GPU {} ({}): NCCL needs a GPU for each rank, and {} share {} there; "
+          "start as many ranks as there are GPUs (--nproc-per-node gpu)",
+          name_of(other->second), name_of(rank), facts.device, facts.bus_id,
+          counted(ranks_there, "rank"), counted(facts.visible, "GPU"));
+    check(
+        false,
+        "{} and {} both have GPU {} ({}): NCCL needs a GPU for each rank; choose it by LOCAL_RANK "
+        "(cudaSetDevice), or call cudaSetDevice in no rank, and each rank gets its own",
+        name_of(other->second), name_of(rank), facts.device, facts.bus_id);
+  }
+}
 
 // Collective. Checks that all ranks use one version of NCCL, and that each rank has a GPU of its
 // own. Returns this rank's device.

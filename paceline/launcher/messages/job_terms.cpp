@@ -1,4 +1,4 @@
-#include "paceline/launcher/messages/roles.h"
+#include "paceline/launcher/messages/job_terms.h"
 
 #include <algorithm>
 #include <string_view>

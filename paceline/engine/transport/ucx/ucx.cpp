@@ -1,16 +1,27 @@
-#include "paceline/engine/transport/ucx/ucx_wire.h"
+#include "paceline/engine/transport/ucx/ucx.h"
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstdint>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <set>
+#include <vector>
 
 #include <poll.h>
 
 #include "paceline/engine/core/awake_clock.h"
 #include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/deadline.h"
+#include "paceline/engine/core/system/host.h"
 #include "paceline/engine/core/system/io.h"
+#include "paceline/engine/transport/socket_wire.h"
+#include "paceline/engine/transport/ucx/api.h"
+#include "paceline/engine/transport/ucx/worker.h"
 #include "paceline/engine/transport/wire.h"
 
 namespace paceline::ucx {
@@ -25,6 +36,67 @@ constexpr auto kLongestSleep = 2ms;
 constexpr std::byte kGreeting{0x47};  // sent on UCX's channels, then on the data socket
 constexpr std::byte kFarewell{0x46};
 constexpr const char* kAdvice = "see the output of that rank, or choose --transport tcp";
+constexpr std::chrono::seconds kLingerLimit{1};
+
+// A wire of sockets that uses UCX for the data and point-to-point channels to some ranks.
+//
+// A rank that ends waits for up to kLingerLimit until those ranks have left as well or have died,
+// because bytes that a peer has not received yet are lost with the UCX connection.
+class UcxWire : public Wire {
+ public:
+  // Requires: `sockets` connects all ranks. If the constructor succeeds, the caller hands them over
+  // by own().
+  UcxWire(const Api& api, SocketWire& sockets, const std::vector<int>& remote,
+          const DescribeRank& describe, Deadline deadline);
+  void own(std::unique_ptr<SocketWire> sockets) { owned_ = std::move(sockets); }
+  ~UcxWire() override;
+  UcxWire(const UcxWire&) = delete;
+  UcxWire& operator=(const UcxWire&) = delete;
+
+  const char* name() const override { return "ucx"; }
+  bool is_connected(int peer) const override { return sockets_->is_connected(peer); }
+  ssize_t send(int peer, Channel channel, std::span<const std::byte> head,
+               std::span<const std::byte> rest) override;
+  ssize_t receive(int peer, Channel channel, std::span<std::byte> into) override;
+  ssize_t peek(int peer, Channel channel, std::span<std::byte> into) override;
+  void wait(std::span<Interest> interests, std::chrono::milliseconds limit) override;
+  void wait_or_wake(std::span<Interest> interests,
+                    std::optional<std::chrono::milliseconds> limit) override;
+  void wake() override { sockets_->wake(); }
+  void cancel(Channel channel) override;
+  int socket(int peer, Channel channel) const override;
+
+ private:
+  // The greetings that a rank and a peer exchange before the group has formed, on the data and the
+  // point-to-point channel.
+  struct Greeting {
+    int peer;
+    bool has_sent[2] = {}, has_received[2] = {};
+    bool has_said_done = false, has_heard_done = false;
+  };
+
+  // The worker of a channel; null if the channel is a socket.
+  Worker* worker(int peer, Channel channel) const;
+  void introduce(int peer, Deadline deadline);
+  void meet(int peer, Deadline deadline);
+  void greet_all(Deadline deadline);
+  void greet(Greeting& greeting, Worker& worker, int channel);
+  bool tell_and_hear(Greeting& greeting, Deadline deadline);
+  void write_all(int peer, std::span<const std::byte> bytes, Deadline deadline);
+  void read_all(int peer, std::span<std::byte> bytes, Deadline deadline);
+  void wait_for(std::span<Interest> interests, std::optional<std::chrono::milliseconds> limit,
+                bool wakeable);
+  void linger();
+  [[noreturn]] void fail_of_end(int peer) const;
+
+  const OwnerProcess owner_;
+  SocketWire* const sockets_;
+  std::unique_ptr<SocketWire> owned_;
+  const std::vector<int> remote_;
+  const DescribeRank describe_;
+  std::unique_ptr<Context> context_;
+  std::unique_ptr<Worker> data_, point_to_point_;
+};
 
 }  // namespace
 
@@ -245,3 +317,80 @@ void UcxWire::linger() {
 }
 
 }  // namespace paceline::ucx
+
+namespace paceline {
+namespace {
+
+using ucx::Api;
+
+constexpr const char* kHowToGetIt = "apt install libucx0";
+
+// True for InfiniBand and RoCE; UCX's other network transport is TCP.
+bool is_rdma(const uct_tl_resource_desc_t& resource) {
+  return resource.dev_type == UCT_DEVICE_TYPE_NET && std::strcmp(resource.tl_name, "tcp") != 0;
+}
+
+void add_devices(const Api& api, uct_component_h component, const char* memory_domain,
+                 std::set<std::string>& devices) {
+  uct_md_config_t* config = nullptr;
+  if (api.uct_md_config_read(component, nullptr, nullptr, &config) != UCS_OK) return;
+  uct_md_h domain = nullptr;
+  const ucs_status_t status = api.uct_md_open(component, memory_domain, config, &domain);
+  api.uct_config_release(config);
+  if (status != UCS_OK) return;
+  uct_tl_resource_desc_t* resources = nullptr;
+  unsigned count = 0;
+  if (api.uct_md_query_tl_resources(domain, &resources, &count) == UCS_OK) {
+    for (unsigned i = 0; i < count; ++i) {
+      if (is_rdma(resources[i])) devices.insert(resources[i].dev_name);
+    }
+    api.uct_release_tl_resource_list(resources);
+  }
+  api.uct_md_close(domain);
+}
+
+std::vector<std::string> find_rdma_devices(const Api& api) {
+  uct_component_h* components = nullptr;
+  unsigned count = 0;
+  if (api.uct_query_components(&components, &count) != UCS_OK) return {};
+  std::set<std::string> devices;
+  for (unsigned i = 0; i < count; ++i) {
+    uct_component_attr_t attributes{};
+    attributes.field_mask = UCT_COMPONENT_ATTR_FIELD_MD_RESOURCE_COUNT;
+    if (api.uct_component_query(components[i], &attributes) != UCS_OK) continue;
+    std::vector<uct_md_resource_desc_t> domains(attributes.md_resource_count);
+    attributes.field_mask = UCT_COMPONENT_ATTR_FIELD_MD_RESOURCES;
+    attributes.md_resources = domains.data();
+    if (api.uct_component_query(components[i], &attributes) != UCS_OK) continue;
+    for (const auto& domain : domains) add_devices(api, components[i], domain.md_name, devices);
+  }
+  api.uct_release_component_list(components);
+  return {devices.begin(), devices.end()};
+}
+
+}  // namespace
+
+UcxInfo ucx_info() {
+  std::string why;
+  const Api* const api = Api::load(&why);
+  if (api == nullptr) return {.text = why, .advice = kHowToGetIt, .rdma_devices = {}};
+  return {.available = true,
+          .text = fmt::format("UCX {}", api->ucp_get_version_string()),
+          .advice = "",
+          .rdma_devices = find_rdma_devices(*api)};
+}
+
+std::unique_ptr<Wire> over_ucx(std::unique_ptr<SocketWire>& sockets, const std::vector<int>& remote,
+                               const DescribeRank& describe, Deadline deadline) {
+  std::string why;
+  const Api* const api = Api::load(&why);
+  if (api == nullptr) {
+    fail(ErrorCode::kUnsupported, "transport ucx is not available: {}; to get it: {}", why,
+         kHowToGetIt);
+  }
+  auto wire = std::make_unique<ucx::UcxWire>(*api, *sockets, remote, describe, deadline);
+  wire->own(std::move(sockets));
+  return wire;
+}
+
+}  // namespace paceline
