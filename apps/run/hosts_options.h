@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "paceline/launcher/hosts/host_list.h"
-#include "paceline/launcher/hosts/hosts_plan.h"
+#include "paceline/launcher/hosts/hosts_agent.h"
 
 #include "apps/cli/option_table.h"
 #include "apps/run/run_options.h"

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "paceline/engine/core/system/topology.h"
-#include "paceline/launcher/hosts/hosts_plan.h"
+#include "paceline/launcher/hosts/hosts_agent.h"
 #include "paceline/launcher/ranks/launch_options.h"
 
 #include "apps/cli/option_table.h"

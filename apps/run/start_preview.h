@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "paceline/launcher/hosts/host_list.h"
-#include "paceline/launcher/hosts/hosts_plan.h"
+#include "paceline/launcher/hosts/hosts_agent.h"
 #include "paceline/launcher/job/agent.h"
 
 #include "apps/cli/option_table.h"

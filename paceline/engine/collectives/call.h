@@ -15,7 +15,7 @@
 #include <string>
 
 #include "paceline/engine/collectives/buffer.h"
-#include "paceline/engine/collectives/collective_options.h"
+#include "paceline/engine/collectives/group/group_options.h"
 #include "paceline/engine/collectives/op_traits.h"
 #include "paceline/engine/core/dtype_traits.h"
 

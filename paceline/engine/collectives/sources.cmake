@@ -8,7 +8,6 @@ set(SOURCES
   algorithms/tree.cpp
   backends/backend_list.cpp
   backends/nccl/cuda_api.cpp
-  backends/nccl/device_library.cpp
   backends/nccl/device_watch.cpp
   backends/nccl/nccl_api.cpp
   backends/nccl/nccl_communicator.cpp

@@ -1,6 +1,5 @@
 set(SOURCES
   host/cutting.cpp
-  host/host_directory.cpp
   host/row_store.cpp
   host/row_update.cpp
   host/settings.cpp
@@ -9,7 +8,6 @@ set(SOURCES
   host/table_clock.cpp
   host/table_memory.cpp
   host/table_workers.cpp
-  host/transaction.cpp
   row_batch.cpp
   servers/remote_rows.cpp
   servers/row_server.cpp
@@ -20,5 +18,5 @@ set(LIBRARIES fmt::fmt)
 
 # GCC's thread sanitizer does not understand fences, and says so. What they order is atomic, so it is no race for the sanitizer.
 if(PACELINE_SANITIZE MATCHES thread)
-  set_source_files_properties(paceline/engine/tables/host/row_store.cpp paceline/engine/tables/host/transaction.cpp PROPERTIES COMPILE_OPTIONS -Wno-tsan)
+  set_source_files_properties(paceline/engine/tables/host/row_store.cpp PROPERTIES COMPILE_OPTIONS -Wno-tsan)
 endif()

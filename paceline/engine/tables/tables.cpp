@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/tables/host/host_directory.h"
 #include "paceline/engine/tables/host/shared_rows.h"
+#include "paceline/engine/tables/host/table_memory.h"
 #include "paceline/engine/tables/servers/remote_rows.h"
 
 namespace paceline::tables {

@@ -9,7 +9,6 @@
 
 #include "paceline/engine/collectives/group/engine_group.h"
 #include "paceline/engine/collectives/group/object_collectives.h"
-#include "paceline/engine/collectives/group/shared_error.h"
 #include "paceline/engine/collectives/purpose.h"
 #include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/check.h"
@@ -316,14 +315,14 @@ std::uint64_t CheckpointTeam::read(const Manifest& manifest, const std::vector<W
   } catch (const std::exception& error) {  // bad_alloc
     failure = Error(ErrorCode::kSystem, error.what());
   }
-  throw_first_error(group, failure);
+  detail::throw_first_error(group, failure);
   if (std::ranges::count(sees_, false) == 0) return bytes;
   try {
     read_for_others(manifest, folder, wanted, bytes);
   } catch (const Error& error) {
     failure = error;
   }
-  throw_first_error(group, failure);
+  detail::throw_first_error(group, failure);
   return bytes;
 }
 

@@ -10,7 +10,6 @@
 
 #include "paceline/engine/collectives/group/engine_group.h"
 #include "paceline/engine/collectives/group/object_collectives.h"
-#include "paceline/engine/collectives/group/shared_error.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/dtype_traits.h"
 #include "paceline/engine/core/json_text.h"
@@ -167,7 +166,7 @@ MemoryTeam::MemoryTeam(std::shared_ptr<ProcessGroup> group, const std::string& p
   const auto on_all = [&](const std::function<void()>& action) {
     std::optional<Error> failure;
     attempt(failure, action);
-    throw_first_error(*group_, failure);
+    detail::throw_first_error(*group_, failure);
   };
   on_all([&] { memory_.emplace(path); });
   // The ranks of a host may have several memories, one for each launcher.
@@ -445,7 +444,7 @@ void MemoryTeam::read(const std::vector<WantedBox>& wanted) {
       position += piece.bytes;
     }
   }
-  throw_first_error(*group_, failure);
+  detail::throw_first_error(*group_, failure);
 }
 
 }  // namespace paceline

@@ -3,6 +3,5 @@ set(SOURCES
   host_list.cpp
   hosts_agent.cpp
   hosts_agent_end.cpp
-  hosts_plan.cpp
   remote_end.cpp)
 set(LIBRARIES fmt::fmt nlohmann_json::nlohmann_json)

@@ -7,7 +7,6 @@
 #include "paceline/planning/forecast/step_parts.h"
 #include "paceline/planning/schedules/named_schedules.h"
 #include "paceline/planning/schedules/schedule_checks.h"
-#include "paceline/planning/schedules/schedule_clock.h"
 #include "paceline/planning/schedules/search.h"
 #include "paceline/planning/schedules/simulate.h"
 

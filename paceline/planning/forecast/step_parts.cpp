@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 
-#include "paceline/planning/schedules/schedule_clock.h"
 #include "paceline/planning/schedules/simulate.h"
 
 namespace paceline::planning {

@@ -2,7 +2,6 @@
 #include <limits>
 #include <tuple>
 
-#include "paceline/planning/schedules/schedule_clock.h"
 #include "paceline/planning/schedules/search.h"
 #include "paceline/planning/schedules/simulate.h"
 

@@ -9,7 +9,6 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/option_text.h"
 #include "paceline/planning/schedules/schedule_checks.h"
-#include "paceline/planning/schedules/schedule_clock.h"
 #include "paceline/planning/schedules/simulate.h"
 
 namespace paceline::pipeline {

@@ -11,7 +11,6 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/planning/schedules/named_schedules.h"
 #include "paceline/planning/schedules/schedule_checks.h"
-#include "paceline/planning/schedules/schedule_clock.h"
 #include "paceline/planning/schedules/simulate.h"
 
 namespace paceline::pipeline {

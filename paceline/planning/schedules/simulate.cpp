@@ -8,7 +8,6 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/planning/schedules/pipeline_schedule.h"
 #include "paceline/planning/schedules/schedule_checks.h"
-#include "paceline/planning/schedules/schedule_clock.h"
 
 namespace paceline::pipeline {
 

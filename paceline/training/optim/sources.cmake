@@ -14,7 +14,6 @@ set(SOURCES
   parameters/parameter_home.cpp
   parameters/parameter_norms.cpp
   parameters/parameter_rows.cpp
-  parameters/read_ahead.cpp
   rules/device_rules.cpp
   rules/tensor_blocks.cpp
   rules/update_rules.cpp

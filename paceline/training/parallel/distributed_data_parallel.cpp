@@ -5,7 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "paceline/engine/collectives/group/engine_group.h"
-#include "paceline/engine/collectives/group/shared_error.h"
+#include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/optim/parameters/parameter_home.h"
@@ -86,7 +86,7 @@ void require_trainable(GroupRef group, const std::vector<NamedParameter>& parame
   } catch (const Error& error) {
     refusal = error;
   }
-  throw_first_error(group, refusal);
+  detail::throw_first_error(group, refusal);
 }
 
 bool is_built_once(const at::Tensor& parameter) {

@@ -13,7 +13,6 @@ set(SOURCES
   reducer/lockstep.cpp
   reducer/pass_monitor.cpp
   reducer/reducer.cpp
-  reducer/step_passes.cpp
   reducer/vectorised_loops.cpp
   replica_guard.cpp
   sync_batch_norm.cpp)

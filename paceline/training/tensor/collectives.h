@@ -38,12 +38,12 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "paceline/engine/collectives/collective_options.h"
+#include "paceline/engine/collectives/group/group_options.h"
 #include "paceline/engine/collectives/group/process_group.h"
 
 namespace paceline {
 
-// Each function takes CollectiveOptions last (collective_options.h). As in torch.distributed, a
+// Each function takes CollectiveOptions last (group_options.h). As in torch.distributed, a
 // function that writes to tensors of the caller blocks and returns a Work that has completed, or
 // with `.async_op` returns a Work at once. Functions that make their result have no async_op; pass
 // an `output` to have one.

@@ -11,7 +11,6 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/log.h"
 #include "paceline/training/tensor/libtorch_version.h"
-#include "paceline/training/tensor/settled_threads.h"
 
 namespace paceline {
 
@@ -84,7 +83,7 @@ int set_thread_count(int num_threads) {
   return apply(num_threads);
 }
 
-int settle_thread_count() {
+int detail::settle_thread_count() {
   const int before = at::get_num_threads();
   if (before == 1 || is_chosen()) return before;
   log::info(fmt::format(

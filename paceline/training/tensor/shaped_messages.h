@@ -10,7 +10,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "paceline/engine/collectives/collective_options.h"
+#include "paceline/engine/collectives/group/group_options.h"
 #include "paceline/engine/collectives/group/process_group.h"
 
 namespace paceline {

@@ -22,7 +22,6 @@
 #include "paceline/engine/telemetry/crash_reporter.h"
 #include "paceline/training/device/streams.h"
 #include "paceline/training/tensor/compute_settings.h"
-#include "paceline/training/tensor/settled_threads.h"
 #include "paceline/training/train/libtorch_facts.h"
 
 namespace paceline::train {
@@ -75,7 +74,7 @@ std::shared_ptr<ProcessGroup> form_group(const ProcessOptions& options) {
 
 int threads_of(const ProcessOptions& options) {
   const int threads = set_thread_count(options.threads);
-  return options.logical_shards > 0 ? settle_thread_count() : threads;
+  return options.logical_shards > 0 ? paceline::detail::settle_thread_count() : threads;
 }
 
 }  // namespace

@@ -8,7 +8,6 @@
 #include <gtest/gtest.h>
 
 #include "paceline/engine/collectives/flight/explain.h"
-#include "paceline/engine/collectives/group/mesh_text.h"
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/fresh_directory.h"
@@ -18,6 +17,7 @@
 namespace paceline {
 namespace {
 
+using detail::describe_mesh;
 using harness::run_ranks;
 using harness::run_ranks_ok;
 using harness::Says;

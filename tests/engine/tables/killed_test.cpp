@@ -5,8 +5,8 @@
 #include <random>
 #include <thread>
 
+#include "paceline/engine/tables/host/row_store.h"
 #include "paceline/engine/tables/host/table_clock.h"
-#include "paceline/engine/tables/host/transaction.h"
 
 #include "tests/engine/rpc/worker_process.h"
 #include "tests/engine/tables/stepped_process.h"

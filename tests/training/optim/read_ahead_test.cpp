@@ -1,12 +1,12 @@
 // The decisions of parameters on devices, without a device: the places in the pool, and the units
 // that will probably be read next.
 
-#include "paceline/training/optim/parameters/read_ahead.h"
-
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "paceline/training/optim/parameters/device_parameters.h"
 
 namespace paceline::optim {
 namespace {

@@ -6,7 +6,6 @@
 
 #include <fmt/ranges.h>
 
-#include "paceline/engine/collectives/group/mesh_text.h"
 #include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error.h"
@@ -145,9 +144,9 @@ std::string to_string(const std::vector<MeshAxis>& axes) {
   return fmt::format("{}", fmt::join(parts, ","));
 }
 
-std::string DeviceMesh::describe() const { return describe_mesh(axes_, world_->hosts()); }
+std::string DeviceMesh::describe() const { return detail::describe_mesh(axes_, world_->hosts()); }
 
-std::string describe_mesh(const std::vector<MeshAxis>& axes, const Hosts& hosts) {
+std::string detail::describe_mesh(const std::vector<MeshAxis>& axes, const Hosts& hosts) {
   require_axes(axes);
   check(ranks_of(axes) == hosts.world_size(), "mesh: {} has {} ranks, the hosts have {}",
         to_string(axes), ranks_of(axes), hosts.world_size());

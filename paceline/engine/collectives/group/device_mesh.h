@@ -76,3 +76,11 @@ class DeviceMesh {
 };
 
 }  // namespace paceline
+
+namespace paceline::detail {
+
+// A mesh as a drawing for people (DeviceMesh::describe()), for hosts that need not exist. `hosts`
+// are the hosts of the mesh's ranks. Thread safety: a pure function.
+std::string describe_mesh(const std::vector<MeshAxis>& axes, const Hosts& hosts);
+
+}  // namespace paceline::detail

@@ -1,16 +1,47 @@
 #pragma once
 
-// The options of a group: its time limit, connections, backend, algorithms and records.
+// The options of a group (its time limit, connections, backend, algorithms and records), and the
+// options of one operation, the last argument on buffers (process_group.h) and on tensors
+// (paceline/training/tensor/collectives.h).
+//
+// Thread safety: values.
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 
-#include "paceline/engine/collectives/selection/planning_options.h"
 #include "paceline/engine/transport/link_options.h"
 
 namespace paceline {
+
+struct CostModel;
+
+// docs/network.md explains how each algorithm works, and what it is for. kDirect
+// supports every operation.
+enum class Algorithm : std::uint8_t {
+  kDirect,
+  kOneShot,
+  kTree,
+  kDoubling,
+  kHalving,
+  kRing,
+  kBruck,
+  kChain,
+  kHierarchy,
+};
+
+// How a group carries out its collectives. All except `costs` must be the same on all ranks.
+struct PlanningOptions {
+  // The algorithm for all operations over messages that it supports; if empty, the planner chooses.
+  std::optional<Algorithm> algorithm = {};
+  // Allows algorithms whose sums differ in their bits from the promised ones, if they are faster.
+  bool allows_any_order = false;
+  // The costs by which the planner chooses; rank 0's apply. If null, a group uses
+  // the calibration or, without one, the defaults of CostModel.
+  std::shared_ptr<const CostModel> costs = {};
+};
 
 class FlightRecorder;
 class Timeline;
@@ -36,5 +67,25 @@ struct GroupOptions {
   // operation has been queued on the device: slower, and errors appear where they happen.
   bool blocking_wait = false;
 };
+
+// The last argument of every operation of a group.
+//
+//   group->barrier({.timeout = 10s});
+//   auto work = all_reduce(group, gradient, ReduceOp::kMean, {.async_op = true});
+//   ...
+//   work->wait();
+struct CollectiveOptions {
+  // At least 1 ms; if empty, the group's timeout.
+  std::optional<std::chrono::milliseconds> timeout = {};
+  // As in torch.distributed, the operation returns a Work at once, and the program must not touch
+  // its buffers until the Work has completed. Otherwise the operation has ended when the call
+  // returns, and the returned pointer is null. send() and recv() take no async_op; isend() and
+  // irecv() return a Work.
+  bool async_op = false;
+  std::shared_ptr<void> keep_alive = {};  // held until an asynchronous operation has completed
+};
+
+// In a receive: a message from any rank.
+inline constexpr int kAnySource = -1;
 
 }  // namespace paceline

@@ -105,7 +105,7 @@ std::vector<std::string> gather_objects(GroupRef group, const std::string& objec
   return objects;
 }
 
-void throw_error_of(GroupRef group, int root, const std::optional<Error>& own) {
+void detail::throw_error_of(GroupRef group, int root, const std::optional<Error>& own) {
   constexpr std::int32_t kNone = -1;
   std::int32_t code = own ? static_cast<std::int32_t>(own->code()) : kNone;
   group->broadcast(std::span(&code, 1), root);
@@ -114,7 +114,7 @@ void throw_error_of(GroupRef group, int root, const std::optional<Error>& own) {
   throw Error(static_cast<ErrorCode>(code), text);
 }
 
-void throw_first_error(GroupRef group, const std::optional<Error>& own) {
+void detail::throw_first_error(GroupRef group, const std::optional<Error>& own) {
   const int none = group->world_size();
   const int first = all_reduce_value(group, own ? group->rank() : none, ReduceOp::kMin);
   if (first != none) throw_error_of(group, first, own);
@@ -131,7 +131,7 @@ void on_rank(int root, GroupRef group, const std::function<void()>& action) {
       failure.emplace(ErrorCode::kSystem, describe_current_exception());
     }
   }
-  throw_error_of(group, root, failure);
+  detail::throw_error_of(group, root, failure);
 }
 
 }  // namespace paceline

@@ -45,3 +45,15 @@ std::vector<std::string> gather_objects(GroupRef group, const std::string& objec
 void on_rank(int root, GroupRef group, const std::function<void()>& action);
 
 }  // namespace paceline
+
+namespace paceline::detail {
+
+// Both functions throw the error of one rank on all ranks of a group, so that no rank continues
+// alone. They take a few small collectives, so they are for rare events. Programs use on_rank().
+
+// Collective. Throws root's error on every rank, if root has one.
+void throw_error_of(GroupRef group, int root, const std::optional<Error>& own);
+// Collective. Throws on every rank the error of the first rank that has one.
+void throw_first_error(GroupRef group, const std::optional<Error>& own);
+
+}  // namespace paceline::detail

@@ -22,7 +22,7 @@
 // causes Error(kInvalid).
 //
 // Every collective blocks, or returns a Work at once if its options have `.async_op`
-// (collective_options.h). Asynchronous operations run in order on one thread of the group. In a
+// (group_options.h). Asynchronous operations run in order on one thread of the group. In a
 // group of one rank every collective is a copy.
 //
 // Errors of every collective: kInvalid (arguments, mismatch), kUnsupported (operation on this
@@ -43,7 +43,6 @@
 #include <vector>
 
 #include "paceline/engine/collectives/buffer.h"
-#include "paceline/engine/collectives/collective_options.h"
 #include "paceline/engine/collectives/group/group_options.h"
 #include "paceline/engine/collectives/hosts.h"
 #include "paceline/engine/collectives/op.h"
@@ -123,7 +122,7 @@ class ProcessGroup {
 
   // The operations, in torch.distributed's order of arguments: the output, the input, the rest, the
   // options. Each blocks and returns a Work that has completed, or with `.async_op` returns a
-  // Work at once (collective_options.h).
+  // Work at once (group_options.h).
   //
   // The buffers of an operation must not overlap, except as the operation allows; otherwise
   // Error(kInvalid).

@@ -8,8 +8,8 @@
 #include <string_view>
 
 #include "paceline/engine/collectives/algorithms/schedule.h"
+#include "paceline/engine/collectives/group/group_options.h"
 #include "paceline/engine/collectives/selection/cost_model.h"
-#include "paceline/engine/collectives/selection/planning_options.h"
 
 namespace paceline {
 

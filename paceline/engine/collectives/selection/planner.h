@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "paceline/engine/collectives/group/group_options.h"
 #include "paceline/engine/collectives/selection/algorithm.h"
 #include "paceline/engine/collectives/selection/cost_model.h"
-#include "paceline/engine/collectives/selection/planning_options.h"
 
 namespace paceline {
 

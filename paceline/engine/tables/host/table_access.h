@@ -6,7 +6,7 @@
 // word. A worker may die or freeze while it owns a lock, so a worker that waits checks the owner
 // from time to time:
 //
-//  1. The owner's process has ended: its unfinished change is completed or dropped (transaction.h),
+//  1. The owner's process has ended: its unfinished change is completed or dropped (row_store.h),
 //     its locks are opened, and its place is free again.
 //  2. The owner is frozen, and the calls between workers have given it up: it is *revoked*, so that
 //     it cannot change anything any more, and its locks are opened.

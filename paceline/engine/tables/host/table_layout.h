@@ -146,7 +146,7 @@ struct Entry {
 };
 static_assert(sizeof(Entry) == 32);
 
-// A change that a worker is about to make (transaction.h).
+// A change that a worker is about to make (row_store.h).
 struct JournalWrite {
   std::uint64_t at = 0;  // offset in the memory
   std::uint64_t value = 0;

@@ -16,8 +16,8 @@
 #include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/system/host.h"
 #include "paceline/engine/core/system/thread.h"
+#include "paceline/engine/tables/host/row_store.h"
 #include "paceline/engine/tables/host/table_clock.h"
-#include "paceline/engine/tables/host/transaction.h"
 
 namespace paceline::tables {
 

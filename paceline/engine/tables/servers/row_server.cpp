@@ -10,7 +10,7 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/log.h"
 #include "paceline/engine/rpc/pool.h"
-#include "paceline/engine/tables/host/host_directory.h"
+#include "paceline/engine/tables/host/table_memory.h"
 #include "paceline/engine/tables/servers/served_rows.h"
 
 namespace paceline::tables {

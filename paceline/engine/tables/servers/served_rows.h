@@ -1,24 +1,150 @@
 #pragma once
 
-// A table as one worker of another host has it open: an object of a server, which that worker holds
-// by a lease. If the worker dies, or is frozen for longer than the lease, the object goes, and with
-// it the worker's place in the table: no other worker waits for its clock any more.
+// The messages between workers and the servers of a table, and the object of a server that answers
+// them.
 //
 // Thread safety: the calls of a worker come one at a time.
 
+#include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
 #include <vector>
 
+#include "paceline/engine/rpc/protocol/message.h"
 #include "paceline/engine/rpc/remote_ref.h"
 #include "paceline/engine/tables/host/shared_rows.h"
-#include "paceline/engine/tables/servers/row_messages.h"
+#include "paceline/engine/tables/row_options.h"
+#include "paceline/engine/tables/rows.h"
+#include "paceline/engine/tables/table_cut.h"
 
 namespace paceline::tables {
 
+struct OpenRows {
+  std::string table;
+  // RowOptions, field by field.
+  std::uint32_t width = 0, optimizer = 0;
+  std::vector<double> optimizer_numbers;  // the learning rate first
+  std::uint32_t consistency = 0, bound = 0;
+  std::uint64_t capacity = 0, seed = 0, candidates = 0, expire_after = 0;
+  std::uint32_t admit_after = 0;
+  float initial_range = 0;
+
+  std::optional<std::uint64_t> session, new_session;
+  std::int64_t timeout_ms = 0;
+  std::uint64_t epoch = 0;  // of the slot map
+  std::uint32_t server = 0, num_servers = 1;
+  std::uint64_t ticks = 0;  // that have ended, for a worker that comes from a lost server
+  static auto fields(auto& m) {
+    return std::tie(m.table, m.width, m.optimizer, m.optimizer_numbers, m.consistency, m.bound,
+                    m.capacity, m.seed, m.candidates, m.expire_after, m.admit_after,
+                    m.initial_range, m.session, m.new_session, m.timeout_ms, m.epoch, m.server,
+                    m.num_servers, m.ticks);
+  }
+};
+
+// Asks a server of the same host to keep the memory of a table open.
+struct HoldRows {
+  static constexpr std::string_view kName = "tables.hold";
+  static constexpr rpc::Effect kEffect = rpc::Effect::kRepeatable;
+  struct Request {
+    OpenRows open;
+    std::uint64_t memory = 0;  // its number
+    static auto fields(auto& m) { return std::tie(m.open, m.memory); }
+  };
+  using Reply = rpc::Nothing;
+};
+
+// Asks a server for the memory that it has, for a backup that was started again.
+struct HeldParts {
+  static constexpr std::string_view kName = "tables.parts";
+  static constexpr rpc::Effect kEffect = rpc::Effect::kRepeatable;
+  using Request = rpc::Nothing;
+  struct Reply {
+    std::vector<HoldRows::Request> parts;
+    static auto fields(auto& m) { return std::tie(m.parts); }
+  };
+};
+
+struct PullRows {
+  std::uint64_t epoch = 0;
+  bool as_bfloat16 = false;
+  std::span<const Id> ids;
+  static auto fields(auto& m) { return std::tie(m.epoch, m.as_bfloat16, m.ids); }
+};
+struct PulledRows {
+  std::vector<float> values;
+  std::vector<std::uint16_t> bfloat16;
+  static auto fields(auto& m) { return std::tie(m.values, m.bfloat16); }
+};
+
+struct PushRows {
+  std::uint64_t epoch = 0, sequence = 0;
+  std::span<const Id> ids;  // all different
+  std::span<const float> gradients;
+  std::span<const std::uint16_t> bfloat16;
+  static auto fields(auto& m) {
+    return std::tie(m.epoch, m.sequence, m.ids, m.gradients, m.bfloat16);
+  }
+};
+
+struct TickRows {
+  std::uint64_t number = 0;  // counts the ticks of this worker since it opened the table
+  static auto fields(auto& m) { return std::tie(m.number); }
+};
+
+struct RowsState {
+  std::uint64_t session = 0, sequence = 0;
+  double lr = 0;
+  std::uint64_t epoch = 0, rows = 0, clock = 0, pulls = 0, pulled_ids = 0, pushed_ids = 0,
+                pushed_rows = 0, duplicate_pushes = 0, dropped_gradients = 0, torn_reads = 0,
+                expired_rows = 0, largest_staleness = 0, evicted_workers = 0, repaired_updates = 0;
+  double mean_staleness = 0;
+  static auto fields(auto& m) {
+    return std::tie(m.session, m.sequence, m.lr, m.epoch, m.rows, m.clock, m.pulls, m.pulled_ids,
+                    m.pushed_ids, m.pushed_rows, m.duplicate_pushes, m.dropped_gradients,
+                    m.torn_reads, m.expired_rows, m.largest_staleness, m.evicted_workers,
+                    m.repaired_updates, m.mean_staleness);
+  }
+};
+
+struct LearningRate {
+  double lr = 0;
+  static auto fields(auto& m) { return std::tie(m.lr); }
+};
+
+// A part of a cut: some of the ids. The first part has the sessions.
+struct CutRange {
+  bool is_first = false;  // the server takes the cut
+  std::uint64_t begin = 0, count = 0;
+  static auto fields(auto& m) { return std::tie(m.is_first, m.begin, m.count); }
+};
+struct CutPart {
+  std::uint64_t num_ids = 0;  // in the whole cut
+  bool is_last = false;
+  std::uint32_t width = 0, row_floats = 0;
+  std::string optimizer;
+  std::uint64_t seed = 0, now = 0;
+  float initial_range = 0;
+  double lr = 0;
+  std::vector<Id> ids;
+  std::vector<std::int32_t> sightings;
+  std::vector<std::int64_t> used, sessions;
+  std::vector<std::uint8_t> admitted;
+  std::vector<float> rows;
+  static auto fields(auto& m) {
+    return std::tie(m.num_ids, m.is_last, m.width, m.row_floats, m.optimizer, m.seed, m.now,
+                    m.initial_range, m.lr, m.ids, m.sightings, m.used, m.sessions, m.admitted,
+                    m.rows);
+  }
+};
+
+// A table as one worker of another host has it open: an object of a server, which that worker holds
+// by a lease. If the worker dies, or is frozen for longer than the lease, the object goes, and with
+// it the worker's place in the table: no other worker waits for its clock any more.
 class ServedRows {
  public:
   static constexpr std::string_view kName = "tables.rows";

@@ -19,11 +19,15 @@
 // The pool has room for a unit while any other one is used. An operation that reads more units, and
 // whole(), take further memory from LibTorch.
 //
+// ReadOrder predicts which units operations read next, and RangePool says where in the pool a unit
+// lies while it is whole.
+//
 // Thread safety: one thread runs the model.
 
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -37,9 +41,57 @@
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/training/device/streams.h"
 #include "paceline/training/optim/parameters/operation_watch.h"
-#include "paceline/training/optim/parameters/read_ahead.h"
 
 namespace paceline::optim {
+
+// Predicts the units of parameters that operations read next, from the order in which they read
+// units in the previous step.
+class ReadOrder {
+ public:
+  // Call it when an operation reads these units. Returns false if the operation before it has read
+  // the same units.
+  bool note(std::span<const std::size_t> units);
+  // The units that were read next in the previous step, the nearest first; at most kAhead.
+  std::span<const std::size_t> next() const;
+  void begin_step();
+
+ private:
+  static constexpr std::size_t kAhead = 8;
+  // How far an operation is looked for in the previous step's order, from where the last one was.
+  static constexpr std::size_t kWindow = 64;
+  static constexpr std::size_t kLongest = 1U << 16U;  // a longer order is not kept
+
+  bool find(std::size_t unit, std::size_t from);
+
+  std::vector<std::size_t> last_;      // the units of the last operation
+  std::vector<std::size_t> order_;     // of this step
+  std::vector<std::size_t> expected_;  // the order of the previous step
+  std::size_t at_ = 0;                 // the place in expected_ after the last unit
+};
+
+// Gives away ranges of a block of memory. It knows only offsets. The same calls give the same
+// ranges on every rank.
+class RangePool {
+ public:
+  static constexpr std::size_t kAlignment = 512;  // as in LibTorch's allocators for CUDA
+
+  static constexpr std::size_t rounded(std::size_t bytes) {
+    return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  }
+
+  explicit RangePool(std::size_t bytes);
+
+  // Returns the offset of a range; empty if no hole is large enough. Small ranges come from the end
+  // of the block and large ones from its beginning, so that small ranges, which may stay for a long
+  // time, do not divide the hole for large ones.
+  std::optional<std::size_t> take(std::size_t bytes);
+  void give_back(std::size_t offset);
+
+ private:
+  const std::size_t size_;
+  std::map<std::size_t, std::size_t> holes_;  // [offset]: bytes; neighbours are merged
+  std::map<std::size_t, std::size_t> taken_;  // [offset]: bytes
+};
 
 // Returns memory for gathered units, as bytes: for the pool, or for units that do not fit there.
 // Errors as in zeros_on_device().

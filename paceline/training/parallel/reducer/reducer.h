@@ -25,7 +25,6 @@
 #include "paceline/training/parallel/reducer/gradient_buckets.h"
 #include "paceline/training/parallel/reducer/lockstep.h"
 #include "paceline/training/parallel/reducer/pass_monitor.h"
-#include "paceline/training/parallel/reducer/step_passes.h"
 #include "paceline/training/tensor/libtorch_version.h"
 
 namespace paceline {

@@ -11,7 +11,6 @@
 
 #include "paceline/engine/collectives/group/engine_group.h"
 #include "paceline/engine/collectives/group/object_collectives.h"
-#include "paceline/engine/collectives/group/shared_error.h"
 #include "paceline/engine/collectives/purpose.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/dtype_traits.h"
@@ -63,7 +62,7 @@ void CheckpointerCore::require_run(const Manifest& saved, const RunBoxes& boxes,
   } catch (const Error& error) {
     failure = error;
   }
-  throw_first_error(*group_, failure);
+  paceline::detail::throw_first_error(*group_, failure);
 }
 
 CheckpointerCore::Staged CheckpointerCore::stage(const Manifest& saved,
@@ -125,7 +124,7 @@ void CheckpointerCore::take_over(const Manifest& saved, const Staged& staged, co
   } catch (const Error& error) {
     failure = error;
   }
-  throw_first_error(*group_, failure);
+  paceline::detail::throw_first_error(*group_, failure);
   group_->barrier();  // afterwards no rank reads parameters that another rank writes
   if (run.optimizer != nullptr) core_of(*run.optimizer).begin_loading();
   take(false);
@@ -176,7 +175,7 @@ std::optional<RestoredRun> CheckpointerCore::restore(const View& run) {
                      fmt::format("checkpoint directory {}: no checkpoint can be used:{}",
                                  options_.folder, refused));
       }
-      throw_error_of(*group_, 0, none);
+      paceline::detail::throw_error_of(*group_, 0, none);
       return std::nullopt;
     }
     if (!in_memory) {

@@ -1,9 +1,12 @@
 #pragma once
 
-// The functions of the CUDA runtime that the backend nccl calls. They are looked up at run time, in
-// the library that the process has already loaded or that the loader finds, so the build does not
-// need CUDA. Types and numbers are those of the runtime's binary interface, which NVIDIA has kept
-// since version 11. Handles of one runtime are valid in any other runtime of the same process.
+// The functions of the CUDA runtime that the backend nccl calls, and the loading of a GPU vendor's
+// libraries at run time, because one program runs on machines with and without GPUs.
+//
+// The functions are looked up at run time, in the library that the process has already loaded or
+// that the loader finds, so the build does not need CUDA. Types and numbers are those of the
+// runtime's binary interface, which NVIDIA has kept since version 11. Handles of one runtime are
+// valid in any other runtime of the same process.
 //
 // Thread safety: every function may be called from any thread. The current device is a setting of
 // the thread.
@@ -11,11 +14,38 @@
 #include <array>
 #include <string>
 #include <string_view>
+#include <vector>
 
-#include "paceline/engine/collectives/backends/nccl/device_library.h"
 #include "paceline/engine/collectives/device_order.h"
 
 namespace paceline {
+
+// A GPU vendor's library that this process has loaded.
+struct DeviceLibrary {
+  void* handle = nullptr;  // never closed: the functions stay valid until the process ends
+  std::string path;        // the file that was loaded, with symbolic links resolved
+  std::string variable;    // the environment variable that can name another file
+
+  // The address of a function; null if the library has none of that name.
+  void* find(const char* name) const;
+  // Stores the function's address in `function`. Error(kUnsupported), which names the library that
+  // is `wanted`, if the library lacks the function.
+  template <class Function>
+  void require(const char* name, const char* wanted, Function& function) const {
+    function = reinterpret_cast<Function>(find(name));
+    if (function == nullptr) refuse(name, wanted);
+  }
+
+ private:
+  [[noreturn]] void refuse(const char* name, const char* wanted) const;
+};
+
+// Loads the library that the environment variable `variable` names. If it is not set, uses a
+// library of `names` that the process has already loaded (LibTorch with CUDA brings its own), or
+// else loads the first one that the loader finds. Error(kUnsupported), with `advice`, if none can
+// be loaded.
+DeviceLibrary load_device_library(const char* what, const char* variable,
+                                  const std::vector<const char*>& names, const char* advice);
 
 using CudaStream = struct CudaStreamHandle*;  // cudaStream_t
 using CudaEvent = struct CudaEventHandle*;    // cudaEvent_t

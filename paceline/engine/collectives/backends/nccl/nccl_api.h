@@ -13,7 +13,6 @@
 #include <string_view>
 
 #include "paceline/engine/collectives/backends/nccl/cuda_api.h"
-#include "paceline/engine/collectives/backends/nccl/device_library.h"
 
 namespace paceline {
 
