@@ -50,7 +50,6 @@
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/tensor/compute_settings.h"
 #include "paceline/training/tensor/random.h"
-#include "paceline/training/tensor/tensor_lists.h"
 #include "paceline/training/tensor/tensor_memory.h"
 #include "paceline/training/tensor/usual_mistakes.h"
 #include "paceline/training/tensor_parallel/full_state_dict.h"

@@ -19,7 +19,6 @@ set(SOURCES
   backends/paceline/paceline_backend.cpp
   backends/paceline/point_to_point.cpp
   backends/paceline/shared_executor.cpp
-  backends/paceline/shared_plans.cpp
   backends/paceline/slow_wait.cpp
   backends/paceline/symmetric_regions.cpp
   collective.cpp

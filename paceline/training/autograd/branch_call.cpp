@@ -10,8 +10,8 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error_text.h"
 #include "paceline/training/autograd/branch_functions.h"
+#include "paceline/training/tensor/collectives.h"
 #include "paceline/training/tensor/current_error.h"
-#include "paceline/training/tensor/tensor_lists.h"
 #include "paceline/training/tensor/tensor_view.h"
 
 namespace paceline {

@@ -9,7 +9,6 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/training/tensor/collectives.h"
-#include "paceline/training/tensor/tensor_lists.h"
 #include "paceline/training/tensor/tensor_marks.h"
 
 namespace paceline {

@@ -5,7 +5,6 @@ set(SOURCES
   prepared_call.cpp
   random.cpp
   shaped_messages.cpp
-  tensor_lists.cpp
   tensor_marks.cpp
   tensor_memory.cpp
   tensor_view.cpp)

@@ -15,7 +15,7 @@
 #include "paceline/training/tensor/tensor_allocator.h"
 #include "paceline/training/tensor/tensor_memory.h"
 #include "paceline/training/tensor/tensor_view.h"
-#include "paceline/training/train/backward_passes.h"
+#include "paceline/training/train/loop.h"
 #include "paceline/training/train/run_report.h"
 
 namespace paceline::train {

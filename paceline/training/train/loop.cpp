@@ -24,7 +24,6 @@
 #include "paceline/training/parallel/reducer/reducer.h"
 #include "paceline/training/tensor/random.h"
 #include "paceline/training/tensor/tensor_view.h"
-#include "paceline/training/train/backward_passes.h"
 
 namespace paceline::train {
 

@@ -19,7 +19,7 @@
 #include "paceline/training/tensor/tensor_call.h"
 #include "paceline/training/tensor/tensor_marks.h"
 #include "paceline/training/tensor/tensor_view.h"
-#include "paceline/training/train/backward_passes.h"
+#include "paceline/training/train/loop.h"
 
 namespace paceline::train {
 namespace {

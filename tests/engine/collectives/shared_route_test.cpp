@@ -6,7 +6,7 @@
 
 #include <gmock/gmock.h>
 
-#include "paceline/engine/collectives/backends/paceline/shared_plans.h"
+#include "paceline/engine/collectives/backends/paceline/shared_executor.h"
 
 #include "tests/harness/says.h"
 

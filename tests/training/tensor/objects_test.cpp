@@ -8,7 +8,6 @@
 
 #include "paceline/engine/collectives/group/engine_group.h"
 #include "paceline/training/tensor/collectives.h"
-#include "paceline/training/tensor/tensor_lists.h"
 #include "paceline/training/tensor/tensor_view.h"
 
 #include "tests/harness/expect_error.h"

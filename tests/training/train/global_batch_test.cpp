@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "paceline/training/optim/rules/update_rules.h"
-#include "paceline/training/train/backward_passes.h"
+#include "paceline/training/train/loop.h"
 
 #include "tests/harness/thread_ranks.h"
 #include "tests/training/train/small_run.h"

@@ -11,7 +11,6 @@
 #include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/fully_shard.h"
 #include "paceline/training/tensor/collectives.h"
-#include "paceline/training/train/backward_passes.h"
 #include "paceline/training/train/evaluate.h"
 #include "paceline/training/train/run_report.h"
 

@@ -12,7 +12,6 @@
 #include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/distributed_data_parallel.h"
 #include "paceline/training/tensor/random.h"
-#include "paceline/training/train/backward_passes.h"
 #include "paceline/training/train/loop.h"
 
 namespace paceline::train {

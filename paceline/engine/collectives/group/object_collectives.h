@@ -3,7 +3,7 @@
 // Exchanges strings of any length between ranks: names, settings, JSON, anything that a program
 // writes as text or bytes. The lengths travel first, so ranks need not know them. Meant for
 // messages and small objects: they are copied, and every rank keeps the received objects in memory.
-// paceline/training/tensor/tensor_lists.h does the same for lists of tensors.
+// paceline/training/tensor/collectives.h does the same for lists of tensors.
 //
 // Errors are those of collectives. An object that is too long causes Error(kInvalid) on every rank,
 // whose text names the rank of the object; the group can continue.
