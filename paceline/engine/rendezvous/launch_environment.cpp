@@ -404,8 +404,8 @@ std::optional<std::vector<int>> expand_task_counts(const std::string& text) {
 }
 
 bool in_step_of_srun(const GetVariable& variable) {
-  constexpr std::uint64_t kFirstOfSlurmsOwn =
-      0xfffffff0;  // <slurm/slurm.h>: SLURM_INTERACTIVE_STEP
+  // The first of SLURM_INTERACTIVE_STEP and the other numbers of this kind in <slurm/slurm.h>.
+  constexpr std::uint64_t kFirstOfSlurmsOwn = 0xfffffff0;
   const auto text = variable("SLURM_STEP_ID");
   if (!text) return false;
   std::uint64_t number = 0;
