@@ -73,6 +73,7 @@ std::vector<HeldBox> decode_held(const std::string& text);
 struct HeldMemory {
   HeldBox held;
   BoxPlace place;
+  bool must_be_finite = false;  // a save reports infinities and NaNs (Manifest::kNotFinite)
 };
 
 // The part of a manifest that the caller of a save provides.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <tuple>
 #include <utility>
 
@@ -28,6 +29,38 @@ Buffer buffer_of(std::span<std::byte> bytes) {
   return Buffer(bytes.data(), bytes.size(), Dtype::kUint8);
 }
 
+// Whether a floating-point number is an infinity or NaN: whether all bits of its exponent are set.
+template <class Bits>
+bool any_has_exponent(std::span<const std::byte> numbers, Bits exponent) {
+  // Without an exit in the middle of a block, the compiler vectorises. A shorter block at the end
+  // leaves finite numbers of the one before behind its own.
+  std::array<Bits, 1024> block = {};
+  while (!numbers.empty()) {
+    const std::size_t bytes = std::min(numbers.size(), sizeof block);
+    std::memcpy(block.data(), numbers.data(), bytes);
+    Bits any = 0;
+    for (const Bits bits : block) any |= static_cast<Bits>((bits & exponent) == exponent);
+    if (any != 0) return true;
+    numbers = numbers.subspan(bytes);
+  }
+  return false;
+}
+
+bool is_finite(std::span<const std::byte> numbers, Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kFloat32:
+      return !any_has_exponent<std::uint32_t>(numbers, 0x7f80'0000);
+    case Dtype::kFloat64:
+      return !any_has_exponent<std::uint64_t>(numbers, 0x7ff0'0000'0000'0000);
+    case Dtype::kFloat16:
+      return !any_has_exponent<std::uint16_t>(numbers, 0x7c00);
+    case Dtype::kBfloat16:
+      return !any_has_exponent<std::uint16_t>(numbers, 0x7f80);
+    default:
+      return true;  // integers
+  }
+}
+
 // The text of the writer's owner.json as this rank sees it; empty when this rank cannot read it.
 // Ranks that read equal texts see the same directory.
 std::string owner_of(FileSystem& files, const std::string& workspace) try {
@@ -41,12 +74,14 @@ std::string owner_of(FileSystem& files, const std::string& workspace) try {
 struct CheckpointTeam::Report {
   std::map<std::uint32_t, ManifestFile> files;  // by number
   std::optional<Error> error;
-  bool is_full = false;  // the error is a full disk
+  bool is_full = false;    // the error is a full disk
+  std::string not_finite;  // the first tensor that is not finite; empty: none
 
   std::string encode() const {
     nlohmann::json json;
     for (const auto& [number, file] : files)
       json["files"].push_back({number, file.name, file.size, file.digest});
+    if (!not_finite.empty()) json["not_finite"] = not_finite;
     if (error) {
       json["code"] = static_cast<int>(error->code());
       json["error"] = error->what();
@@ -61,6 +96,7 @@ struct CheckpointTeam::Report {
       for (const auto& file : json["files"])
         report.files.emplace(file[0].get<std::uint32_t>(), ManifestFile{file[1], file[2], file[3]});
     }
+    report.not_finite = json.value("not_finite", "");
     if (json.contains("error")) {
       report.error.emplace(static_cast<ErrorCode>(json["code"].get<int>()),
                            json["error"].get<std::string>());
@@ -215,15 +251,35 @@ void CheckpointTeam::save(std::int64_t step, const std::vector<HeldMemory>& held
     return;
   }
   std::byte* place = staged_.front().memory.data();
+  finite_parts_.clear();
   for (const BoxToWrite& one : plan_->of_rank[static_cast<std::size_t>(group_->rank())]) {
-    const auto& [what, where] = held[one.index];
+    const auto& [what, where, must_be_finite] = held[one.index];
     const std::size_t element = size_of(what.dtype);
     copy_elements({place, row_major_strides(one.box.sizes)},
                   place_of_part(where, what.box, one.box, element), one.box.sizes, element);
-    place += bytes_of(*plan_, one);
+    const std::uint64_t bytes = bytes_of(*plan_, one);
+    if (must_be_finite) finite_parts_.push_back({what.name, what.dtype, {place, bytes}});
+    place += bytes;
   }
   carry();
   writer_.start(step, [this, step, words] { write_together(step, words); });
+}
+
+// The first tensor of this rank's file that has an infinity or NaN and should have none; empty:
+// there is none.
+std::string CheckpointTeam::not_finite() const {
+  const auto wrong = std::ranges::find_if(
+      finite_parts_, [](const FinitePart& part) { return !is_finite(part.bytes, part.dtype); });
+  return wrong == finite_parts_.end() ? "" : wrong->tensor;
+}
+
+void CheckpointTeam::warn_once(std::int64_t step, const CheckpointWords& words) {
+  const auto wrong = words.metadata.find(Manifest::kNotFinite);
+  if (wrong == words.metadata.end() || std::exchange(has_warned_, true)) return;
+  log::warning(fmt::format(
+      "checkpoint of step {}: {} is not finite; the newest checkpoint in {} with finite "
+      "parameters is kept: to continue from it, remove the later ones and resume (reported once)",
+      step, wrong->second, path_));
 }
 
 // Steps 2 to 4 of the protocol, in the background on all ranks. Rank 0 sends the others the name of
@@ -257,6 +313,7 @@ void CheckpointTeam::write_together(std::int64_t step, const CheckpointWords& wo
         file.add({one.memory.data(), one.bytes});
         report.files.emplace(number, file.finish());
       }
+      report.not_finite = not_finite();
     } catch (const Error& error) {
       report.error = error;
       report.is_full = dynamic_cast<const DiskFull*>(&error) != nullptr;
@@ -280,14 +337,18 @@ void CheckpointTeam::write_together(std::int64_t step, const CheckpointWords& wo
       order(folder);
       std::vector<ManifestFile> files(plan_->num_files);
       std::optional<Error> full;
+      CheckpointWords all_words{run, words.metadata};
       for (const std::string& text : write(folder)) {
         const Report report = Report::decode(text);
         if (report.error && !report.is_full) throw *report.error;
         if (report.error && !full) full = report.error;
         for (const auto& [number, file] : report.files) files.at(number) = file;
+        if (!report.not_finite.empty())
+          all_words.metadata.try_emplace(Manifest::kNotFinite, report.not_finite);
       }
       if (full) throw DiskFull(full->code(), full->what());
-      return plan_.manifest(step, {run, words.metadata}, std::move(files));
+      warn_once(step, all_words);
+      return plan_.manifest(step, all_words, std::move(files));
     });
   } catch (...) {
     end();

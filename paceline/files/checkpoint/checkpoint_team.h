@@ -12,7 +12,8 @@
 //   2. Open: choose a place that no reader looks at: a temporary folder, or the slot of the older
 //      save after its seal has been broken.
 //   3. Write: each rank writes its file there, at the same time as the others, and reports the
-//      file's digest or its error.
+//      file's digest or its error, and the first tensor with infinities or NaNs that should have
+//      none.
 //   4. Seal: once every rank has succeeded, the manifest with all digests is written, and then one
 //      step makes the checkpoint valid: the rename of the folder, or, in each memory, the header of
 //      the slot. If the memory of one host was not sealed, the files in it do not count, and a load
@@ -46,6 +47,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -95,6 +97,12 @@ class CheckpointTeam {
     std::uint64_t bytes = 0;
     StagingMemory memory;
   };
+  // Bytes of this rank's own file that should be finite numbers.
+  struct FinitePart {
+    std::string tensor;
+    Dtype dtype = Dtype::kFloat32;
+    std::span<const std::byte> bytes;
+  };
   // The files that a rank has written, or the error that stopped it.
   struct Report;
 
@@ -104,6 +112,8 @@ class CheckpointTeam {
   void find_who_sees(const std::string& path);
   bool reserve();
   void carry();
+  std::string not_finite() const;
+  void warn_once(std::int64_t step, const CheckpointWords& words);
   void write_together(std::int64_t step, const CheckpointWords& words);
   void read_for_others(const Manifest& manifest, const std::string& folder,
                        const std::vector<WantedBox>& wanted, std::uint64_t& bytes);
@@ -120,7 +130,9 @@ class CheckpointTeam {
   bool has_room_ = false;       // `staged_` fits the plan; the same on all ranks
   std::vector<Staged> staged_;  // this rank's own file first; on rank 0 then the files that it
                                 // writes for ranks that do not see the directory
-  CheckpointWriter writer_;     // destroyed first, because its thread reads the other members
+  std::vector<FinitePart> finite_parts_;  // in `staged_`
+  bool has_warned_ = false;               // of a tensor that is not finite; only on rank 0
+  CheckpointWriter writer_;  // destroyed first, because its thread reads the other members
 };
 
 }  // namespace paceline

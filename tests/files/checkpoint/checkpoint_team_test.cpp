@@ -1,6 +1,7 @@
 #include "paceline/files/checkpoint/checkpoint_team.h"
 
 #include <atomic>
+#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -293,6 +294,56 @@ TEST(CheckpointTeam, no_rank_has_the_whole_to_save_or_to_load_it) {
   for (const auto& result : results) EXPECT_EQ(result.exit_code, 0) << result.report;
 }
 #endif
+
+TEST(CheckpointTeam, the_manifest_names_a_tensor_with_infinities_or_nans_that_should_have_none) {
+  struct Number {
+    Dtype dtype;
+    std::uint64_t bits;
+    bool is_finite;
+  };
+  const std::vector<Number> numbers = {{Dtype::kFloat32, 0x7f80'0000, false},  // infinity
+                                       {Dtype::kFloat32, 0xffc0'0000, false},  // NaN
+                                       {Dtype::kFloat32, 0xff7f'ffff, true},   // the least number
+                                       {Dtype::kFloat64, 0x7ff0'0000'0000'0001, false},
+                                       {Dtype::kFloat64, 0x7fef'ffff'ffff'ffff, true},
+                                       {Dtype::kFloat16, 0xfc00, false},
+                                       {Dtype::kFloat16, 0x7bff, true},
+                                       {Dtype::kBfloat16, 0x7fc0, false},
+                                       {Dtype::kBfloat16, 0x7c00, true},
+                                       {Dtype::kInt32, 0x7f80'0000, true}};
+  constexpr std::int64_t kElements = 5000;
+  const TestDirectory folder;
+  std::int64_t step = 0;
+  const auto not_finite = [&](const Number& number, std::int64_t position, bool must_be_finite) {
+    ++step;
+    run_ranks_ok(2, [&](ProcessGroup& group) {
+      const std::size_t size = size_of(number.dtype);
+      std::vector<std::byte> all(kElements * size);
+      std::memcpy(all.data() + static_cast<std::size_t>(position) * size, &number.bits, size);
+      const std::int64_t first = group.rank() * kElements / 2;
+      std::vector<HeldMemory> held;
+      for (const char* const name : {"a", "b"}) {
+        held.push_back({{name, number.dtype, {kElements}, {{first}, {kElements / 2}}},
+                        {all.data() + static_cast<std::size_t>(first) * size, {1}},
+                        must_be_finite && name == std::string("b")});
+      }
+      CheckpointTeam team(borrowed(group), folder.path(), {.keep = 1});
+      team.save(step, held, {.metadata = {{"word", "kept"}}});
+      EXPECT_FALSE(team.finish());
+    });
+    auto words =
+        CheckpointDirectory(folder.path(), {.read_only = true}).read_manifest(step).metadata;
+    EXPECT_EQ(words["word"], "kept");
+    return words[Manifest::kNotFinite];
+  };
+  for (const Number& number : numbers) {
+    for (const std::int64_t position : {std::int64_t{0}, std::int64_t{1024}, kElements - 1}) {
+      EXPECT_EQ(not_finite(number, position, true), number.is_finite ? "" : "b")
+          << name_of(number.dtype) << " " << number.bits << " at " << position;
+    }
+    EXPECT_EQ(not_finite(number, 7, false), "") << "nobody asked";
+  }
+}
 
 TEST(CheckpointTeam, ranks_that_leave_something_out_are_an_error_on_every_rank) {
   run_ranks_ok(2, [](ProcessGroup& group) {

@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <functional>
-#include <set>
 #include <string>
 #include <utility>
 
@@ -18,14 +17,11 @@
 #include "paceline/engine/collectives/purpose.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error_text.h"
-#include "paceline/engine/core/log.h"
 #include "paceline/training/models/layer_functions.h"
 #include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/parallel/reducer/gradient_placement.h"
-#include "paceline/training/parallel/reducer/pass_monitor.h"
 #include "paceline/training/parallel/replica_guard.h"
 #include "paceline/training/tensor/collectives.h"
-#include "paceline/training/tensor/tensor_view.h"
 #include "paceline/training/train/checkpoints/checkpointer_core.h"
 #include "paceline/training/train/checkpoints/run_checkpoints.h"
 #include "paceline/training/train/checkpoints/run_snapshot.h"
@@ -169,41 +165,6 @@ void CheckpointerCore::add_states_of_ranks(RunBoxes& run) const {
     add_of_rank_0(kHookTensors + name, tensor.contiguous());
 }
 
-// Collective. If a parameter has an infinity or NaN, adds its name to `words`, so that the newest
-// checkpoint without such values is not removed; the first time, rank 0 warns. Replicas, which have
-// been compared, divide the work: each reads an equal part of every parameter.
-void CheckpointerCore::note_non_finite(std::int64_t step, const torch::nn::Module& module,
-                                       const optim::Optimizer* optimizer, const RunBoxes& run,
-                                       CheckpointWords& words) {
-  std::set<std::string> parameters;
-  for (const auto& item : module.named_parameters())
-    parameters.insert(kModelTensors.data() + item.key());
-  const bool is_shared = optimizer != nullptr && core_of(*optimizer).shares_parameters();
-  const bool is_alike = options_.compare_replicas && !is_shared;
-  const std::int64_t readers = is_alike ? replicas_->world_size() : 1;
-  const std::int64_t reader = is_alike ? replicas_->rank() : 0;
-  const auto is_wrong = [&](const HeldMemory& part) {
-    if (part.place.data == nullptr || !parameters.contains(part.held.name)) return false;
-    const auto options = at::TensorOptions().dtype(to_scalar_type(part.held.dtype));
-    const at::Tensor all =
-        at::from_blob(part.place.data, part.held.box.sizes, part.place.strides, options)
-            .contiguous();
-    const std::int64_t first = all.numel() * reader / readers;
-    const std::int64_t last = all.numel() * (reader + 1) / readers;
-    return !is_finite(all.flatten().slice(0, first, last));
-  };
-  const auto own = std::ranges::find_if(run.boxes, is_wrong);
-  const auto found = all_gather_object(*group_, own != run.boxes.end() ? own->held.name : "");
-  const auto name = std::ranges::find_if(found, [](const auto& one) { return !one.empty(); });
-  if (name == found.end()) return;
-  words.metadata[Manifest::kNotFinite] = *name;
-  if (std::exchange(has_non_finite_, true) || group_->rank() != 0) return;
-  log::warning(fmt::format(
-      "checkpoint of step {}: parameter {} is not finite; the newest checkpoint in {} with finite "
-      "parameters is kept: to continue from it, remove the later ones and resume (reported once)",
-      step, name->substr(kModelTensors.size()), options_.folder));
-}
-
 bool CheckpointerCore::save(const TrainingState& state, const torch::nn::Module& module,
                             const optim::Optimizer& optimizer) {
   return save(state, module, &optimizer);
@@ -215,9 +176,8 @@ bool CheckpointerCore::save(const TrainingState& state, const torch::nn::Module&
   require_sound(state, module, optimizer);
   RunBoxes run = boxes_of_rank(module, optimizer, parts_, own_share());
   add_states_of_ranks(run);
-  CheckpointWords words{.run = mark_.run, .metadata = words_of(state, optimizer, parts_)};
-  note_non_finite(state.step, module, optimizer, run, words);
-  team_.save(state.step, run.boxes, words);
+  team_.save(state.step, run.boxes,
+             {.run = mark_.run, .metadata = words_of(state, optimizer, parts_)});
   return ask_rank_0(*group_, [&] { return is_written(team_.take_error()); });
 }
 

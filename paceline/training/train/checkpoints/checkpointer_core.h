@@ -82,9 +82,6 @@ class CheckpointerCore {
   std::optional<RestoredRun> restore(const View& run);
   void require_sound(const TrainingState& state, const torch::nn::Module& module,
                      const optim::Optimizer* optimizer) const;
-  void note_non_finite(std::int64_t step, const torch::nn::Module& module,
-                       const optim::Optimizer* optimizer, const RunBoxes& run,
-                       CheckpointWords& words);
   RunShare own_share() const;
   void add_states_of_ranks(RunBoxes& run) const;
   bool is_divided() const { return replicas_->world_size() < group_->world_size(); }
@@ -113,7 +110,6 @@ class CheckpointerCore {
   std::optional<MemoryTeam> memory_;  // set on all ranks or on none
   RunMark mark_;                      // set by begin()
   std::uint64_t bytes_read_ = 0;
-  bool has_non_finite_ = false;  // a save has found a parameter that is not finite
 };
 
 }  // namespace paceline::train

@@ -203,6 +203,7 @@ RunBoxes boxes_of_rank(const torch::nn::Module& module, const optim::Optimizer* 
             Run{memory, static_cast<std::byte*>(elements.data_ptr()), first, last - first});
       }
     });
+    for (HeldMemory& parameter : boxes.boxes) parameter.must_be_finite = true;
   }
   if (share == RunShare::kLoad || share == RunShare::kFirst) {
     for (const auto& item : module.named_buffers())
