@@ -40,9 +40,9 @@ std::vector<Reading> read_callers(const std::vector<CallTurnResult>& results) {
           {{callers + ", p99", "µs"}, some.p99_us},
           {{callers, "thousand/s"}, some.per_second / 1e3},
           {{"1 % sleep 5 ms: p99 of the others", "µs"}, slow.p99_us},
-          {{"that / p99 without", "times"}, slow.p99_us / some.p99_us},
+          {{"p99 with / without sleeping calls", "times"}, slow.p99_us / some.p99_us},
           {{"1,000 callers", "thousand/s"}, many.per_second / 1e3},
-          {{fmt::format("that / {}", callers), "times"}, many.per_second / some.per_second}};
+          {{"1,000 callers / " + callers, "times"}, many.per_second / some.per_second}};
 }
 
 std::vector<Reading> read(CallMeasure measure, std::size_t bytes,
@@ -51,7 +51,8 @@ std::vector<Reading> read(CallMeasure measure, std::size_t bytes,
     case CallMeasure::kBlocking:
       return read_blocking(bytes, results[0]);
     case CallMeasure::kPipelined:
-      return {{{fmt::format("{} under way", kWindow), "thousand/s"}, results[0].per_second / 1e3}};
+      return {{{fmt::format("{} calls under way", kWindow), "thousand/s"},
+               results[0].per_second / 1e3}};
     case CallMeasure::kOneWay:
       return {{{"messages", "thousand/s"}, results[0].per_second / 1e3}};
     case CallMeasure::kCallers:

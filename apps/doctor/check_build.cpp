@@ -161,11 +161,13 @@ Finding check_ucx() {
 
 Finding check_environment() {
   try {
-    const LaunchEnvironment who = detect_launch_environment();
-    if (who.launcher == "none")
+    const LaunchEnvironment environment = detect_launch_environment();
+    if (environment.launcher == "none")
       return {"launcher", CheckResult::kOk, "none: this process is alone", ""};
     return {"launcher", CheckResult::kOk,
-            fmt::format("{}: rank {} of {}", who.launcher, who.rank, who.world_size), ""};
+            fmt::format("{}: rank {} of {}", environment.launcher, environment.rank,
+                        environment.world_size),
+            ""};
   } catch (const Error& error) {
     return {"launcher", CheckResult::kFail, error.what(),
             "unset the variables, or start the process in the way that the message names"};

@@ -68,8 +68,8 @@ int doctor_command(const Arguments& arguments) {
   OptionTable table(app, /*has_variables=*/false);
   table.flag("--json", "One JSON object instead of lines", bool_target(json));
   app.footer(
-      "\nOK, INFO (an optional part that is not available), WARN (works, with a drawback), FAIL.\n"
-      "Exit code 3 when something must be repaired (FAIL).\n\n"
+      "\nVerdicts: OK, INFO (an optional part is not available), WARN (works, with a drawback),\n"
+      "FAIL (must be repaired). The exit code is 3 if any verdict is FAIL.\n\n"
       "Examples:\n  paceline doctor\n  paceline doctor --json");
   if (!table.read_line(arguments, 0)) return 0;
   std::vector<Finding> findings = check_build();

@@ -144,8 +144,8 @@ class Checks {
         return add(
             "MIG", kWarn,
             fmt::format("{} is divided into instances (MIG)", gpu.path().filename().string()),
-            "a process can use one instance, and NCCL supports them only in part: nvidia-smi "
-            "-mig 0 for training on several GPUs");
+            "a process can use only one instance, and NCCL's support for instances is limited; to "
+            "train on several GPUs, disable MIG: nvidia-smi -mig 0");
       }
     }
   }
@@ -168,10 +168,9 @@ class Checks {
           "NCCL's network", kWarn,
           exists
               ? fmt::format("NCCL_SOCKET_IFNAME={}: {} does not lead to other hosts", *given, name)
-              : fmt::format(
-                    "NCCL_SOCKET_IFNAME={}: this interface does not exist; this host has {}",
-                    *given, fmt::join(machine_.interfaces, ", ")),
-          "name the interface that connects the hosts, or unset it");
+              : fmt::format("NCCL_SOCKET_IFNAME={}: no interface matches {}; this host has {}",
+                            *given, name, fmt::join(machine_.interfaces, ", ")),
+          "name the interface that connects the hosts, or unset the variable");
     }
   }
 

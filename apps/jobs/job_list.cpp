@@ -116,15 +116,15 @@ std::optional<JobEntry> parse_job(const std::string& socket, const std::string& 
 
 namespace {
 
-// Names the launchers that did not answer, because otherwise the list would look complete.
-void name_the_silent(const std::vector<std::string>& marks) {
+// Reports the launchers that did not answer, because otherwise the list would look complete.
+void report_silent_launchers(const std::vector<std::string>& marks) {
   if (marks.empty()) return;
   std::set<pid_t> launchers;
   for (const std::string& mark : marks) launchers.insert(launcher::launcher_of(mark));
   std::vector<pid_t> named(launchers.begin(), launchers.end());
   if (named.size() > kMostNamed) named.resize(kMostNamed);
   say(
-      fmt::format("paceline: no answer from the launcher with pid {}{}: jobs of launchers that are "
+      fmt::format("paceline: no answer from launchers (pid {}{}): jobs of launchers that are "
                   "stopped or busy are not shown",
                   fmt::join(named, ", "), named.size() < launchers.size() ? ", ..." : ""));
 }
@@ -139,7 +139,7 @@ std::vector<JobEntry> list_jobs() {
     auto job = parse_job(answer.mark, answer.text);
     if (job && job->launcher == launcher::launcher_of(answer.mark)) jobs.push_back(std::move(*job));
   }
-  name_the_silent(all.silent);
+  report_silent_launchers(all.silent);
   std::stable_sort(jobs.begin(), jobs.end(),
                    [](const JobEntry& a, const JobEntry& b) { return a.started < b.started; });
   return jobs;

@@ -30,8 +30,8 @@ expect usual_size 0 '3x224x224' "$train_image" "${folder[@]}" --max-steps 1 --mo
 expect efficient_net 0 'test accuracy' "${run2[@]}" "$train_image" "${folder[@]}" "${small[@]}" --max-steps 2 --model efficientnet_b0 --optimizer lamb
 expect resnet_with_sync_batch_norm 0 'test accuracy' "${run2[@]}" "$train_image" "${folder[@]}" "${small[@]}" --max-steps 2 --model resnet18 \
   --sync-batch-norm --optimizer lars --lr 1 --ema 0.9 --weights "$work/resnet.safetensors" --metrics "$work/resnet.jsonl"
-expect resnet_in_16_bits 0 'test accuracy' "$train_image" "${folder[@]}" "${small[@]}" --max-steps 1 --model resnet18 --precision autocast-bf16
-expect one_colour 0 'test accuracy' "$train_image" "${data[@]}" --max-steps 1 --model resnet18
+expect in_16_bits 0 'test accuracy' "$train_image" "${folder[@]}" "${small[@]}" --max-steps 1 --precision autocast-bf16
+expect one_colour 0 'test accuracy' "$train_image" "${data[@]}" --max-steps 1 --batch-size 8 --model resnet18
 
 # The file has the weights that were evaluated last, here averaged ones.
 accuracy=$(grep '"event":"end"' "$work/resnet.jsonl" | grep -o '"accuracy":[^,]*')

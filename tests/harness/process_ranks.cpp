@@ -57,14 +57,14 @@ Fd listen_for_store(const RanksOptions& options) {
     const int host = options.hosts == nullptr ? 0 : rank / options.ranks_per_host;
     if (options.hosts != nullptr) options.hosts->enter(host);
     if (options.before_connect) options.before_connect(rank);
-    LaunchEnvironment who;
-    who.rank = who.local_rank = rank;
-    who.world_size = who.local_world_size = world_size;
+    LaunchEnvironment environment;
+    environment.rank = environment.local_rank = rank;
+    environment.world_size = environment.local_world_size = world_size;
     std::vector<int> ranks(static_cast<std::size_t>(world_size));
     std::iota(ranks.begin(), ranks.end(), 0);
     auto store = std::make_shared<TcpStore>(Endpoint{address_of(0, options), port}, secret,
                                             options.group_timeout);
-    Rendezvous met{who, store, secret};
+    Rendezvous met{environment, store, secret};
     met.address = address_of(host, options);
     EngineGroup group(std::move(met), "world", ranks, group_options_of(options, rank, world_size));
     report_to.put(false);

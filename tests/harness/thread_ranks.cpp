@@ -25,10 +25,10 @@ std::vector<RankResult> run_ranks(int world_size, const RankBody& body,
   for (const int rank : ranks) {
     threads.emplace_back([&, rank] {
       try {
-        LaunchEnvironment who;
-        who.rank = who.local_rank = rank;
-        who.world_size = who.local_world_size = world_size;
-        EngineGroup group({who, store, secret}, "world", ranks,
+        LaunchEnvironment environment;
+        environment.rank = environment.local_rank = rank;
+        environment.world_size = environment.local_world_size = world_size;
+        EngineGroup group({environment, store, secret}, "world", ranks,
                           group_options_of(options, rank, world_size));
         body(group);
       } catch (const Error& error) {

@@ -34,12 +34,13 @@ const char* flag_of(BenchMode mode) {
   return "a measurement";
 }
 
-std::string starter_of(const LaunchEnvironment& who) {
-  if (who.launcher == "paceline") return "paceline run";
-  if (who.launcher == "openmpi") return "mpirun";
-  if (who.launcher == "pmi") return "mpiexec";
-  if (who.launcher == "slurm") return "srun";
-  return who.launcher == "env" ? "RANK and WORLD_SIZE in the environment" : who.launcher;
+std::string starter_of(const LaunchEnvironment& environment) {
+  if (environment.launcher == "paceline") return "paceline run";
+  if (environment.launcher == "openmpi") return "mpirun";
+  if (environment.launcher == "pmi") return "mpiexec";
+  if (environment.launcher == "slurm") return "srun";
+  return environment.launcher == "env" ? "RANK and WORLD_SIZE in the environment"
+                                       : environment.launcher;
 }
 
 std::vector<std::string_view> algorithms_for(Op op) {
@@ -79,29 +80,29 @@ void require_meaning(const OptionTable& table, const std::vector<std::string>& w
   }
 }
 
-void require_no_launcher(const LaunchEnvironment& who, const char* what,
+void require_no_launcher(const LaunchEnvironment& environment, const char* what,
                          const std::string& advice) {
-  if (who.world_size == 1) return;
+  if (environment.world_size == 1) return;
   throw UsageError(
       fmt::format("this process is rank {} of {} ({}), and bench starts {} of its own: type it "
                   "without the launcher: {}",
-                  who.rank, who.world_size, starter_of(who), what, advice));
+                  environment.rank, environment.world_size, starter_of(environment), what, advice));
 }
 
-void require_place(const OptionTable& table, BenchMode mode, const LaunchEnvironment& who,
+void require_place(const OptionTable& table, BenchMode mode, const LaunchEnvironment& environment,
                    const std::string& command) {
-  if (who.world_size == 1) return;
+  if (environment.world_size == 1) return;
   const Option& asked = table["--nproc-per-node"];
   if (mode == kMeasure) {
     const std::string ranks =
-        asked.given() ? "" : fmt::format(" --nproc-per-node {}", who.world_size);
-    require_no_launcher(who, "ranks",
+        asked.given() ? "" : fmt::format(" --nproc-per-node {}", environment.world_size);
+    require_no_launcher(environment, "ranks",
                         command + ranks + ". To measure the ranks of a launcher, add --predict");
   }
-  if (mode != kSimulate && asked.given() && asked.text != std::to_string(who.world_size)) {
+  if (mode != kSimulate && asked.given() && asked.text != std::to_string(environment.world_size)) {
     throw UsageError(
         fmt::format("--nproc-per-node: '{}': {} has started {} already; leave the option out",
-                    asked.text, starter_of(who), counted(who.world_size, "rank")));
+                    asked.text, starter_of(environment), counted(environment.world_size, "rank")));
   }
 }
 

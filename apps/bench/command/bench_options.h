@@ -72,11 +72,12 @@ void require_meaning(const OptionTable& table, const std::vector<std::string>& w
                      BenchMode mode);
 // Refuses a mode in which every rank that a launcher started would start ranks of its own.
 // `command` is the command as typed.
-void require_place(const OptionTable& table, BenchMode mode, const LaunchEnvironment& who,
+void require_place(const OptionTable& table, BenchMode mode, const LaunchEnvironment& environment,
                    const std::string& command);
 // Throws if this process is one of several ranks of a launcher, because bench starts `what`
 // ("ranks", "workers") of its own. `advice` is appended to the message.
-void require_no_launcher(const LaunchEnvironment& who, const char* what, const std::string& advice);
+void require_no_launcher(const LaunchEnvironment& environment, const char* what,
+                         const std::string& advice);
 void require_transport(const BenchOptions& options);
 // Refuses an algorithm that supports none of the operations. If it supports only some of them, adds
 // a note about the others to `notes`.

@@ -137,12 +137,13 @@ int run_call_worker(int argc, char** argv, const ConnectCalls& connect) {
   return run_rank(argc, argv, [&](RankEnd& end, const Setup& setup) {
     const char* const port = std::getenv("MASTER_PORT");  // the launcher keeps this port free
     check(port != nullptr, "MASTER_PORT is not set");
-    const CallPlace place{.is_caller = end.who().rank == 0,
+    const CallPlace place{.is_caller = end.environment().rank == 0,
                           .uses_tcp = setup.option == "tcp",
                           .unix_name = std::string(argv[1]) + "-callee",
                           .tcp = {"127.0.0.1", static_cast<std::uint16_t>(std::stoi(port))}};
     const auto contestant = connect(place);
-    StartLine end_of_turn(setup.start_line, end.who().rank, end.who().world_size, false);
+    StartLine end_of_turn(setup.start_line, end.environment().rank, end.environment().world_size,
+                          false);
     end.serve<CallTurn>({.version = contestant->version()}, [&](const CallTurn& turn) {
       CallTurnResult result;
       if (place.is_caller) result = measure(*contestant, turn);

@@ -224,7 +224,7 @@ TurnResult Measurement::run(const Turn& turn) {
 
 int run_worker(int argc, char** argv, const Connect& connect) {
   return run_rank(argc, argv, [&](RankEnd& end, const Setup& setup) {
-    const int rank = end.who().rank, world_size = end.who().world_size;
+    const int rank = end.environment().rank, world_size = end.environment().world_size;
     const auto contestant = connect({rank, world_size, setup.cpus, setup.option});
     StartLine start_line(setup.start_line, rank, world_size, setup.own_core);
     Measurement measurement(*contestant, start_line, rank, world_size);

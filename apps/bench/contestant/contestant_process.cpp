@@ -133,15 +133,16 @@ std::jthread start_lifeline(int fd) {
 
 }  // namespace
 
-RankEnd::RankEnd(const std::string& socket, LaunchEnvironment who)
-    : who_(std::move(who)),
+RankEnd::RankEnd(const std::string& socket, LaunchEnvironment environment)
+    : environment_(std::move(environment)),
       conversation_(connect_private(socket, Deadline::after(kAnswerLimit))),
       lifeline_(start_lifeline(conversation_.fd())) {}
 
 RankEnd::~RankEnd() { shutdown(conversation_.fd(), SHUT_RDWR); }  // wakes the lifeline
 
 void RankEnd::run(const std::function<void(const Setup& setup)>& body) {
-  conversation_.send(Hello{who_.rank, who_.world_size}, Deadline::after(kAnswerLimit));
+  conversation_.send(Hello{environment_.rank, environment_.world_size},
+                     Deadline::after(kAnswerLimit));
   const Setup setup = conversation_.receive<Setup>(Deadline::after(kAnswerLimit));
   if (!setup.cpus.empty() && !bind_to_cpus(setup.cpus)) throw system_error("binding to the cpus");
   try {

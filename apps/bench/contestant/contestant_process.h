@@ -65,12 +65,12 @@ class StartLine {
 class RankEnd {
  public:
   // `socket` is the name of the coordinator's socket.
-  RankEnd(const std::string& socket, LaunchEnvironment who);
+  RankEnd(const std::string& socket, LaunchEnvironment environment);
   ~RankEnd();
   RankEnd(const RankEnd&) = delete;
   RankEnd& operator=(const RankEnd&) = delete;
 
-  const LaunchEnvironment& who() const { return who_; }
+  const LaunchEnvironment& environment() const { return environment_; }
 
   // Sends Hello, binds this process and calls `body`. If `body` throws, sends the error to the
   // coordinator as a Failure.
@@ -84,7 +84,7 @@ class RankEnd {
  private:
   bool wait_for_turn();
 
-  const LaunchEnvironment who_;
+  const LaunchEnvironment environment_;
   Conversation conversation_;
   std::jthread lifeline_;
 };

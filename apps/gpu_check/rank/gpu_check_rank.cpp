@@ -110,15 +110,15 @@ CheckOutcome outcome_of(const CheckEntry& entry, const Ranks& ranks) {
 }
 
 int run_rank(Setups setup, const std::string& names, const std::string& folder, bool is_quick) {
-  const LaunchEnvironment who = detect_launch_environment();
-  const c10::Device device = choose_device("cuda", who.local_rank);
+  const LaunchEnvironment environment = detect_launch_environment();
+  const c10::Device device = choose_device("cuda", environment.local_rank);
   set_current_device(device);
   const Ranks ranks{.group = init_process_group({.group = {.timeout = kTimeout}}),
                     .device = device,
                     .setup = setup,
                     .is_quick = is_quick,
                     .folder = folder};
-  RecordWriter records(folder, who.rank);
+  RecordWriter records(folder, environment.rank);
   for (const std::string_view name : split(names, ',')) {
     const CheckEntry& entry = entry_of(name);
     records.begin(std::string(name));

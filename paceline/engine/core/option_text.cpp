@@ -110,9 +110,8 @@ class Splitter {
 
   void refuse_special(char c, std::string_view special) {
     check(special.find(c) == std::string_view::npos,
-          "{}: '{}': no shell reads this text, so '{}' has no meaning here; put it in single "
-          "quotes if "
-          "it belongs to a word",
+          "{}: '{}': this text is not passed to a shell, so '{}' has no special meaning; to use it "
+          "literally, put it in single quotes",
           what_, text_, c);
   }
 
@@ -154,7 +153,7 @@ std::string shell_line(std::span<const std::string> words) {
 }
 
 int edit_distance(const std::string& a, const std::string& b) {
-  // Rows of the usual table: two rows back, one row back, the current row.
+  // Rows of the dynamic-programming table: two rows back, one row back, the current row.
   std::vector<int> before, previous(b.size() + 1), current(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) previous[j] = static_cast<int>(j);
   for (std::size_t i = 1; i <= a.size(); ++i) {

@@ -74,10 +74,10 @@ Absence absence_from_meeting(Store& store, int generation, int world_size) {
 }
 
 // The round is the number of times that this rank has left a meeting, which is equal on all ranks.
-Arrival::Arrival(std::shared_ptr<Store> store, const LaunchEnvironment& who)
-    : store_(std::move(store)), who_(who) {
-  const std::string generation = prefix_of_meetings(who_.restart_count);
-  round_ = store_->add(generation + fmt::format("left/{}", who_.rank), 0);
+Arrival::Arrival(std::shared_ptr<Store> store, const LaunchEnvironment& environment)
+    : store_(std::move(store)), environment_(environment) {
+  const std::string generation = prefix_of_meetings(environment_.restart_count);
+  round_ = store_->add(generation + fmt::format("left/{}", environment_.rank), 0);
   prefix_ = generation + fmt::format("{}/", round_);
 }
 
@@ -86,7 +86,7 @@ std::string Arrival::place(int rank) const { return key(fmt::format("rank/{}", r
 
 std::vector<std::string> Arrival::places() const {
   std::vector<std::string> keys;
-  for (int rank = 0; rank < who_.world_size; ++rank) keys.push_back(place(rank));
+  for (int rank = 0; rank < environment_.world_size; ++rank) keys.push_back(place(rank));
   return keys;
 }
 
@@ -99,30 +99,30 @@ void Arrival::meet(std::chrono::milliseconds timeout, LogTimes log_times) {
 }
 
 void Arrival::check_world_size() {
-  const auto mine = std::to_string(who_.world_size);
+  const auto mine = std::to_string(environment_.world_size);
   const auto agreed = store_->compare_set(key("world_size"), "", mine);
   if (agreed == mine) return;
   const Error error(ErrorCode::kInvalid,
                     fmt::format("rank {} ({}) was started with world size {}, others with {}: all "
                                 "ranks need the same WORLD_SIZE",
-                                who_.rank, claimant(own_claim()), mine, agreed),
-                    {.ranks = {who_.rank}});
+                                environment_.rank, claimant(own_claim()), mine, agreed),
+                    {.ranks = {environment_.rank}});
   give_up(error);
   throw error;
 }
 
 void Arrival::claim_place() {
   const auto mine = own_claim();
-  const auto taken_by = store_->compare_set(place(who_.rank), "", mine);
+  const auto taken_by = store_->compare_set(place(environment_.rank), "", mine);
   if (taken_by == mine) return;
   const bool is_own = claimant(taken_by) == claimant(mine);
   const Error error(ErrorCode::kInvalid,
-                    fmt::format("rank {} is claimed twice: by {} and by {}. {}", who_.rank,
+                    fmt::format("rank {} is claimed twice: by {} and by {}. {}", environment_.rank,
                                 claimant(taken_by), claimant(mine),
                                 is_own ? "Give the second group of this process another name, or "
                                          "close the first one"
                                        : "Give every process its own RANK"),
-                    {.ranks = {who_.rank}});
+                    {.ranks = {environment_.rank}});
   give_up(error);
   throw error;
 }
@@ -141,13 +141,13 @@ std::string Arrival::wait_for_outcome(Deadline deadline, std::chrono::millisecon
       if (error.code() != ErrorCode::kTimeout) throw;
     }
     const auto missing = missing_ranks();
-    const auto text =
-        fmt::format("rank {} of {} waits for {}", who_.rank, who_.world_size, ranks_text(missing));
+    const auto text = fmt::format("rank {} of {} waits for {}", environment_.rank,
+                                  environment_.world_size, ranks_text(missing));
     if (put_off(deadline).expired()) {
       return give_up(
           {ErrorCode::kTimeout,
            fmt::format("{}, which did not arrive within {} ms: were all {} processes started?",
-                       text, timeout.count(), who_.world_size),
+                       text, timeout.count(), environment_.world_size),
            {.ranks = missing, .deadline = timeout}});
     }
     log::warning(text);
@@ -156,7 +156,7 @@ std::string Arrival::wait_for_outcome(Deadline deadline, std::chrono::millisecon
 
 std::vector<int> Arrival::missing_ranks() {
   std::vector<int> missing;
-  for (int rank = 0; rank < who_.world_size; ++rank) {
+  for (int rank = 0; rank < environment_.world_size; ++rank) {
     if (!store_->check({place(rank)})) missing.push_back(rank);
   }
   return missing;
@@ -164,7 +164,7 @@ std::vector<int> Arrival::missing_ranks() {
 
 void Arrival::wait_for_others(std::chrono::milliseconds timeout) {
   auto others = places();
-  others.erase(others.begin() + who_.rank);
+  others.erase(others.begin() + environment_.rank);
   store_->wait(others, timeout);
 }
 
@@ -175,7 +175,8 @@ std::vector<std::string> Arrival::hosts() {
 }
 
 void Arrival::leave() {
-  store_->add(fmt::format("rendezvous/{}/left/{}", who_.restart_count, who_.rank), 1);
+  store_->add(fmt::format("rendezvous/{}/left/{}", environment_.restart_count, environment_.rank),
+              1);
 }
 
 }  // namespace paceline

@@ -39,7 +39,7 @@ class Arrival {
   };
   static constexpr LogTimes kLogTimes = {std::chrono::seconds(10), std::chrono::seconds(30)};
 
-  Arrival(std::shared_ptr<Store> store, const LaunchEnvironment& who);
+  Arrival(std::shared_ptr<Store> store, const LaunchEnvironment& environment);
 
   // The number of this rendezvous within its generation, from 0; equal on every rank.
   std::int64_t round() const { return round_; }
@@ -71,7 +71,7 @@ class Arrival {
                                LogTimes log_times);
 
   std::shared_ptr<Store> store_;
-  LaunchEnvironment who_;
+  LaunchEnvironment environment_;
   std::int64_t round_;
   std::string prefix_;
 };

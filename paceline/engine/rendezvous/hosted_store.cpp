@@ -95,9 +95,9 @@ void HostedStore::warn_of_uses() {
     }
   }
   log::warning(fmt::format(
-      "rank {} ends, and with it the store in which {} still form{} a group: "
-      "they will fail; "
-      "let rank {} wait for them, for instance in a barrier",
+      "rank {} has finished and is closing the store through which {} still form{} a group: "
+      "forming that group will fail; "
+      "let rank {} wait until the group has formed, for instance in a barrier",
       self_, ranks_text({late.begin(), late.end()}), late.size() == 1 ? "s" : "", self_));
 }
 

@@ -32,7 +32,7 @@ namespace {
 
 // One launcher's view of this process.
 struct Row {
-  LaunchEnvironment who;
+  LaunchEnvironment environment;
   std::string evidence;  // the variables that prove this view, for messages
   bool agent = false;    // an agent (ours or torchrun's) started this process, so variables of an
                          // outer launcher describe the agent
@@ -69,25 +69,25 @@ std::optional<Row> read_row(const GetVariable& variable, const Names& names) {
   Row row;
   const auto local_rank = read_number(variable, names.local_rank);
   const auto local_size = read_number(variable, names.local_size);
-  row.who.rank = *rank;
-  row.who.world_size = *size;
-  row.who.local_rank = local_rank.value_or(0);
-  row.who.local_world_size = local_size.value_or(row.who.local_rank + 1);
-  check_below(names.local_rank, row.who.local_rank, local_size ? names.local_size : names.size,
-              local_size ? *local_size : *size);
-  check(row.who.local_world_size <= *size, "{}={} is more than {}={}", names.local_size,
-        row.who.local_world_size, names.size, *size);
+  row.environment.rank = *rank;
+  row.environment.world_size = *size;
+  row.environment.local_rank = local_rank.value_or(0);
+  row.environment.local_world_size = local_size.value_or(row.environment.local_rank + 1);
+  check_below(names.local_rank, row.environment.local_rank,
+              local_size ? names.local_size : names.size, local_size ? *local_size : *size);
+  check(row.environment.local_world_size <= *size, "{}={} is more than {}={}", names.local_size,
+        row.environment.local_world_size, names.size, *size);
   row.evidence = fmt::format("{}={} {}={}", names.rank, *rank, names.size, *size);
   return row;
 }
 
 // Reads the role; "default" is torchrun's name for no role.
-void read_role(const GetVariable& variable, LaunchEnvironment& who) {
+void read_role(const GetVariable& variable, LaunchEnvironment& environment) {
   const std::string name = variable("ROLE_NAME").value_or("");
   const auto rank = read_number(variable, "ROLE_RANK");
   if (name.empty() || name == "default" || !rank) return;
-  who.role = name;
-  who.role_rank = *rank;
+  environment.role = name;
+  environment.role_rank = *rank;
 }
 
 std::optional<Row> torchrun_row(const GetVariable& variable) {
@@ -96,20 +96,20 @@ std::optional<Row> torchrun_row(const GetVariable& variable) {
   const bool paceline = variable("PACELINE_STORE").has_value();
   const auto run_id = variable("TORCHELASTIC_RUN_ID");
   row->agent = paceline || run_id.has_value();
-  row->who.launcher = paceline ? "paceline" : run_id ? "torchrun" : "env";
-  row->who.job_id = run_id.value_or("");
-  if (row->agent) read_role(variable, row->who);
-  row->who.loaded_before = paceline && grown_from_seed();
-  row->who.restart_count = read_number(variable, "TORCHELASTIC_RESTART_COUNT").value_or(0);
+  row->environment.launcher = paceline ? "paceline" : run_id ? "torchrun" : "env";
+  row->environment.job_id = run_id.value_or("");
+  if (row->agent) read_role(variable, row->environment);
+  row->environment.loaded_before = paceline && grown_from_seed();
+  row->environment.restart_count = read_number(variable, "TORCHELASTIC_RESTART_COUNT").value_or(0);
   return row;
 }
 
 std::optional<Row> open_mpi_row(const GetVariable& variable) {
   auto row = read_row(variable, kOpenMpi);
   if (!row) return row;
-  row->who.launcher = "openmpi";
+  row->environment.launcher = "openmpi";
   row->helped = true;
-  row->who.job_id =
+  row->environment.job_id =
       variable("PMIX_NAMESPACE").value_or(variable("OMPI_MCA_ess_base_jobid").value_or(""));
   return row;
 }
@@ -132,15 +132,16 @@ std::optional<Row> slurm_row(const GetVariable& variable) {
   check(rank.has_value(), "SLURM_STEP_NUM_TASKS={} is set but SLURM_PROCID is not", *size);
   check_below("SLURM_PROCID", *rank, "SLURM_STEP_NUM_TASKS", *size);
   Row row;
-  row.who.rank = *rank;
-  row.who.world_size = *size;
-  row.who.local_rank = read_number(variable, "SLURM_LOCALID").value_or(0);
-  row.who.local_world_size = slurm_local_size(variable).value_or(row.who.local_rank + 1);
-  check_below("SLURM_LOCALID", row.who.local_rank, "the tasks of this node",
-              row.who.local_world_size);
-  row.who.launcher = "slurm";
-  row.who.job_id = variable("SLURM_JOB_ID").value_or("") + "." + *variable("SLURM_STEP_ID");
-  row.who.restart_count = read_number(variable, "SLURM_RESTART_COUNT").value_or(0);
+  row.environment.rank = *rank;
+  row.environment.world_size = *size;
+  row.environment.local_rank = read_number(variable, "SLURM_LOCALID").value_or(0);
+  row.environment.local_world_size =
+      slurm_local_size(variable).value_or(row.environment.local_rank + 1);
+  check_below("SLURM_LOCALID", row.environment.local_rank, "the tasks of this node",
+              row.environment.local_world_size);
+  row.environment.launcher = "slurm";
+  row.environment.job_id = variable("SLURM_JOB_ID").value_or("") + "." + *variable("SLURM_STEP_ID");
+  row.environment.restart_count = read_number(variable, "SLURM_RESTART_COUNT").value_or(0);
   row.evidence = fmt::format("SLURM_PROCID={} SLURM_STEP_NUM_TASKS={}", *rank, *size);
   row.one_per_node = read_number(variable, "SLURM_STEP_NUM_NODES") == size;
   return row;
@@ -149,22 +150,23 @@ std::optional<Row> slurm_row(const GetVariable& variable) {
 std::optional<Row> pmi_row(const GetVariable& variable) {
   auto row = read_row(variable, kPmi);
   if (!row) return row;
-  row->who.launcher = "pmi";
+  row->environment.launcher = "pmi";
   // Hydra starts all ranks of a host from one proxy. SLURM's own PMI does not set their number.
   row->helped = variable(kPmi.local_size).has_value();
-  row->who.job_id = variable("PMI_JOBID").value_or(fmt::format("parent-{}", ::getppid()));
+  row->environment.job_id = variable("PMI_JOBID").value_or(fmt::format("parent-{}", ::getppid()));
   return row;
 }
 
 std::string corrected_command(const Row& first, const Row& second) {
-  if (first.who.launcher == "env") {
-    return "to use " + second.who.launcher +
+  if (first.environment.launcher == "env") {
+    return "to use " + second.environment.launcher +
            "'s, unset the others: env -u RANK -u WORLD_SIZE -u LOCAL_RANK -u LOCAL_WORLD_SIZE " +
            own_command();
   }
   return fmt::format("start the program with one launcher only, for example: {} {} {}",
-                     second.who.launcher == "slurm" ? "srun -n" : "mpirun -np",
-                     std::max(first.who.world_size, second.who.world_size), own_command());
+                     second.environment.launcher == "slurm" ? "srun -n" : "mpirun -np",
+                     std::max(first.environment.world_size, second.environment.world_size),
+                     own_command());
 }
 
 // Inside a SLURM job, mpirun starts a helper on each node with a job step, and the helpers start
@@ -177,15 +179,17 @@ void ignore_steps_of_helpers(std::vector<Row>& rows) {
 }
 
 void check_agreement(const Row& first, const Row& second) {
-  check(first.who.rank == second.who.rank && first.who.world_size == second.who.world_size,
+  check(first.environment.rank == second.environment.rank &&
+            first.environment.world_size == second.environment.world_size,
         "two launchers contradict each other: {} ({}) and {} ({}); {}", first.evidence,
-        first.who.launcher, second.evidence, second.who.launcher, corrected_command(first, second));
+        first.environment.launcher, second.evidence, second.environment.launcher,
+        corrected_command(first, second));
 }
 
 // `paceline run` hides its own launcher from its ranks (launcher/ranks/job_services.h). So a
 // launcher that a rank finds was started between the two, and each rank would become several.
 void refuse_launcher_between(const Row& row, const GetVariable& variable) {
-  if (row.who.launcher != "paceline") return;
+  if (row.environment.launcher != "paceline") return;
   std::string between;
   if (variable("TORCHELASTIC_USE_AGENT_STORE")) between = "torchrun has started it";
   for (const auto read : {open_mpi_row, pmi_row}) {
@@ -196,7 +200,7 @@ void refuse_launcher_between(const Row& row, const GetVariable& variable) {
   check(between.empty(),
         "two launchers, one inside the other: this process is in a rank of paceline run ({}), and "
         "{}; start the program with one launcher only: paceline run --nproc-per-node {} {}",
-        row.evidence, between, row.who.local_world_size, own_command());
+        row.evidence, between, row.environment.local_world_size, own_command());
 }
 
 // Without this check an sbatch script of n tasks would start one process, which would run as a
@@ -228,7 +232,7 @@ LaunchEnvironment detect_launch_environment(const GetVariable& variable) {
     if (auto row = read(variable)) rows.push_back(std::move(*row));
     if (rows.empty() || !rows.front().agent) continue;
     refuse_launcher_between(rows.front(), variable);
-    return rows.front().who;
+    return rows.front().environment;
   }
   if (rows.empty()) {
     refuse_batch_without_step(variable);
@@ -238,8 +242,8 @@ LaunchEnvironment detect_launch_environment(const GetVariable& variable) {
   for (std::size_t i = 1; i < rows.size(); ++i) check_agreement(rows.front(), rows[i]);
   // If variables set by hand agree with those of a launcher, prefer the launcher, which knows more
   // about the hosts.
-  const bool by_hand = rows.front().who.launcher == "env" && rows.size() > 1;
-  return by_hand ? rows[1].who : rows.front().who;
+  const bool by_hand = rows.front().environment.launcher == "env" && rows.size() > 1;
+  return by_hand ? rows[1].environment : rows.front().environment;
 }
 
 std::optional<int> read_number(const GetVariable& variable, const std::string& name, int greatest) {

@@ -26,7 +26,9 @@ namespace {
 
 constexpr int kGreatestPort = 65535;
 
-bool all_local(const LaunchEnvironment& who) { return who.local_world_size == who.world_size; }
+bool all_local(const LaunchEnvironment& environment) {
+  return environment.local_world_size == environment.world_size;
+}
 
 // The first port of "12000-12003", if the administrator has SLURM reserve ports for steps.
 std::optional<int> first_reserved_port(const GetVariable& variable) {
@@ -69,14 +71,14 @@ std::uint16_t store_port(const GetVariable& variable, std::optional<std::uint16_
   return static_cast<std::uint16_t>(*port + (taken ? 1 : 0));
 }
 
-MeetingPoint notice_for(const std::string& job, const LaunchEnvironment& who) {
+MeetingPoint notice_for(const std::string& job, const LaunchEnvironment& environment) {
   return {.kind = MeetingPoint::Kind::kNotice,
-          .job = fmt::format("{}-{}-{}", who.launcher, job, who.restart_count)};
+          .job = fmt::format("{}-{}-{}", environment.launcher, job, environment.restart_count)};
 }
 
-std::string how_to_say_where(const LaunchEnvironment& who) {
+std::string how_to_say_where(const LaunchEnvironment& environment) {
   const std::string values = "MASTER_ADDR=FIRST_HOST MASTER_PORT=29500";
-  if (who.launcher == "openmpi") {
+  if (environment.launcher == "openmpi") {
     return "mpirun -x MASTER_ADDR=FIRST_HOST -x MASTER_PORT=29500 " + own_command();
   }
   return values + " " + own_command();
@@ -94,36 +96,38 @@ std::string first_node_of_step(const GetVariable& variable) {
   return nodes->front();
 }
 
-MeetingPoint from_environment(const LaunchEnvironment& who, const GetVariable& variable) {
+MeetingPoint from_environment(const LaunchEnvironment& environment, const GetVariable& variable) {
   if (const auto store = variable("PACELINE_STORE")) {
     return {.kind = MeetingPoint::Kind::kLauncher,
             .endpoint = parse_endpoint(*store, "PACELINE_STORE")};
   }
   const auto address = variable("MASTER_ADDR");
   const bool has_address = address && !address->empty();
-  if (who.launcher == "torchrun" && all_local(who) && has_address) {
-    return notice_for(*address + "-" + std::to_string(store_port(variable)), who);
+  if (environment.launcher == "torchrun" && all_local(environment) && has_address) {
+    return notice_for(*address + "-" + std::to_string(store_port(variable)), environment);
   }
   if (has_address) {
     return {.kind = MeetingPoint::Kind::kRankZero,
             .endpoint = {parse_host(*address, "MASTER_ADDR"), store_port(variable)}};
   }
-  if (all_local(who) && !who.job_id.empty()) return notice_for(who.job_id, who);
-  if (who.launcher == "slurm") {
+  if (all_local(environment) && !environment.job_id.empty())
+    return notice_for(environment.job_id, environment);
+  if (environment.launcher == "slurm") {
     return {.kind = MeetingPoint::Kind::kRankZero,
             .endpoint = {first_node_of_step(variable), store_port(variable, step_port(variable))}};
   }
   fail(ErrorCode::kInvalid,
        "MASTER_ADDR is not set: rank {} of {} ({}) does not know where the others are. Say where "
        "rank 0 hosts the store: {}",
-       who.rank, who.world_size, who.launcher, how_to_say_where(who));
+       environment.rank, environment.world_size, environment.launcher,
+       how_to_say_where(environment));
 }
 
 }  // namespace
 
-MeetingPoint find_meeting_point(const std::string& init_method, const LaunchEnvironment& who,
-                                const GetVariable& variable) {
-  if (init_method == "env://") return from_environment(who, variable);
+MeetingPoint find_meeting_point(const std::string& init_method,
+                                const LaunchEnvironment& environment, const GetVariable& variable) {
+  if (init_method == "env://") return from_environment(environment, variable);
   if (init_method.starts_with("tcp://")) {
     const auto endpoint = parse_endpoint(init_method.substr(6), "init_method " + init_method);
     check(endpoint.port != 0, "init_method {}: the port must be above 0", init_method);

@@ -30,8 +30,8 @@ struct MeetingPoint {
 // Uses only the init method, the launch environment and the launcher's variables, and does no I/O;
 // docs/launching.md has the table. Throws Error(kInvalid) when the environment names no place; the
 // message shows a command that does.
-MeetingPoint find_meeting_point(const std::string& init_method, const LaunchEnvironment& who,
-                                const GetVariable& variable);
+MeetingPoint find_meeting_point(const std::string& init_method,
+                                const LaunchEnvironment& environment, const GetVariable& variable);
 
 // The content of a notice. It may be left over from a job that was killed, so a reader that finds
 // no store there must read the notice again.

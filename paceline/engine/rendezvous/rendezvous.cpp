@@ -128,12 +128,12 @@ struct Attendance {
   }
 };
 
-std::string place_of(const RendezvousOptions& options, const LaunchEnvironment& who,
+std::string place_of(const RendezvousOptions& options, const LaunchEnvironment& environment,
                      const GetVariable& variable) {
   if (options.store) return fmt::format("store {}", fmt::ptr(options.store.get()));
-  const auto point = find_meeting_point(options.init_method, who, variable);
+  const auto point = find_meeting_point(options.init_method, environment, variable);
   return fmt::format("{} {} {} {}", to_string(point.endpoint), point.job, point.path,
-                     who.restart_count);
+                     environment.restart_count);
 }
 
 LaunchEnvironment find_who(const RendezvousOptions& options, const GetVariable& variable) {
@@ -146,11 +146,11 @@ LaunchEnvironment find_who(const RendezvousOptions& options, const GetVariable& 
   check(*options.world_size > 0, "world_size {} must be at least 1", *options.world_size);
   check(*options.rank >= 0 && *options.rank < *options.world_size,
         "rank {} is outside a world of {}", *options.rank, *options.world_size);
-  LaunchEnvironment who;
-  who.rank = *options.rank;
-  who.world_size = *options.world_size;
-  who.restart_count = read_number(variable, "TORCHELASTIC_RESTART_COUNT").value_or(0);
-  return who;
+  LaunchEnvironment environment;
+  environment.rank = *options.rank;
+  environment.world_size = *options.world_size;
+  environment.restart_count = read_number(variable, "TORCHELASTIC_RESTART_COUNT").value_or(0);
+  return environment;
 }
 
 void connect(Attendance& attendance, const Endpoint& endpoint, const Secret& secret,
@@ -211,19 +211,19 @@ Secret join_by_notice(Attendance& attendance, std::chrono::milliseconds timeout)
 }
 
 Secret meet_by_notice(Attendance& attendance, const std::string& job, const Endpoint& endpoint,
-                      const LaunchEnvironment& who, const RendezvousOptions& options,
+                      const LaunchEnvironment& environment, const RendezvousOptions& options,
                       const GetVariable& variable, const std::optional<Secret>& given) {
   attendance.at_rank_zero = true;
   attendance.bulletin.emplace(variable, job);
-  return who.rank == 0 ? host_with_notice(attendance, endpoint, given, options.timeout)
-                       : join_by_notice(attendance, options.timeout);
+  return environment.rank == 0 ? host_with_notice(attendance, endpoint, given, options.timeout)
+                               : join_by_notice(attendance, options.timeout);
 }
 
 Secret meet_at_rank_zero(Attendance& attendance, const Endpoint& endpoint,
-                         const LaunchEnvironment& who, const RendezvousOptions& options,
+                         const LaunchEnvironment& environment, const RendezvousOptions& options,
                          const GetVariable& variable, const std::optional<Secret>& given) {
   if (!given && is_loopback(endpoint.host)) {
-    return meet_by_notice(attendance, "tcp-" + to_string(endpoint), endpoint, who, options,
+    return meet_by_notice(attendance, "tcp-" + to_string(endpoint), endpoint, environment, options,
                           variable, given);
   }
   check(given.has_value(),
@@ -233,7 +233,7 @@ Secret meet_at_rank_zero(Attendance& attendance, const Endpoint& endpoint,
         to_string(endpoint));
   attendance.at_rank_zero = true;
   Endpoint store = endpoint;
-  if (who.rank == 0) {
+  if (environment.rank == 0) {
     attendance.server = host_store(endpoint, *given, options.timeout);
     if (!is_of_this_host(endpoint.host))
       store.host = "127.0.0.1";  // a packet to the public address may not come back
@@ -243,22 +243,22 @@ Secret meet_at_rank_zero(Attendance& attendance, const Endpoint& endpoint,
 }
 
 // The ranks trust a store that the caller passed, so the secret may be sent through it.
-Secret secret_through(Store& store, const LaunchEnvironment& who,
+Secret secret_through(Store& store, const LaunchEnvironment& environment,
                       const std::optional<Secret>& given) {
   if (given) return *given;
-  const auto key = fmt::format("rendezvous/{}/secret", who.restart_count);
+  const auto key = fmt::format("rendezvous/{}/secret", environment.restart_count);
   const auto mine = Secret::generate().to_hex();
   return Secret::from_text(store.compare_set(key, "", mine));
 }
 
-Secret open_store(Attendance& attendance, const LaunchEnvironment& who,
+Secret open_store(Attendance& attendance, const LaunchEnvironment& environment,
                   const RendezvousOptions& options, const GetVariable& variable) {
   if (options.store) {
     attendance.store = options.store;
-    return secret_through(*options.store, who, options.secret);
+    return secret_through(*options.store, environment, options.secret);
   }
   const auto given = options.secret ? options.secret : find_job_secret(variable);
-  const auto point = find_meeting_point(options.init_method, who, variable);
+  const auto point = find_meeting_point(options.init_method, environment, variable);
   switch (point.kind) {
     case MeetingPoint::Kind::kLauncher:
       check(given.has_value(),
@@ -268,14 +268,15 @@ Secret open_store(Attendance& attendance, const LaunchEnvironment& who,
       connect(attendance, point.endpoint, *given, options.timeout);
       return *given;
     case MeetingPoint::Kind::kRankZero:
-      return meet_at_rank_zero(attendance, point.endpoint, who, options, variable, given);
+      return meet_at_rank_zero(attendance, point.endpoint, environment, options, variable, given);
     case MeetingPoint::Kind::kNotice:
-      return meet_by_notice(attendance, point.job, {"127.0.0.1", 0}, who, options, variable, given);
+      return meet_by_notice(attendance, point.job, {"127.0.0.1", 0}, environment, options, variable,
+                            given);
     case MeetingPoint::Kind::kFile:
       break;
   }
   attendance.store = std::make_shared<FileStore>(point.path, options.timeout);
-  return secret_through(*attendance.store, who, given);
+  return secret_through(*attendance.store, environment, given);
 }
 
 // The address that PACELINE_SOCKET_IFNAME selects; otherwise the local address of the connection to
@@ -294,39 +295,41 @@ std::string own_address(const GetVariable& variable, const std::string& on_the_w
 // not contain that.
 void learn_hosts(Rendezvous& result, const std::vector<std::string>& hosts,
                  const GetVariable& variable, const std::string& on_the_way) {
-  auto& who = result.who;
-  const auto& mine = hosts[static_cast<std::size_t>(who.rank)];
+  auto& environment = result.environment;
+  const auto& mine = hosts[static_cast<std::size_t>(environment.rank)];
   const auto local = std::count(hosts.begin(), hosts.end(), mine);
-  const bool unsaid =
-      who.launcher == "none" || (who.launcher == "env" && who.local_world_size == 1);
+  const bool unsaid = environment.launcher == "none" ||
+                      (environment.launcher == "env" && environment.local_world_size == 1);
   if (unsaid) {
-    who.local_rank = static_cast<int>(std::count(hosts.begin(), hosts.begin() + who.rank, mine));
-    who.local_world_size = static_cast<int>(local);
+    environment.local_rank =
+        static_cast<int>(std::count(hosts.begin(), hosts.begin() + environment.rank, mine));
+    environment.local_world_size = static_cast<int>(local);
   }
-  if (local == who.world_size) return;  // one host: loopback
+  if (local == environment.world_size) return;  // one host: loopback
   result.address = own_address(variable, on_the_way);
   if (is_loopback(result.address)) {
     log::warning(
-        "the job spans hosts but rank " + std::to_string(who.rank) +
+        "the job spans hosts but rank " + std::to_string(environment.rank) +
         " can be reached by loopback only: MASTER_ADDR or PACELINE_SOCKET_IFNAME must select an "
         "address that all hosts can reach");
   }
 }
 
 void log_outcome(const Rendezvous& result) {
-  const auto& who = result.who;
+  const auto& environment = result.environment;
   log::info(
       fmt::format("rank {} of {}, local rank {} of {}, launched by {}, generation {}{}, at {}",
-                  who.rank, who.world_size, who.local_rank, who.local_world_size, who.launcher,
-                  who.restart_count, who.loaded_before ? " (forked)" : "", result.address));
+                  environment.rank, environment.world_size, environment.local_rank,
+                  environment.local_world_size, environment.launcher, environment.restart_count,
+                  environment.loaded_before ? " (forked)" : "", result.address));
 }
 
 // Rank 0 opens a new store for each meeting. Returns null when this store belonged to the previous
 // meeting and rank 0 has closed it since.
-std::unique_ptr<Arrival> arrive(const Attendance& attendance, const LaunchEnvironment& who,
+std::unique_ptr<Arrival> arrive(const Attendance& attendance, const LaunchEnvironment& environment,
                                 std::chrono::milliseconds timeout) {
   try {
-    auto arrival = std::make_unique<Arrival>(attendance.store, who);
+    auto arrival = std::make_unique<Arrival>(attendance.store, environment);
     if (!attendance.at_rank_zero || arrival->round() == 0) return arrival;
     attendance.store->wait({"rendezvous/closed"}, timeout);  // a key that is never set
   } catch (const Error& error) {
@@ -336,18 +339,18 @@ std::unique_ptr<Arrival> arrive(const Attendance& attendance, const LaunchEnviro
     fail(ErrorCode::kTimeout, {.ranks = {0}, .deadline = timeout},
          "rank {} waited {} ms for rank 0, which has not left the group before this one: destroy "
          "every group there too",
-         who.rank, timeout.count());
+         environment.rank, timeout.count());
   }
   return nullptr;
 }
 
 // Joins the meeting; returns when every rank has arrived.
-std::shared_ptr<Attendance> attend(const LaunchEnvironment& who, const RendezvousOptions& options,
-                                   const GetVariable& variable) {
+std::shared_ptr<Attendance> attend(const LaunchEnvironment& environment,
+                                   const RendezvousOptions& options, const GetVariable& variable) {
   for (;;) {
     auto attendance = std::make_shared<Attendance>();
-    attendance->secret = open_store(*attendance, who, options, variable);
-    auto arrival = arrive(*attendance, who, options.timeout);
+    attendance->secret = open_store(*attendance, environment, options, variable);
+    auto arrival = arrive(*attendance, environment, options.timeout);
     if (!arrival) continue;
     arrival->meet(options.timeout);
     attendance->arrival = std::move(arrival);
@@ -366,32 +369,34 @@ void say_that_it_is_alone() {
 
 }  // namespace
 
-LaunchEnvironment who_am_i(const RendezvousOptions& options, const GetVariable& variable) {
+LaunchEnvironment own_launch_environment(const RendezvousOptions& options,
+                                         const GetVariable& variable) {
   return find_who(options, variable);
 }
 
 Rendezvous rendezvous(const RendezvousOptions& options, const GetVariable& variable) {
-  const auto who = find_who(options, variable);
-  if (who.world_size == 1 && !options.store) {
-    if (!options.rank && who.launcher == "none") say_that_it_is_alone();
-    return {who, std::make_shared<MemoryStore>(), options.secret.value_or(Secret::generate())};
+  const auto environment = find_who(options, variable);
+  if (environment.world_size == 1 && !options.store) {
+    if (!options.rank && environment.launcher == "none") say_that_it_is_alone();
+    return {environment, std::make_shared<MemoryStore>(),
+            options.secret.value_or(Secret::generate())};
   }
-  const std::string place = place_of(options, who, variable);
-  check(!Membership::exists(place, who.rank),
+  const std::string place = place_of(options, environment, variable);
+  check(!Membership::exists(place, environment.rank),
         "rank {}: this process already belongs to group \"world\" or a subgroup; destroy every "
         "group of this process first",
-        who.rank);
-  const auto attendance = attend(who, options, variable);
+        environment.rank);
+  const auto attendance = attend(environment, options, variable);
   const auto hosts = attendance->arrival->hosts();
-  attendance->membership.emplace(place, who.rank);
+  attendance->membership.emplace(place, environment.rank);
   attendance->take_notice_down();
 
-  Rendezvous result{who, {attendance, attendance->store.get()}, *attendance->secret};
+  Rendezvous result{environment, {attendance, attendance->store.get()}, *attendance->secret};
   if (attendance->at_rank_zero) {
     std::vector<int> all(hosts.size());
     std::iota(all.begin(), all.end(), 0);
     attendance->hosted = std::make_unique<HostedStore>(std::move(attendance->server),
-                                                       attendance->client, 0, who.rank);
+                                                       attendance->client, 0, environment.rank);
     attendance->hosted->begin(kWorldUse, all);
     result.hosted = {attendance, attendance->hosted.get()};
   }
@@ -404,14 +409,14 @@ Rendezvous rendezvous(const RendezvousOptions& options, const GetVariable& varia
 void decline_rendezvous(const Error& reason, const RendezvousOptions& options,
                         const GetVariable& variable) {
   try {
-    const auto who = find_who(options, variable);
-    if (who.world_size == 1) return;
-    if (Membership::exists(place_of(options, who, variable), who.rank)) return;
+    const auto environment = find_who(options, variable);
+    if (environment.world_size == 1) return;
+    if (Membership::exists(place_of(options, environment, variable), environment.rank)) return;
     RendezvousOptions soon = options;
     soon.timeout = std::min(options.timeout, kDeclineTimeout);
     Attendance attendance;
-    open_store(attendance, who, soon, variable);
-    Arrival arrival(attendance.store, who);
+    open_store(attendance, environment, soon, variable);
+    Arrival arrival(attendance.store, environment);
     arrival.decline(reason);
     if (attendance.server) arrival.wait_for_others(soon.timeout);
   } catch (const Error& error) {

@@ -26,13 +26,13 @@ namespace paceline {
 class HostedStore;
 
 struct Rendezvous {
-  LaunchEnvironment who;
+  LaunchEnvironment environment;
   std::shared_ptr<Store> store;  // shared by all ranks; the engine prefixes its keys
   Secret secret;                 // the job's secret
   // The address at which other hosts reach this process; loopback when all ranks are on one host.
   std::string address = "127.0.0.1";
-  // The number of earlier rendezvous in this store; a part of the keys, so that they do not
-  // collide.
+  // The number of earlier rendezvous in this store. Keys contain it, so that those of different
+  // rendezvous do not collide.
   std::int64_t round = 0;
   // Keeps the store open if a rank hosts it. Null for other stores.
   std::shared_ptr<HostedStore> hosted;
@@ -40,18 +40,18 @@ struct Rendezvous {
 
 // The place of this process in the job, from the options or else from the environment. Throws the
 // errors of rendezvous().
-LaunchEnvironment who_am_i(const RendezvousOptions& options = {},
-                           const GetVariable& variable = process_environment());
+LaunchEnvironment own_launch_environment(const RendezvousOptions& options = {},
+                                         const GetVariable& variable = process_environment());
 
 // Blocks until every rank has arrived. While it waits it logs which ranks are missing (after 10 s,
-// then every 30 s). Throws Error(kTimeout), which names the missing ranks. Throws Error(kInvalid)
-// for a contradictory environment, for a rank outside the world, for a rank that two processes
-// claim (both get the error, with the host and the pid of the other), and when this process already
-// holds that rank in an earlier rendezvous that it has not left.
+// then every 30 s). After options.timeout it throws Error(kTimeout), which names the missing ranks.
+// Throws Error(kInvalid) for a contradictory environment, for a rank outside the world, for a rank
+// that two processes claim (both get the error, with the host and the pid of the other), and when
+// this process already holds that rank in an earlier rendezvous that it has not left.
 //
-// All holders of the result share the ownership of its store. If rank 0's process hosts the store,
-// the last holder in that process keeps it open: it waits, at most 10 s, until every other rank has
-// released the store, has formed all its groups in it, or has ended.
+// All copies of the result share ownership of its store. If rank 0's process hosts the store, the
+// destruction of the last copy in that process waits, at most 10 s, until every other rank has
+// released the store, has formed all its groups in it, or has exited.
 Rendezvous rendezvous(const RendezvousOptions& options = {},
                       const GetVariable& variable = process_environment());
 

@@ -48,14 +48,15 @@ void find_job(const std::string& name, JoinOptions& options) {
   const auto variable = process_environment();
   if (!options.secret) options.secret = find_job_secret(variable);
   if (!options.store && options.secret) {
-    const auto who = detect_launch_environment(variable);
-    const auto point = find_meeting_point("env://", who, variable);
+    const auto environment = detect_launch_environment(variable);
+    const auto point = find_meeting_point("env://", environment, variable);
     if (point.kind == MeetingPoint::Kind::kLauncher) {
       auto store = std::make_shared<TcpStore>(point.endpoint, *options.secret);
       if (options.address.empty() && !is_loopback(store->local_address())) {
         options.address = store->local_address();
       }
-      options.store = std::make_shared<PrefixStore>(fmt::format("{}/", who.restart_count), store);
+      options.store =
+          std::make_shared<PrefixStore>(fmt::format("{}/", environment.restart_count), store);
     }
   }
   check(options.store != nullptr && options.secret.has_value(),
@@ -68,15 +69,16 @@ void find_job(const std::string& name, JoinOptions& options) {
 std::shared_ptr<Timeline> timeline_of_rank() {
   const auto variable = process_environment();
   if (!variable("PACELINE_TIMELINE_DIR")) return nullptr;
-  const auto who = detect_launch_environment(variable);
-  return open_timeline(who.rank, who.world_size, who.restart_count, variable);
+  const auto environment = detect_launch_environment(variable);
+  return open_timeline(environment.rank, environment.world_size, environment.restart_count,
+                       variable);
 }
 
 constexpr const char* kUsualRole = "worker";
 
-std::string role_of(const JoinOptions& options, const LaunchEnvironment& who) {
+std::string role_of(const JoinOptions& options, const LaunchEnvironment& environment) {
   if (!options.role.empty()) return options.role;
-  return who.role.empty() ? kUsualRole : who.role;
+  return environment.role.empty() ? kUsualRole : environment.role;
 }
 
 WorkerEntry describe(const std::string& name, const JoinOptions& options) {
@@ -390,15 +392,16 @@ std::unique_ptr<Workers> join(const std::string& name, const JoinOptions& given)
 }
 
 std::unique_ptr<Workers> join(const JoinOptions& given) {
-  const auto who = detect_launch_environment();
-  check(who.launcher != "none",
+  const auto environment = detect_launch_environment();
+  check(environment.launcher != "none",
         "join: no launcher sets the rank of this process; start it with `paceline run`, or give "
         "the worker "
         "a name: join(\"trainer0\", ...)");
   JoinOptions options = given;
-  options.role = role_of(given, who);
+  options.role = role_of(given, environment);
   return join(
-      fmt::format("{}{}", options.role, options.role == who.role ? who.role_rank : who.rank),
+      fmt::format("{}{}", options.role,
+                  options.role == environment.role ? environment.role_rank : environment.rank),
       options);
 }
 

@@ -263,7 +263,7 @@ std::uint64_t AgreedPlan::file_bytes(int rank) const {
   return bytes;
 }
 
-Manifest AgreedPlan::manifest(std::int64_t step, const CheckpointWords& words,
+Manifest AgreedPlan::manifest(std::int64_t step, const CheckpointMetadata& words,
                               std::vector<ManifestFile> files) const {
   return {.step = step,
           .run = words.run,

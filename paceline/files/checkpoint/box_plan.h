@@ -77,7 +77,7 @@ struct HeldMemory {
 };
 
 // The part of a manifest that the caller of a save provides.
-struct CheckpointWords {
+struct CheckpointMetadata {
   std::string run;  // empty: unknown
   std::map<std::string, std::string> metadata;
 };
@@ -100,7 +100,7 @@ class AgreedPlan {
   // The size of the boxes in the file that a rank writes; 0 when it writes none.
   std::uint64_t file_bytes(int rank) const;
   // The manifest of a checkpoint that was written by this plan. `files`: by number.
-  Manifest manifest(std::int64_t step, const CheckpointWords& words,
+  Manifest manifest(std::int64_t step, const CheckpointMetadata& words,
                     std::vector<ManifestFile> files) const;
 
  private:

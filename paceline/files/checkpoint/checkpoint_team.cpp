@@ -233,7 +233,7 @@ void CheckpointTeam::carry() {
 }
 
 void CheckpointTeam::save(std::int64_t step, const std::vector<HeldMemory>& held,
-                          const CheckpointWords& words) {
+                          const CheckpointMetadata& words) {
   if (!settle(step)) {
     writer_.refuse(step, Error(ErrorCode::kTimeout,
                                fmt::format("{}: the previous checkpoint has not been written yet, "
@@ -273,7 +273,7 @@ std::string CheckpointTeam::not_finite() const {
   return wrong == finite_parts_.end() ? "" : wrong->tensor;
 }
 
-void CheckpointTeam::warn_once(std::int64_t step, const CheckpointWords& words) {
+void CheckpointTeam::warn_once(std::int64_t step, const CheckpointMetadata& words) {
   const auto wrong = words.metadata.find(Manifest::kNotFinite);
   if (wrong == words.metadata.end() || std::exchange(has_warned_, true)) return;
   log::warning(fmt::format(
@@ -285,7 +285,7 @@ void CheckpointTeam::warn_once(std::int64_t step, const CheckpointWords& words) 
 // Steps 2 to 4 of the protocol, in the background on all ranks. Rank 0 sends the others the name of
 // the folder to write into. After it had to make room on a full disk it sends another name, and at
 // the end an empty name.
-void CheckpointTeam::write_together(std::int64_t step, const CheckpointWords& words) {
+void CheckpointTeam::write_together(std::int64_t step, const CheckpointMetadata& words) {
   const auto together = [&](const auto& action) {
     try {
       return action();
@@ -337,7 +337,7 @@ void CheckpointTeam::write_together(std::int64_t step, const CheckpointWords& wo
       order(folder);
       std::vector<ManifestFile> files(plan_->num_files);
       std::optional<Error> full;
-      CheckpointWords all_words{run, words.metadata};
+      CheckpointMetadata all_words{run, words.metadata};
       for (const std::string& text : write(folder)) {
         const Report report = Report::decode(text);
         if (report.error && !report.is_full) throw *report.error;

@@ -75,14 +75,17 @@ class CheckpointTeam {
 
   // Collective. Waits for the previous save, copies the boxes that this rank writes, and returns.
   // Later errors are logged and returned by take_error() and finish(); rank 0 gets the errors of
-  // all ranks. Error(kInvalid) on every rank when the ranks' boxes do not make whole tensors.
-  void save(std::int64_t step, const std::vector<HeldMemory>& held, const CheckpointWords& words);
+  // all ranks. Error(kInvalid) on every rank when the boxes of all ranks together leave out part of
+  // a tensor or reach beyond it, or when ranks disagree on its type or shape.
+  void save(std::int64_t step, const std::vector<HeldMemory>& held,
+            const CheckpointMetadata& words);
   std::optional<Error> take_error() { return writer_.take_error(); }
-  // Waits until the last save is on the disk, for at most disk_timeout.
+  // Waits, at most disk_timeout, for the last save to reach the disk; then acts as take_error().
+  // Returns Error(kTimeout) after disk_timeout.
   std::optional<Error> finish() { return writer_.finish(); }
 
-  // Collective. Waits until no rank is writing, and returns a group of the same ranks in which they
-  // may wait for each other's disks. Error(kTimeout) on every rank after disk_timeout.
+  // Collective. Waits until no rank is writing, and returns the background group, whose collectives
+  // may wait for the disks of other ranks. Error(kTimeout) on every rank after disk_timeout.
   ProcessGroup& waiting_group();
 
   // Collective. Fills the boxes that this rank wants from a checkpoint of `directory()`; returns
@@ -113,15 +116,15 @@ class CheckpointTeam {
   bool reserve();
   void carry();
   std::string not_finite() const;
-  void warn_once(std::int64_t step, const CheckpointWords& words);
-  void write_together(std::int64_t step, const CheckpointWords& words);
+  void warn_once(std::int64_t step, const CheckpointMetadata& words);
+  void write_together(std::int64_t step, const CheckpointMetadata& words);
   void read_for_others(const Manifest& manifest, const std::string& folder,
                        const std::vector<WantedBox>& wanted, std::uint64_t& bytes);
 
-  const std::shared_ptr<ProcessGroup> group_;  // owners: the user and this
+  const std::shared_ptr<ProcessGroup> group_;  // shared with the caller
   FileSystem& files_;
   const std::chrono::milliseconds patience_;      // how long to wait for disks
-  std::shared_ptr<ProcessGroup> background_;      // the same ranks wait for disks here
+  std::shared_ptr<ProcessGroup> background_;      // of the same ranks, to wait for disks
   std::atomic<bool> is_broken_ = false;           // background_ has failed
   std::optional<CheckpointDirectory> directory_;  // on rank 0 only
   std::string path_;                              // the path of the directory as this rank sees it

@@ -108,7 +108,8 @@ class MemoryTeam {
   // Collective. Overwrites the older of the two saves. Returns false on every rank, with a line in
   // the log the first time, when some memory cannot be written; the previous save is intact.
   // Error(kInvalid) on every rank when the ranks' boxes do not make whole tensors.
-  bool save(std::int64_t step, const std::vector<HeldMemory>& held, const CheckpointWords& words);
+  bool save(std::int64_t step, const std::vector<HeldMemory>& held,
+            const CheckpointMetadata& words);
 
   // Collective. The newest save that is complete and whose bytes have all been verified, with a
   // line in the log for each newer save that is not. A save that names a run other than `run` is

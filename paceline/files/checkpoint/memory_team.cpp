@@ -267,10 +267,11 @@ std::optional<Error> MemoryTeam::write(int slot, const std::vector<HeldMemory>& 
       }
       std::byte* to = stream->bytes.data();
       for (const BoxToWrite& one : piece.boxes) {
-        const auto& [what, where] = held[*index_on(*plan_, one, self)];
-        const std::size_t element = size_of(what.dtype);
+        const HeldMemory& part = held[*index_on(*plan_, one, self)];
+        const std::size_t element = size_of(part.held.dtype);
         copy_elements({to, row_major_strides(one.box.sizes)},
-                      place_of_part(where, what.box, one.box, element), one.box.sizes, element);
+                      place_of_part(part.place, part.held.box, one.box, element), one.box.sizes,
+                      element);
         to += bytes_of(*plan_, one);
       }
       if (piece.travels) {
@@ -313,7 +314,7 @@ bool MemoryTeam::no_rank_failed(std::int64_t step, const std::optional<Error>& f
 }
 
 bool MemoryTeam::save(std::int64_t step, const std::vector<HeldMemory>& held,
-                      const CheckpointWords& words) {
+                      const CheckpointMetadata& words) {
   check(step >= 0, "memory checkpoint: step {} is negative", step);
   const auto world = static_cast<std::size_t>(group_->world_size());
   plan_.update(*group_, held, std::vector<bool>(world, true));

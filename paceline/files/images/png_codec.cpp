@@ -126,8 +126,8 @@ class PngCodec : public Codec {
     state_.region = region;
     require(run(state_, start_step));
     const std::size_t row_bytes = png_get_rowbytes(state_.png, state_.info);
-    check(row_bytes == 3 * static_cast<std::size_t>(size_.width), "{}: a row of {} bytes", name_,
-          row_bytes);
+    check(row_bytes == 3 * static_cast<std::size_t>(size_.width),
+          "{}: libpng decodes {} bytes per row instead of {}", name_, row_bytes, 3 * size_.width);
     const std::size_t num_rows = state_.is_interlaced ? static_cast<std::size_t>(size_.height) : 1;
     std::vector<std::uint8_t> rows(row_bytes * num_rows);
     Image image({region.width, region.height});

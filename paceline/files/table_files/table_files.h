@@ -15,8 +15,8 @@
 
 namespace paceline::tables {
 
-// The functions of TableCheckpoints, with their meaning and their errors: save(), load(), tables()
-// and texts(). save_tables() replaces a checkpoint of the same step.
+// These functions implement save(), load(), tables() and texts() of TableCheckpoints; behavior and
+// errors are described there.
 void save_tables(CheckpointDirectory& directory, std::int64_t step,
                  const std::map<std::string, TableCut>& tables,
                  const std::map<std::string, std::string>& texts = {});

@@ -109,12 +109,12 @@ void StackReader::read() {
 
 namespace {
 
-constexpr std::size_t kAtOnce = 4;
+constexpr std::size_t kAtOnce = 4;  // most processes whose stacks are read at the same time
 
 // Threads with the same frames.
 struct Group {
   std::vector<std::string> frames;
-  std::map<std::string, std::map<int, int>> threads;  // their number, by name and rank
+  std::map<std::string, std::map<int, int>> threads;  // [name][rank]: number of threads
 };
 
 std::vector<Group> group_equal(const RankStacks& stacks) {

@@ -170,7 +170,7 @@ void HostLink::on_process_end() {
   handlers_.on_end();
 }
 
-std::string HostLink::words() const {
+std::string HostLink::last_lines() const {
   std::string text;
   std::istringstream lines(reader_.skipped() + err_text_);
   for (std::string line; std::getline(lines, line);) {

@@ -55,22 +55,22 @@ class HostLink {
   // Whether the hello of the remote end has arrived.
   bool greeted() const { return greeted_; }
   bool ended() const { return status_.has_value(); }
-  // The end of the process as a shell reports it. Requires: ended().
+  // The exit status as a shell reports it: the exit code, or 128 + signal. Requires: ended().
   int status() const { return *status_; }
-  // How long nothing has arrived. 0 while output is held, because nothing is read then; afterwards
-  // it counts from 0 again.
+  // The time since output last arrived. 0 while output is held, because nothing is read then;
+  // afterwards the count starts again from 0.
   std::chrono::nanoseconds silence() const {
     return held_ ? std::chrono::nanoseconds(0) : silence_.lasted();
   }
   const ClockComparison& clock() const { return clock_; }
   // The last lines that the connecting process, or a shell on the host, printed; indented.
-  std::string words() const;
+  std::string last_lines() const;
 
   // Drops the frame if the process has ended.
   void send(FrameKind kind, std::string_view payload = {});
   // Starts one more exchange of clock readings.
   void compare_clocks();
-  // While `held`, no output of the host is read, for example because the console is full.
+  // Stops reading the host's output (true), for example while the console is full, or resumes it.
   void hold(bool held);
   // Kills the connecting process. The remote end then ends as well.
   void cut();

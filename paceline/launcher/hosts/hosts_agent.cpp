@@ -308,7 +308,7 @@ void HostsAgent::fail_start() {
     if (hosts_[i].lost() || (hosts_[i].stage != Stage::kConnecting && !owes_its_port)) continue;
     first = i;
     missing = hosts_[i].link->route().name + (missing.empty() ? "" : ", ") + missing;
-    words = hosts_[i].link->words() + words;
+    words = hosts_[i].link->last_lines() + words;
   }
   if (!words.empty()) words = "\n" + words.substr(0, words.size() - 1);
   const std::chrono::duration<double> limit = plan_.start_timeout;

@@ -95,7 +95,7 @@ std::string HostsAgent::end_of_connection(const HostState& host) const {
     text = fmt::format("{} could not be reached: {} {} before paceline answered there", named(host),
                        route.command.front(), how);
   }
-  const std::string words = host.link->words();
+  const std::string words = host.link->last_lines();
   return words.empty() ? text : text + "\n" + words.substr(0, words.size() - 1);
 }
 

@@ -190,9 +190,9 @@ void Generation::look_for_deaths() {
   }
 }
 
-// Whether the rank accuses another rank of this node that still runs and may be about to end: then
-// the other rank would be the culprit, so the decision waits for its end. Other nodes learn of the
-// failure only after this wait.
+// Whether the rank accuses another rank of this node that is still running. The accused rank may be
+// about to end, and would then be the culprit, so the decision waits for its end, and this function
+// sets the time limit. Other nodes learn of the failure only after this wait.
 bool Generation::may_have_followed(const RankProcess& rank) {
   const auto accused = accused_by(rank);
   if (!accused || !is_running(accused->rank)) return false;
@@ -201,17 +201,17 @@ bool Generation::may_have_followed(const RankProcess& rank) {
   return true;
 }
 
-// Whether the rank died of a signal that may be meant for the whole job. systemd and batch systems
-// may send a signal to every process of a job at once, and a rank may die before the launcher
-// receives the signal.
+// Whether the rank was killed by a signal that may be meant for the whole job; sets the time limit
+// for the decision, if so. systemd and batch systems may signal every process of a job at once, and
+// a rank may die before the launcher receives the signal.
 bool Generation::may_belong_to_a_stop(const RankEnd& end) {
   if (!ended_by_stop_signal(end)) return false;
   if (undecided_.empty()) undecided_until_ = Deadline::after(kWrapper);
   return true;
 }
 
-// Ends the wait for a decision: when it has lasted long enough, or nothing is left to wait for, the
-// first of the undecided ranks is the culprit.
+// Makes the first of the undecided ranks the culprit, once the time limit has passed, nothing is
+// left to wait for, or the ranks are being stopped.
 void Generation::decide() {
   if (undecided_.empty()) return;
   const bool waits = std::ranges::any_of(undecided_, [this](const auto& undecided) {

@@ -21,7 +21,7 @@
 
 namespace paceline::launcher {
 
-// Readings of the hosts' own monotonic clocks. A question contains only `asked`.
+// Readings of the hosts' own monotonic clocks. A request carries only `asked`.
 struct ClockExchange {
   std::chrono::nanoseconds asked{}, heard{}, answered{}, returned{};
   bool operator==(const ClockExchange&) const = default;
@@ -30,21 +30,23 @@ struct ClockExchange {
 // A reading of this host's monotonic clock.
 std::chrono::nanoseconds clock_reading(Deadline::Clock::time_point moment = Deadline::Clock::now());
 
-// Whether a monotonic clock can have this reading: 0 or above, and below 36 years. So sums of
-// readings do not overflow.
+// Whether the reading is plausible: from 0 to about 36 years. Sums of plausible readings do not
+// overflow.
 bool is_reading(std::chrono::nanoseconds reading);
 
 class ClockComparison {
  public:
-  // Adds an exchange. Drops it if no two clocks can have made it.
+  // Adds an exchange. Ignores it if its readings are inconsistent.
   void take(const ClockExchange& exchange);
 
   bool measured() const { return !newest_.empty(); }
-  // The functions below require measured(). This clock minus the other one, ...
+  // The functions below require measured().
+
+  // This clock minus the other one.
   std::chrono::nanoseconds offset() const { return best().offset; }
-  // ... the largest possible error of that difference when it was measured, ...
+  // The largest possible error of offset() at the time of its measurement.
   std::chrono::nanoseconds error() const { return best().error; }
-  // ... and the least amount by which the clocks have drifted apart since the first exchange.
+  // A lower bound on how far the clocks have drifted apart since the first exchange.
   std::chrono::nanoseconds drift() const;
   // The longest round trip among the newest exchanges.
   std::chrono::nanoseconds longest_round_trip() const;
@@ -59,7 +61,8 @@ class ClockComparison {
 
   std::deque<Estimate> newest_;
   // The lowest upper bound and the highest lower bound of the offset so far, each from one
-  // exchange. If the second is above the first, the offset has changed by the difference: drift().
+  // exchange. If the second is above the first, the offset has changed by at least the difference,
+  // which drift() returns.
   std::chrono::nanoseconds lowest_top_ = std::chrono::nanoseconds::max();
   std::chrono::nanoseconds highest_bottom_ = std::chrono::nanoseconds::min();
 };

@@ -256,12 +256,12 @@ void spawn_threads(int num_ranks, const std::function<void(ProcessGroup&)>& body
   std::vector<std::jthread> threads;
   for (const int rank : ranks) {
     threads.push_back(start_thread("rank-" + std::to_string(rank), [&, rank] {
-      LaunchEnvironment who;
-      who.rank = who.local_rank = rank;
-      who.world_size = who.local_world_size = num_ranks;
+      LaunchEnvironment environment;
+      environment.rank = environment.local_rank = rank;
+      environment.world_size = environment.local_world_size = num_ranks;
       try {
         EngineGroup group(
-            {who, store, secret}, "world", ranks,
+            {environment, store, secret}, "world", ranks,
             {.timeout = options.timeout, .link = {.transport = TransportKind::kLoopback}});
         run_rank(group, body, first);
       } catch (const Error& error) {

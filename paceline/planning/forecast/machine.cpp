@@ -63,8 +63,8 @@ std::string interval_text(double seconds) {
 
 }  // namespace
 
-Machine parse_machine(std::string_view text, const Machine& usual) {
-  Machine machine = usual;
+Machine parse_machine(std::string_view text, const Machine& defaults) {
+  Machine machine = defaults;
   bool has_hosts = false;
   for_each_setting(text, [&](const Setting& setting) {
     take(machine, setting);

@@ -36,9 +36,9 @@ struct Machine {
 // The largest number of ranks of a plan.
 inline constexpr int kMostPlannedRanks = 1'000'000;
 
-// `usual`, changed by the settings in the text, which must include hosts. Throws SettingError
-// (engine/core/option_text.h), which names the invalid part and what is allowed.
-Machine parse_machine(std::string_view text, const Machine& usual);
+// Returns `defaults`, changed by the settings in the text, which must include hosts. Throws
+// SettingError (engine/core/option_text.h), which names the invalid part and what is allowed.
+Machine parse_machine(std::string_view text, const Machine& defaults);
 
 // "64 hosts x 8 ranks, 100 Gbit/s, 20 µs, ...".
 std::string describe(const Machine& machine);

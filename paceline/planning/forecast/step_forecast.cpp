@@ -79,7 +79,7 @@ Forecaster::Passes Forecaster::plain_passes(const Way& way) const {
     passes.compute += pass_of(layer.forward, layer, way, samples_at_once(way)) +
                       pass_of(layer.backward, layer, way, samples_at_once(way));
     passes.exchange += 2 * exchange_of(layer, way);
-    adding += adding_of(layer, way);
+    adding += gradient_add_seconds(layer, way);
   }
   passes.compute =
       (passes.compute * way.micro_batches + adding * (way.micro_batches - 1)) * slowdown();
@@ -101,7 +101,7 @@ pipeline::Costs Forecaster::costs_of(const Way& way, const std::vector<LayerRang
     double forward = 0, backward = 0, input_half = 0, weight_half = 0;
     for (std::size_t i = range.begin; i < range.end; ++i) {
       const LayerProfile& layer = profile_.layers[i];
-      const double between = exchange_of(layer, way), adding = adding_of(layer, way);
+      const double between = exchange_of(layer, way), adding = gradient_add_seconds(layer, way);
       const double back = pass_of(layer.backward, layer, way, samples);
       const auto half = [&](const std::optional<PassCost>& cost) {
         return cost ? pass_of(*cost, layer, way, samples) : back / 2;

@@ -61,7 +61,7 @@ double pass_of(const PassCost& cost, const LayerProfile& layer, const Way& way, 
   return cost.fixed_s + cost.sample_s * samples * (1 - share + share / way.parts);
 }
 
-double adding_of(const LayerProfile& layer, const Way& way) {
+double gradient_add_seconds(const LayerProfile& layer, const Way& way) {
   const double share = layer.divisible.parameters;
   return layer.add_s * (1 - share + share / way.parts);
 }
@@ -78,7 +78,7 @@ std::vector<LayerRange> cut_into_stages(const JobProfile& profile, const Way& wa
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const double seconds = pass_of(layers[i].forward, layers[i], way, samples) +
                            pass_of(layers[i].backward, layers[i], way, samples) +
-                           adding_of(layers[i], way);
+                           gradient_add_seconds(layers[i], way);
     if (layers[i].is_block) {
       begins.push_back(begins.empty() ? 0 : i);
       costs.push_back(std::exchange(before, 0) + seconds);

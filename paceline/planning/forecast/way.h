@@ -62,7 +62,7 @@ using RankLayers = std::vector<LayerRange>;
 // The seconds of a pass of `samples` samples through a rank's part of the layer, without exchanges.
 double pass_of(const PassCost& cost, const LayerProfile& layer, const Way& way, double samples);
 // The seconds that it takes to add the gradients of that part to those of another micro-batch.
-double adding_of(const LayerProfile& layer, const Way& way);
+double gradient_add_seconds(const LayerProfile& layer, const Way& way);
 
 // Why this way is not possible for the job, machine and global batch; empty when it is.
 std::string why_not(const Way& way, const JobProfile& profile, const Machine& machine,

@@ -132,7 +132,7 @@ class ListScheduler {
     return {action, is_ready ? of_rank_[size(rank)].free_at : kForever};
   }
 
-  // Among actions of one kind, the smaller precedence comes first.
+  // The sort key of actions of one kind that could begin at the same time; the smallest goes first.
   std::tuple<int, int> precedence(const Action& action) const {
     const bool forward = action.kind == Action::Kind::kForward;
     const int deep = forward ? -action.stage : action.stage;
@@ -147,7 +147,8 @@ class ListScheduler {
     return {action.micro_batch / num_ranks_, -deep};
   }
 
-  // The action that the rank could begin first; among equal times, the one with precedence.
+  // The action that the rank could begin first; of several that could begin at the same time, the
+  // one with the smallest precedence().
   template <class Next>
   Candidate first_of(int rank, const Next& next) const {
     Candidate best;

@@ -69,7 +69,7 @@ std::string rows(const TimedSchedule& timed, std::string_view heading, double sc
   return text;
 }
 
-// The legend of the kinds that occur in the step.
+// The legend: each kind of action that occurs in the planned or in the measured step.
 std::string legend(const Picture& picture) {
   std::array<bool, 4> used = {};
   for (const TimedSchedule* const step : {&picture.planned, &picture.measured}) {
@@ -90,9 +90,9 @@ std::string legend(const Picture& picture) {
   return text;
 }
 
-// The distance between numbers on the axis: 1, 2 or 5 times a power of ten, so that there are at
-// most ten up to `most`.
-double step_of(double most) {
+// The distance between neighbouring numbers on the axis, which ends at `most`: 1, 2 or 5 times a
+// power of ten, chosen so that the axis has at most ten intervals.
+double axis_interval(double most) {
   double step = std::pow(10.0, std::floor(std::log10(most)) - 1);
   for (int i = 0; most / step > 10; ++i) step *= i % 3 == 1 ? 2.5 : 2;
   return step;
@@ -101,7 +101,7 @@ double step_of(double most) {
 // The axis of milliseconds, with a vertical line at each number.
 std::string axis(double seconds, double scale, double top, double bottom) {
   std::string text;
-  const double most = 1e3 * seconds, step = step_of(most);
+  const double most = 1e3 * seconds, step = axis_interval(most);
   for (int i = 0; i * step <= most * (1 + 1e-9); ++i) {
     const double x = kLeft + i * step / 1e3 * scale;
     text += fmt::format(

@@ -1,8 +1,8 @@
 #pragma once
 
-// The collectives at the borders of a region in which each rank has its part of a tensor, with a
-// backward pass, and messages with a backward pass. The words are those of
-// differentiable_collectives.h; so are errors and thread safety.
+// Collectives with a backward pass, for the borders of a parallel region, in which each rank holds
+// its part of a tensor; and point-to-point messages with a backward pass. Terms, errors and thread
+// safety are those of differentiable_collectives.h.
 //
 //   function                 forward             backward            from         to
 //   copy_to_region           -                   all-reduce          replicated   own
@@ -30,12 +30,12 @@ at::Tensor gather_from_region(const GroupPtr& group, const at::Tensor& input, st
 //   on rank 0:  auto sent = send_with_gradient(group, hidden, 1);
 //               sent.backward();                  // waits for the gradient from rank 1
 //   on rank 1:  auto hidden = recv_with_gradient(group, 0);
-//               loss_of(hidden).backward();       // sends it
+//               loss_of(hidden).backward();       // sends the gradient to rank 0
 //
 // Tensors are on the CPU. Messages and gradients are matched by (peer, tag) in order of sending. If
 // several are under way at once, give each its own tag, or run their backward passes in the same
-// order on both ranks. A gradient of another shape or type is Error(kInvalid) on the rank that sent
-// the tensor.
+// order on both ranks. If a gradient's shape or type differs from the tensor's, the rank that sent
+// the tensor gets Error(kInvalid).
 //
 // send_with_gradient() returns a scalar with the value 0: call backward() on it, or add it to this
 // rank's loss.

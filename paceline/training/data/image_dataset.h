@@ -16,12 +16,12 @@
 
 namespace paceline::data {
 
-// How ImageSamples makes the model's input of an image.
+// How ImageSamples turns an image into the model's input.
 struct ImageSamplesOptions {
   std::vector<float> mean;  // for each channel, of pixels in [0, 1]; empty: 0
   std::vector<float> std;   // for each channel, above 0; empty: 1
-  // Pads the image with this many zero pixels on each side and crops the original size at a random
-  // position.
+  // Pads the image with this many zero pixels on each side, then crops it to its original size at
+  // a random position.
   int crop_padding = 0;
   bool random_flip = false;    // mirrored left to right with probability 1/2
   bool channels_last = false;  // memory format of the images
@@ -52,7 +52,7 @@ enum class Split { kTrain, kTest };
 // folder or file that is missing or empty; kCorrupt, with file and byte offset, for a file that is
 // truncated or invalid.
 
-// Reads train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-...: MNIST's format
+// Reads {train,t10k}-images-idx3-ubyte and {train,t10k}-labels-idx1-ubyte, in MNIST's format
 // (http://yann.lecun.com/exdb/mnist). Each file may be compressed; its name then ends in ".gz".
 ImageDataset load_mnist(const std::string& folder, Split split);
 // Reads the same files, with Fashion-MNIST's classes. Debian's package dataset-fashion-mnist

@@ -18,9 +18,9 @@
 // gets one sample with the weight 0.
 //
 // The replicas average gradients after the last micro-batch, so this communication does not overlap
-// with the backward pass. If the optimizer divides gradients (stages 2 and 3 of fully_shard.h),
-// each rank keeps only its part of them; but until the end of the step the gradients of the rank's
-// stages are whole.
+// with the backward pass. If the optimizer shards gradients (ZeRO stages 2 and 3, fully_shard.h),
+// each rank keeps only its shard after the step's last batch; until then it holds the whole
+// gradients of its pipeline stages.
 //
 // A loss that is not finite is reported with its replica and its micro-batch.
 //
@@ -41,12 +41,12 @@
 namespace paceline::train {
 
 struct PipelineGradientsOptions {
-  // The ranks that have the same stages in other replicas; null: there is only one replica.
+  // This rank and those with the same stages in other replicas; null: there is only one replica.
   std::shared_ptr<ProcessGroup> replicas;
   TiedWeights* tied = nullptr;  // null: the pipeline has no tied weights
-  // Divides the optimizer among the replicas as fully_shard() does, once they have the first
-  // replica's parameters; in stage 0 every rank takes the whole step of its stages. The member
-  // `data_parallel` has no effect.
+  // Shards the optimizer across the replicas as fully_shard() does, after the first replica's
+  // parameters have been sent to all of them. With `.stage = 0` nothing is sharded: every rank
+  // updates all parameters of its pipeline stages. The member `data_parallel` has no effect.
   FullyShardOptions shard = {.stage = 0};
   // Returns the count of a batch, if the loss is a sum over elements that count; null: the loss is
   // a mean over samples.

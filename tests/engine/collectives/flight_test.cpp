@@ -263,29 +263,30 @@ GetVariable variables(std::map<std::string, std::string> values) {
 
 TEST(OpenFlightRecorder, records_where_the_environment_says_and_only_then) {
   const FreshDirectory directory;
-  LaunchEnvironment who;
-  who.rank = 3;
-  who.world_size = 4;
-  EXPECT_EQ(open_flight_recorder(who, variables({})), nullptr);
-  EXPECT_EQ(open_flight_recorder(who, variables({{"PACELINE_FLIGHT_DIR", ""}})), nullptr);
+  LaunchEnvironment environment;
+  environment.rank = 3;
+  environment.world_size = 4;
+  EXPECT_EQ(open_flight_recorder(environment, variables({})), nullptr);
+  EXPECT_EQ(open_flight_recorder(environment, variables({{"PACELINE_FLIGHT_DIR", ""}})), nullptr);
   const auto there = std::map<std::string, std::string>{{"PACELINE_FLIGHT_DIR", directory.path()}};
   EXPECT_EQ(open_flight_recorder(LaunchEnvironment{}, variables(there)), nullptr);
-  auto recorder = open_flight_recorder(who, variables(there));
+  auto recorder = open_flight_recorder(environment, variables(there));
   ASSERT_NE(recorder, nullptr);
   EXPECT_EQ(recorder->path(), directory.path() + "/rank-003.flight");
   recorder.reset();
   EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
   auto kept = there;
   kept["PACELINE_FLIGHT_KEEP"] = "1";
-  open_flight_recorder(who, variables(kept)).reset();
+  open_flight_recorder(environment, variables(kept)).reset();
   EXPECT_EQ(read_flights(directory.path()).flights.at(0).end, FlightEnd::kInOrder);
 }
 
 TEST(OpenFlightRecorder, a_directory_that_cannot_be_made_costs_the_records_only) {
-  LaunchEnvironment who;
-  who.world_size = 2;
-  EXPECT_EQ(open_flight_recorder(who, variables({{"PACELINE_FLIGHT_DIR", "/proc/nowhere/x"}})),
-            nullptr);
+  LaunchEnvironment environment;
+  environment.world_size = 2;
+  EXPECT_EQ(
+      open_flight_recorder(environment, variables({{"PACELINE_FLIGHT_DIR", "/proc/nowhere/x"}})),
+      nullptr);
 }
 
 }  // namespace

@@ -154,7 +154,7 @@ void share(const std::shared_ptr<Store>& store, int rank, std::string& id) {
   share_id({.group = "world",
             .rank = rank,
             .world_ranks = {0, 1},
-            .who = {},
+            .environment = {},
             .address = "",
             .store = store,
             .mesh = *mesh,

@@ -41,10 +41,10 @@ Variables with(Variables variables, const std::string& name, const std::string& 
 }
 
 TEST(LaunchEnvironment, nothing_is_a_group_of_one) {
-  const auto who = detect({});
-  EXPECT_EQ(who.rank, 0);
-  EXPECT_EQ(who.world_size, 1);
-  EXPECT_EQ(who.launcher, "none");
+  const auto environment = detect({});
+  EXPECT_EQ(environment.rank, 0);
+  EXPECT_EQ(environment.world_size, 1);
+  EXPECT_EQ(environment.launcher, "none");
 }
 
 TEST(LaunchEnvironment, reads_the_role_that_a_launcher_of_roles_gave) {
@@ -64,49 +64,49 @@ TEST(LaunchEnvironment, reads_the_role_that_a_launcher_of_roles_gave) {
       {with(with(kTorchrun, "ROLE_NAME", "trainer"), "ROLE_RANK", "1"), "", 0},
   };
   for (const Row& row : rows) {
-    const auto who = detect(row.variables);
-    EXPECT_EQ(who.role, row.role);
-    EXPECT_EQ(who.role_rank, row.role_rank);
+    const auto environment = detect(row.variables);
+    EXPECT_EQ(environment.role, row.role);
+    EXPECT_EQ(environment.role_rank, row.role_rank);
   }
 }
 
 TEST(LaunchEnvironment, reads_torchruns_variables) {
-  const auto who = detect(
+  const auto environment = detect(
       joined(kTorchrun, {{"TORCHELASTIC_RUN_ID", "abc"}, {"TORCHELASTIC_RESTART_COUNT", "2"}}));
-  EXPECT_EQ(who.rank, 3);
-  EXPECT_EQ(who.world_size, 8);
-  EXPECT_EQ(who.local_rank, 1);
-  EXPECT_EQ(who.local_world_size, 2);
-  EXPECT_EQ(who.restart_count, 2);
-  EXPECT_EQ(who.job_id, "abc");
-  EXPECT_EQ(who.launcher, "torchrun");
+  EXPECT_EQ(environment.rank, 3);
+  EXPECT_EQ(environment.world_size, 8);
+  EXPECT_EQ(environment.local_rank, 1);
+  EXPECT_EQ(environment.local_world_size, 2);
+  EXPECT_EQ(environment.restart_count, 2);
+  EXPECT_EQ(environment.job_id, "abc");
+  EXPECT_EQ(environment.launcher, "torchrun");
   EXPECT_EQ(detect(with(kTorchrun, "PACELINE_STORE", "h:1")).launcher, "paceline");
   EXPECT_EQ(detect(kTorchrun).launcher, "env");
 }
 
 TEST(LaunchEnvironment, by_hand_without_local_variables_says_one_rank_a_host) {
-  const auto who = detect({{"RANK", "1"}, {"WORLD_SIZE", "2"}});
-  EXPECT_EQ(who.local_rank, 0);
-  EXPECT_EQ(who.local_world_size, 1);
+  const auto environment = detect({{"RANK", "1"}, {"WORLD_SIZE", "2"}});
+  EXPECT_EQ(environment.local_rank, 0);
+  EXPECT_EQ(environment.local_world_size, 1);
 }
 
 TEST(LaunchEnvironment, reads_open_mpi) {
-  const auto who = detect(kOpenMpi);
-  EXPECT_EQ(who.launcher, "openmpi");
-  EXPECT_EQ(who.rank, 3);
-  EXPECT_EQ(who.world_size, 4);
-  EXPECT_EQ(who.local_rank, 1);
-  EXPECT_EQ(who.local_world_size, 2);
-  EXPECT_EQ(who.job_id, "77");
+  const auto environment = detect(kOpenMpi);
+  EXPECT_EQ(environment.launcher, "openmpi");
+  EXPECT_EQ(environment.rank, 3);
+  EXPECT_EQ(environment.world_size, 4);
+  EXPECT_EQ(environment.local_rank, 1);
+  EXPECT_EQ(environment.local_world_size, 2);
+  EXPECT_EQ(environment.job_id, "77");
 }
 
 TEST(LaunchEnvironment, reads_a_slurm_step) {
-  const auto who = detect(kSlurm);
-  EXPECT_EQ(who.launcher, "slurm");
-  EXPECT_EQ(who.rank, 6);
-  EXPECT_EQ(who.world_size, 7);
-  EXPECT_EQ(who.local_world_size, 1);
-  EXPECT_EQ(who.job_id, "12.0");
+  const auto environment = detect(kSlurm);
+  EXPECT_EQ(environment.launcher, "slurm");
+  EXPECT_EQ(environment.rank, 6);
+  EXPECT_EQ(environment.world_size, 7);
+  EXPECT_EQ(environment.local_world_size, 1);
+  EXPECT_EQ(environment.job_id, "12.0");
   EXPECT_EQ(detect(with(with(kSlurm, "SLURM_NODEID", "2"), "SLURM_LOCALID", "1")).local_world_size,
             2);
   for (const char* text : {"", "x", "2(x", "2(x3", "2(x3),", "0", "2,,1", "2(x3)1"}) {
@@ -115,12 +115,12 @@ TEST(LaunchEnvironment, reads_a_slurm_step) {
 }
 
 TEST(LaunchEnvironment, reads_pmi) {
-  const auto who = detect(
+  const auto environment = detect(
       {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}});
-  EXPECT_EQ(who.launcher, "pmi");
-  EXPECT_EQ(who.rank, 1);
-  EXPECT_EQ(who.local_world_size, 2);
-  EXPECT_FALSE(who.job_id.empty());
+  EXPECT_EQ(environment.launcher, "pmi");
+  EXPECT_EQ(environment.rank, 1);
+  EXPECT_EQ(environment.local_world_size, 2);
+  EXPECT_FALSE(environment.job_id.empty());
 }
 
 TEST(LaunchEnvironment, numbers_are_read_strictly) {
@@ -155,9 +155,9 @@ TEST(LaunchEnvironment, two_rows_that_disagree_show_both_and_the_corrected_comma
 }
 
 TEST(LaunchEnvironment, two_rows_that_agree_are_one_launcher) {
-  const auto who = detect(joined({{"RANK", "3"}, {"WORLD_SIZE", "4"}}, kOpenMpi));
-  EXPECT_EQ(who.launcher, "openmpi");
-  EXPECT_EQ(who.local_world_size, 2);
+  const auto environment = detect(joined({{"RANK", "3"}, {"WORLD_SIZE", "4"}}, kOpenMpi));
+  EXPECT_EQ(environment.launcher, "openmpi");
+  EXPECT_EQ(environment.local_world_size, 2);
 }
 
 TEST(LaunchEnvironment, agents_started_by_another_launcher_speak_for_their_workers) {
@@ -206,9 +206,9 @@ TEST(LaunchEnvironment, steps_that_only_start_an_mpis_helpers_do_not_count) {
 
 TEST(LaunchEnvironment, the_name_of_a_step_says_nothing) {
   for (const char* name : {"interactive", "bash", "sh", "zsh"}) {
-    const auto who = detect(with(kSlurm, "SLURM_JOB_NAME", name));
-    EXPECT_EQ(who.launcher, "slurm") << name;
-    EXPECT_EQ(who.world_size, 7) << name;
+    const auto environment = detect(with(kSlurm, "SLURM_JOB_NAME", name));
+    EXPECT_EQ(environment.launcher, "slurm") << name;
+    EXPECT_EQ(environment.world_size, 7) << name;
     expect_refused({{"SLURM_NTASKS", "4"}, {"SLURM_JOB_NAME", name}}, {"SLURM_NTASKS=4", "srun "});
   }
 }
@@ -226,10 +226,10 @@ TEST(LaunchEnvironment, a_step_over_the_components_of_a_job_is_one_group) {
                           {"SLURM_PROCID", "2"},
                           {"SLURM_LOCALID", "1"},
                           {"SLURM_NODEID", "1"}};
-  const auto who = detect(step);
-  EXPECT_EQ(who.rank, 2);
-  EXPECT_EQ(who.world_size, 3);
-  EXPECT_EQ(who.local_world_size, 2);
+  const auto environment = detect(step);
+  EXPECT_EQ(environment.rank, 2);
+  EXPECT_EQ(environment.world_size, 3);
+  EXPECT_EQ(environment.local_world_size, 2);
 }
 
 // With LaunchParameters=use_interactive_step, the shell of salloc is a step of SLURM's own.

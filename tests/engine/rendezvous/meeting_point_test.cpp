@@ -18,9 +18,9 @@ LaunchEnvironment rank_of(const std::string& launcher, int world_size, int local
           .job_id = job_id};
 }
 
-MeetingPoint find(const LaunchEnvironment& who, const Variables& variables,
+MeetingPoint find(const LaunchEnvironment& environment, const Variables& variables,
                   const std::string& init_method = "env://") {
-  return find_meeting_point(init_method, who, variables_of(variables));
+  return find_meeting_point(init_method, environment, variables_of(variables));
 }
 
 const Variables kMaster = {{"MASTER_ADDR", "node1"}, {"MASTER_PORT", "29500"}};
@@ -65,17 +65,17 @@ TEST(MeetingPoint, several_hosts_without_an_address_are_told_how_to_give_one) {
 }
 
 TEST(MeetingPoint, a_slurm_step_meets_on_its_first_node_at_a_port_of_its_own) {
-  const auto who = rank_of("slurm", 4, 2, "12.0");
+  const auto environment = rank_of("slurm", 4, 2, "12.0");
   Variables step = {
       {"SLURM_JOB_ID", "12"}, {"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NODELIST", "n[3-4]"}};
-  EXPECT_EQ(find(who, step).kind, MeetingPoint::Kind::kRankZero);
-  EXPECT_EQ(find(who, step).endpoint.host, "n3");
+  EXPECT_EQ(find(environment, step).kind, MeetingPoint::Kind::kRankZero);
+  EXPECT_EQ(find(environment, step).endpoint.host, "n3");
   std::set<int> ports;
   for (int job = 4'000'000; job < 4'000'100; ++job) {
     for (int number = 0; number < 10; ++number) {
       step["SLURM_JOB_ID"] = std::to_string(job);
       step["SLURM_STEP_ID"] = std::to_string(number);
-      const int port = find(who, step).endpoint.port;
+      const int port = find(environment, step).endpoint.port;
       EXPECT_GT(port, 1023);
       EXPECT_LT(port, 32'768);
       ports.insert(port);
@@ -84,28 +84,28 @@ TEST(MeetingPoint, a_slurm_step_meets_on_its_first_node_at_a_port_of_its_own) {
   EXPECT_EQ(ports.size(), 1000u);
 
   step["SLURM_STEP_RESV_PORTS"] = "12010-12011";
-  EXPECT_EQ(find(who, step).endpoint.port, 12'010);
+  EXPECT_EQ(find(environment, step).endpoint.port, 12'010);
   step["MASTER_PORT"] = "29500";
-  EXPECT_EQ(find(who, step).endpoint, (Endpoint{"n3", 29500}));
+  EXPECT_EQ(find(environment, step).endpoint, (Endpoint{"n3", 29500}));
   step["MASTER_ADDR"] = "elsewhere";
-  EXPECT_EQ(find(who, step).endpoint, (Endpoint{"elsewhere", 29500}));
+  EXPECT_EQ(find(environment, step).endpoint, (Endpoint{"elsewhere", 29500}));
   EXPECT_EQ(find(rank_of("slurm", 4, 4, "12.0"), {}).kind, MeetingPoint::Kind::kNotice);
   for (const char* list : {"", "n[3", "n["}) {
     expect_error(ErrorCode::kInvalid, {"MASTER_ADDR", "SLURM_STEP_NODELIST", "srun"}, [&] {
-      find(who, {{"SLURM_STEP_NODELIST", list}});
+      find(environment, {{"SLURM_STEP_NODELIST", list}});
     });
   }
   expect_error(ErrorCode::kInvalid, {"SLURM_STEP_RESV_PORTS"}, [&] {
-    find(who, {{"SLURM_STEP_NODELIST", "n1"}, {"SLURM_STEP_RESV_PORTS", "x"}});
+    find(environment, {{"SLURM_STEP_NODELIST", "n1"}, {"SLURM_STEP_RESV_PORTS", "x"}});
   });
 }
 
 TEST(MeetingPoint, init_methods_are_parsed_or_named) {
-  const auto who = rank_of("none", 2, 1);
-  EXPECT_EQ(find(who, {}, "tcp://[::1]:80").endpoint, (Endpoint{"::1", 80}));
-  EXPECT_EQ(find(who, {}, "file:///tmp/x y").path, "/tmp/x y");
+  const auto environment = rank_of("none", 2, 1);
+  EXPECT_EQ(find(environment, {}, "tcp://[::1]:80").endpoint, (Endpoint{"::1", 80}));
+  EXPECT_EQ(find(environment, {}, "file:///tmp/x y").path, "/tmp/x y");
   for (const char* text : {"tcp://", "tcp://h", "tcp://h:0", "file://x", "http://h:1", ""}) {
-    expect_error(ErrorCode::kInvalid, {text}, [&] { find(who, {}, text); });
+    expect_error(ErrorCode::kInvalid, {text}, [&] { find(environment, {}, text); });
   }
 }
 

@@ -51,8 +51,8 @@ class RendezvousTest : public testing::TestWithParam<int> {
   }
   // Every rank writes a value, reads those of all ranks and checks that the secrets are equal.
   void talk(const Rendezvous& me) const {
-    ASSERT_EQ(me.who.world_size, world_size());
-    const auto rank = std::to_string(me.who.rank);
+    ASSERT_EQ(me.environment.world_size, world_size());
+    const auto rank = std::to_string(me.environment.rank);
     me.store->set("talk/" + rank, me.secret.to_hex());
     std::set<std::string> secrets;
     for (int other = 0; other < world_size(); ++other) {
@@ -72,7 +72,7 @@ class RendezvousTest : public testing::TestWithParam<int> {
 TEST(Rendezvous, only_a_process_that_no_launcher_started_says_that_it_is_alone) {
   const auto said = [](const RendezvousOptions& options, const Variables& variables) {
     testing::internal::CaptureStderr();
-    EXPECT_EQ(rendezvous(options, variables_of(variables)).who.world_size, 1);
+    EXPECT_EQ(rendezvous(options, variables_of(variables)).environment.world_size, 1);
     return testing::internal::GetCapturedStderr();
   };
   EXPECT_THAT(said({}, {}), Says("rendezvous.alone"));
@@ -91,8 +91,8 @@ TEST_P(RendezvousTest, by_hand_on_loopback) {
     variables["MASTER_PORT"] = port;
     const auto me = rendezvous({.timeout = 20s}, variables_of(variables));
     talk(me);
-    EXPECT_EQ(me.who.local_rank, rank);
-    EXPECT_EQ(me.who.local_world_size, world_size());
+    EXPECT_EQ(me.environment.local_rank, rank);
+    EXPECT_EQ(me.environment.local_world_size, world_size());
   }));
   EXPECT_TRUE(notices_are_gone());
 }
@@ -181,8 +181,8 @@ TEST_P(RendezvousTest, with_the_launchers_store_and_secret_through_restarts) {
       variables["TORCHELASTIC_RESTART_COUNT"] = restart;
       for (int round = 0; round < 2; ++round) {
         const auto me = rendezvous({.timeout = 20s}, variables_of(variables));
-        talk({me.who, std::make_shared<PrefixStore>(restart, me.store), me.secret});
-        EXPECT_EQ(me.who.launcher, "paceline");
+        talk({me.environment, std::make_shared<PrefixStore>(restart, me.store), me.secret});
+        EXPECT_EQ(me.environment.launcher, "paceline");
       }
     }));
   }
@@ -194,7 +194,7 @@ TEST_P(RendezvousTest, at_a_tcp_address_with_a_given_secret) {
   join(start_ranks(ranks(), [&](int rank) {
     const auto me = meet_at(method, rank, secret);
     talk(me);
-    EXPECT_EQ(me.who.local_rank, rank);
+    EXPECT_EQ(me.environment.local_rank, rank);
   }));
 }
 
@@ -220,7 +220,7 @@ TEST_P(RendezvousTest, in_a_given_store) {
 
 TEST(RendezvousAlone, needs_nothing) {
   const auto me = rendezvous({}, variables_of({}));
-  EXPECT_EQ(me.who.world_size, 1);
+  EXPECT_EQ(me.environment.world_size, 1);
   me.store->set("key", "1");
   EXPECT_EQ(me.store->get("key"), "1");
 }

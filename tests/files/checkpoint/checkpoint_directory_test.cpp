@@ -77,7 +77,7 @@ TEST(CheckpointDirectory, keeps_the_newest_one_without_nans_until_there_is_anoth
   SoloTeam team(folder.path(), {.keep = 1});
   const auto save_with_nans = [&](std::int64_t step) {
     const testing::Sample sample(step);
-    CheckpointWords words = sample.words();
+    CheckpointMetadata words = sample.words();
     words.metadata[Manifest::kNotFinite] = "model.weight";
     team.save(step, sample.held(), words);
   };

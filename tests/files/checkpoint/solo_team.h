@@ -37,7 +37,7 @@ class Sample {
   Sample& operator=(const Sample&) = delete;
 
   const std::vector<HeldMemory>& held() const { return held_; }
-  CheckpointWords words(const std::string& run = "") const {
+  CheckpointMetadata words(const std::string& run = "") const {
     return {.run = run, .metadata = {{"epoch", std::to_string(position_ / 10)}, {"note", "naïve"}}};
   }
 
@@ -59,7 +59,7 @@ inline void expect_sample(const harness::Loaded& loaded, std::int64_t elements =
   EXPECT_EQ(loaded.manifest.metadata, expected.words().metadata);
   EXPECT_EQ(loaded.manifest.world_size, 1);
   ASSERT_EQ(loaded.tensors.size(), expected.held().size());
-  for (const auto& [held, place] : expected.held()) {
+  for (const auto& [held, place, must_be_finite] : expected.held()) {
     const StoredTensor* const stored = loaded.manifest.find(held.name);
     ASSERT_NE(stored, nullptr) << held.name;
     EXPECT_EQ(stored->dtype, held.dtype);
@@ -81,7 +81,8 @@ class SoloTeam {
     const Sample sample(step, elements);
     save(step, sample.held(), sample.words(run));
   }
-  void save(std::int64_t step, const std::vector<HeldMemory>& held, const CheckpointWords& words) {
+  void save(std::int64_t step, const std::vector<HeldMemory>& held,
+            const CheckpointMetadata& words) {
     team_.save(step, held, words);
     if (const auto error = team_.finish()) throw *error;
   }
@@ -95,10 +96,10 @@ class SoloTeam {
 
  private:
   static std::shared_ptr<ProcessGroup> group_of_one() {
-    LaunchEnvironment who;
-    who.world_size = who.local_world_size = 1;
+    LaunchEnvironment environment;
+    environment.world_size = environment.local_world_size = 1;
     return std::make_shared<EngineGroup>(
-        Rendezvous{who, std::make_shared<MemoryStore>(), Secret::generate()}, "world",
+        Rendezvous{environment, std::make_shared<MemoryStore>(), Secret::generate()}, "world",
         std::vector<int>{0}, GroupOptions{});
   }
 

@@ -29,8 +29,8 @@ inline constexpr Message kRunMessages[] = {
      "unknown command '{}'; to start a program: paceline run {}; see paceline --help"},
     {"cli.no_program", "no program given: {} [options] {}PROGRAM"},
     {"cli.no_shell_reads",
-     "{}: '{}': no shell reads this text, so '{}' has no meaning here; put it in single quotes if "
-     "it belongs to a word"},
+     "{}: '{}': this text is not passed to a shell, so '{}' has no special meaning; to use it "
+     "literally, put it in single quotes"},
     {"cli.directory_gone",
      "the working directory {} cannot be used: {}. It was removed and perhaps created again; "
      "change to an existing one (cd) and start again"},

@@ -32,7 +32,7 @@ TEST(Spawn, ranks_meet_in_the_jobs_store) {
   for (const int num_ranks : {1, 2, 3, 5}) {
     spawn(num_ranks, [num_ranks](int rank) {
       const Rendezvous meeting = rendezvous();
-      if (meeting.who.rank != rank || meeting.who.world_size != num_ranks) {
+      if (meeting.environment.rank != rank || meeting.environment.world_size != num_ranks) {
         throw Error(ErrorCode::kInvalid, "the environment does not tell the rank");
       }
       meeting.store->add("arrived", 1);

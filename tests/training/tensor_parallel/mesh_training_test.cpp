@@ -49,11 +49,11 @@ struct MeshCase {
   int stages_per_rank = 1;
   bool sequence_parallel = false;
   std::string optimizer = "adamw";
-  double lr = 3e-3;
+  double lr = 6e-3;
   StepOptions step = {};
   int shard = 0;
   std::int64_t batch = 8;
-  int steps = 50;
+  int steps = 25;
 
   int size(const std::string& axis) const {
     for (const MeshAxis& one : axes) {
@@ -233,7 +233,7 @@ INSTANTIATE_TEST_SUITE_P(
         MeshCase{.axes = kEight, .step = {.clip_norm = 0.25}},
         MeshCase{.axes = kEight,
                  .optimizer = "lamb",
-                 .lr = 0.02,
+                 .lr = 0.03,
                  .step = {.clip_norm = 0.25},
                  .shard = 1},
         MeshCase{.axes = kEight, .step = {.clip_norm = 0.25, .scales_loss = true}, .shard = 2},
@@ -245,7 +245,7 @@ INSTANTIATE_TEST_SUITE_P(
                  .schedule = "interleaved-1f1b",
                  .stages_per_rank = 2,
                  .optimizer = "lamb",
-                 .lr = 0.02},
+                 .lr = 0.03},
         MeshCase{{{"pp", 1}, {"dp", 1}, {"tp", 4}}}));
 
 TEST(ModelParts, need_the_group_of_the_layers) {

@@ -113,7 +113,7 @@ void require_own_connections(const BackendChoice& choice, const BackendOptions& 
 EngineOptions engine_options(const Rendezvous& rendezvous, const BackendOptions& options) {
   EngineOptions engine;
   engine.planning = options.planning;
-  engine.generation = static_cast<std::uint32_t>(rendezvous.who.restart_count);
+  engine.generation = static_cast<std::uint32_t>(rendezvous.environment.restart_count);
   engine.group = options.group_hash;
   engine.symmetric = options.symmetric;
   if (!options.planning.costs && options.rank == 0) {
@@ -134,7 +134,7 @@ std::unique_ptr<Mesh> meet_members(const Rendezvous& rendezvous, const BackendOp
   connect.rank = options.rank;
   connect.world_size = static_cast<int>(options.world_ranks.size());
   connect.members = options.world_ranks;
-  connect.generation = rendezvous.who.restart_count;
+  connect.generation = rendezvous.environment.restart_count;
   connect.address = rendezvous.address;
   connect.link = options.link;
   connect.timeout = options.timeout;
@@ -190,7 +190,7 @@ using RunBeside = std::function<void(const Collective& call, Deadline deadline)>
 // Makes such a function; it is valid as long as the engine.
 RunBeside beside(PacelineBackend& engine, const Rendezvous& rendezvous,
                  const BackendOptions& options) {
-  const auto generation = static_cast<std::uint32_t>(rendezvous.who.restart_count);
+  const auto generation = static_cast<std::uint32_t>(rendezvous.environment.restart_count);
   return
       [&engine, generation, group = options.group_hash](const Collective& call, Deadline deadline) {
         engine.run(call, make_fingerprint(call, 0, generation, group), {.deadline = deadline});
@@ -270,7 +270,7 @@ LibraryBackend::Libraries connect_libraries(const BackendChoice& choice,
       .group = options.group,
       .rank = options.rank,
       .world_ranks = options.world_ranks,
-      .who = rendezvous.who,
+      .environment = rendezvous.environment,
       .address = rendezvous.address,
       .store = std::make_shared<PrefixStore>(prefix + "library", rendezvous.store),
       .mesh = engine.mesh(),
@@ -295,8 +295,8 @@ LibraryBackend::Libraries connect_libraries(const BackendChoice& choice,
 
 std::unique_ptr<Backend> connect_backend(const Rendezvous& rendezvous,
                                          const BackendOptions& options) {
-  const std::string prefix =
-      fmt::format("group/{}.{}/{}/", rendezvous.who.restart_count, rendezvous.round, options.group);
+  const std::string prefix = fmt::format("group/{}.{}/{}/", rendezvous.environment.restart_count,
+                                         rendezvous.round, options.group);
   BackendChoice choice;
   Statement mine;
   try {

@@ -73,7 +73,7 @@ struct LibraryContext {
   std::string group;  // the group's name, for messages
   int rank = 0;
   std::vector<int> world_ranks;  // the members' ranks in the job
-  LaunchEnvironment who;
+  LaunchEnvironment environment;
   std::string address;           // the address at which the others reach this rank
   std::shared_ptr<Store> store;  // holds the keys of this group only
   Mesh& mesh;                    // outlives the library; reports peers that die meanwhile

@@ -14,17 +14,17 @@ constexpr const char* kToldBy = "; by the records of this host, ";
 
 }  // namespace
 
-std::shared_ptr<FlightRecorder> open_flight_recorder(const LaunchEnvironment& who,
+std::shared_ptr<FlightRecorder> open_flight_recorder(const LaunchEnvironment& environment,
                                                      const GetVariable& variable,
                                                      std::shared_ptr<Timeline> timeline) {
   const auto directory = variable("PACELINE_FLIGHT_DIR");
-  if (!directory || directory->empty() || who.world_size == 1) return nullptr;
+  if (!directory || directory->empty() || environment.world_size == 1) return nullptr;
   FlightOptions options;
   options.directory = std::filesystem::absolute(*directory);
-  options.rank = who.rank;
-  options.world_size = who.world_size;
-  options.generation = who.restart_count;
-  options.job = who.job_id;
+  options.rank = environment.rank;
+  options.world_size = environment.world_size;
+  options.generation = environment.restart_count;
+  options.job = environment.job_id;
   options.timeline = std::move(timeline);
   options.keep = variable("PACELINE_FLIGHT_KEEP") == "1";
   try {

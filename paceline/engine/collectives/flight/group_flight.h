@@ -21,7 +21,7 @@ namespace paceline {
 // the files stay after a clean end. If the directory cannot be written, there is one warning and no
 // records. `timeline` may be null.
 std::shared_ptr<FlightRecorder> open_flight_recorder(
-    const LaunchEnvironment& who, const GetVariable& variable = process_environment(),
+    const LaunchEnvironment& environment, const GetVariable& variable = process_environment(),
     std::shared_ptr<Timeline> timeline = nullptr);
 
 // The end of a timeout error's text in `group`: "; by the records of this host, rank 3 never

@@ -69,11 +69,12 @@ EngineGroup::EngineGroup(Rendezvous rendezvous, std::string name, std::vector<in
       name_(std::move(name)),
       world_ranks_(std::move(world_ranks)),
       options_(options),
-      rank_(index_of(rendezvous_.who.rank, world_ranks_)),
-      self_(rank_name(is_member() ? rank_ : rendezvous_.who.rank, rendezvous_.who.rank)),
+      rank_(index_of(rendezvous_.environment.rank, world_ranks_)),
+      self_(rank_name(is_member() ? rank_ : rendezvous_.environment.rank,
+                      rendezvous_.environment.rank)),
       name_hash_(XXH3_64bits(name_.data(), name_.size())),
       flight_(is_member() ? options_.recorder : nullptr, name_, name_hash_, rank_, world_size(),
-              rendezvous_.who.restart_count),
+              rendezvous_.environment.restart_count),
       symmetric_(parent.symmetric ? parent.symmetric : std::make_shared<SymmetricRegistry>()),
       failures_(parent.failures ? parent.failures : std::make_shared<FailureDomain>()),
       backend_(flight_.form([&] {
@@ -313,7 +314,7 @@ Error EngineGroup::in_context(const Error& error, Op op, Deadline deadline) cons
 // operation of the group is under way.
 void EngineGroup::execute(const Collective& call, FlightTicket ticket, const WaitOptions& wait,
                           const Then& then) {
-  const auto generation = static_cast<std::uint32_t>(rendezvous_.who.restart_count);
+  const auto generation = static_cast<std::uint32_t>(rendezvous_.environment.restart_count);
   const std::uint32_t number = sequence_.load(std::memory_order_relaxed) + 1;
   sequence_.store(number, std::memory_order_relaxed);
   const auto fingerprint = make_fingerprint(call, number, generation, name_hash_);

@@ -53,7 +53,7 @@ class EngineGroup final : public ProcessGroup {
   bool is_member() const override { return rank_ >= 0; }
   int rank() const override { return rank_; }
   int world_size() const override { return static_cast<int>(world_ranks_.size()); }
-  int local_rank() const override { return rendezvous_.who.local_rank; }
+  int local_rank() const override { return rendezvous_.environment.local_rank; }
   const std::string& name() const override { return name_; }
   const std::vector<int>& world_ranks() const override { return world_ranks_; }
   const std::string& self() const override { return self_; }
@@ -80,7 +80,7 @@ class EngineGroup final : public ProcessGroup {
                                       std::string_view label) override;
   void abort(const std::string& reason) override;
 
-  const LaunchEnvironment& launch_environment() const { return rendezvous_.who; }
+  const LaunchEnvironment& launch_environment() const { return rendezvous_.environment; }
 
   // Carries out a call, blocking or as a Work. The buffers of a call must not overlap, except as
   // the operation allows; otherwise Error(kInvalid).

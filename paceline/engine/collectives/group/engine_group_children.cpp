@@ -205,7 +205,7 @@ Rendezvous EngineGroup::host_children(Op op, const WaitOptions& wait) {
   Rendezvous meeting = rendezvous_;
   meeting.store = client;
   meeting.hosted = std::make_shared<HostedStore>(std::move(server), std::move(client),
-                                                 world_ranks_[0], rendezvous_.who.rank);
+                                                 world_ranks_[0], rendezvous_.environment.rank);
   return meeting;
 }
 

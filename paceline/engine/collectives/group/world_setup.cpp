@@ -210,7 +210,7 @@ Error said_of_init(const RendezvousOptions& options, const Error& error) {
   constexpr const char* kDoing = "init_process_group";
   const Error known = error.with({.operation = kDoing, .group = "world"});
   try {
-    const int rank = who_am_i(options).rank;
+    const int rank = own_launch_environment(options).rank;
     return said_by(rank_name(rank, rank), kDoing, known);
   } catch (const Error&) {
     return known.reworded(fmt::format("{}: {}", kDoing, error.what()));
@@ -240,7 +240,7 @@ Rendezvous meet(const RendezvousOptions& options) {
 }
 
 std::shared_ptr<ProcessGroup> form_world(Rendezvous meeting, const GroupOptions& group) {
-  std::vector<int> ranks(static_cast<std::size_t>(meeting.who.world_size));
+  std::vector<int> ranks(static_cast<std::size_t>(meeting.environment.world_size));
   std::iota(ranks.begin(), ranks.end(), 0);
   try {
     return std::make_shared<EngineGroup>(std::move(meeting), "world", std::move(ranks), group);
@@ -259,14 +259,15 @@ std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
   GroupOptions group = checked_options(options);
   Rendezvous meeting = meet(options.rendezvous);
   if (!group.timeline) {
-    group.timeline = open_timeline(meeting.who.rank, meeting.who.world_size,
-                                   meeting.who.restart_count, process_environment());
+    group.timeline = open_timeline(meeting.environment.rank, meeting.environment.world_size,
+                                   meeting.environment.restart_count, process_environment());
   }
   if (!group.recorder) {
-    group.recorder = open_flight_recorder(meeting.who, process_environment(), group.timeline);
+    group.recorder =
+        open_flight_recorder(meeting.environment, process_environment(), group.timeline);
   }
-  if (meeting.who.world_size > 1) log::set_rank(meeting.who.rank);
-  const std::string launcher = meeting.who.launcher;
+  if (meeting.environment.world_size > 1) log::set_rank(meeting.environment.rank);
+  const std::string launcher = meeting.environment.launcher;
   auto world = form_world(std::move(meeting), group);
   share_cores(*world, launcher);
   const char* timeline = std::getenv("PACELINE_TIMELINE_DIR");
@@ -300,8 +301,9 @@ int world_rank_of(const PartOfWorld& part) {
 // The launcher's description of this process, if it has the rank and the world size of `part`.
 LaunchEnvironment launched_as(const PartOfWorld& part) {
   try {
-    LaunchEnvironment who = detect_launch_environment();
-    if (who.rank == world_rank_of(part) && who.world_size == part.world_size) return who;
+    LaunchEnvironment environment = detect_launch_environment();
+    if (environment.rank == world_rank_of(part) && environment.world_size == part.world_size)
+      return environment;
   } catch (const Error& error) {
     log::debug(std::string("the launcher's variables: ") + error.what());
   }
@@ -346,16 +348,16 @@ std::shared_ptr<ProcessGroup> init_part_of_world(const PartOfWorld& part) {
   report_crashes_to_launcher();
   GroupOptions group;
   Rendezvous meeting = meet_part(part, group);
-  LaunchEnvironment who = launched_as(part);
-  who.rank = world_rank_of(part);
-  who.world_size = part.world_size;
-  who.local_rank = meeting.who.local_rank;
-  who.local_world_size = meeting.who.local_world_size;
-  meeting.who = who;
+  LaunchEnvironment environment = launched_as(part);
+  environment.rank = world_rank_of(part);
+  environment.world_size = part.world_size;
+  environment.local_rank = meeting.environment.local_rank;
+  environment.local_world_size = meeting.environment.local_world_size;
+  meeting.environment = environment;
   if (!group.recorder) {
-    group.recorder = open_flight_recorder(who, process_environment(), group.timeline);
+    group.recorder = open_flight_recorder(environment, process_environment(), group.timeline);
   }
-  if (who.world_size > 1) log::set_rank(who.rank);
+  if (environment.world_size > 1) log::set_rank(environment.rank);
   try {
     return std::make_shared<EngineGroup>(std::move(meeting), part.name, part.world_ranks, group,
                                          EngineGroup::Parent{.failures = part.failures});

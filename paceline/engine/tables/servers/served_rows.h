@@ -150,14 +150,15 @@ class ServedRows {
   static constexpr std::string_view kName = "tables.rows";
   using Arguments = OpenRows;
 
-  // `memory` is the server's table; `worker` the one that opens it. `host` has the worker's name in
-  // that memory, and the functions that depend on the host.
+  // `memory` holds this server's part of the table; `worker` is the name of the worker that opens
+  // it. `host` holds the name under which that worker joins `memory`, and this host's functions.
   ServedRows(MemoryPointer memory, const OpenRows& request, const std::string& worker,
              SharedRowsOptions host);
 
   PulledRows pull(const PullRows& request);
   rpc::Nothing push(const PushRows& request);
-  // A tick that has ended here is not repeated, even if it failed on another server.
+  // Does nothing if this server has already completed the tick: the worker repeats a tick on all
+  // servers if it failed on one of them.
   rpc::Nothing tick(const TickRows& request);
   rpc::Nothing set_lr(const LearningRate& request);
   RowsState state(const rpc::Nothing& nothing) const;
@@ -183,7 +184,7 @@ class ServedRows {
   const std::uint32_t server_, num_servers_;
   SharedRows rows_;
   std::uint64_t num_ticks_;
-  std::optional<TableCut> cut_;  // that the worker is reading, or restoring
+  std::optional<TableCut> cut_;  // the cut that the worker is reading or restoring, if any
   std::vector<float> gradients_;
 };
 

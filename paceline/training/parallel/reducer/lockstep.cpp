@@ -31,9 +31,9 @@ void LaunchTurns::enter(const void* who, std::function<void()> go_on) {
 }
 
 void LaunchTurns::pass_on(const void* who) {
-  const bool was_up = is_up(who);
+  const bool had_turn = has_turn(who);
   std::erase_if(queue_, [who](const auto& entry) { return entry.first == who; });
-  if (!was_up || queue_.empty()) return;
+  if (!had_turn || queue_.empty()) return;
   const auto go_on = queue_.front().second;  // a copy, because the call may remove its entry
   go_on();
 }
@@ -48,10 +48,10 @@ void LaunchTurns::end(const void* who, std::function<void()> then) {
 }
 
 void LaunchTurns::forget(const void* who) {
-  const auto is_its = [who](const auto& entry) { return entry.first == who; };
-  std::erase_if(queue_, is_its);
+  const auto belongs_to_who = [who](const auto& entry) { return entry.first == who; };
+  std::erase_if(queue_, belongs_to_who);
   std::erase(reached_, who);
-  std::erase_if(ended_, is_its);
+  std::erase_if(ended_, belongs_to_who);
 }
 
 Error with_advice(const Error& error) {
@@ -59,8 +59,8 @@ Error with_advice(const Error& error) {
       "collectives do not match";  // in messages of engine/collectives/collective.cpp
   constexpr const char* kRecords = "; flight records: ";  // from engine/collectives/flight/
   constexpr const char* kAdvice =
-      "; backward() averages gradients and broadcasts rank 0's buffers, so all ranks must call "
-      "forward() and backward() alike, those of several modules in the same order; to run the "
+      "; backward() averages gradients and broadcasts rank 0's buffers, so every rank must make "
+      "the same forward() and backward() calls, across all modules in the same order; to run the "
       "model on one rank alone, call model.module().forward(x); where ranks have different numbers "
       "of batches, train inside paceline::join(), or take batches from a data::DataLoader";
   constexpr const char* kLeft = "has left the group";  // in messages of engine/transport/mesh.cpp

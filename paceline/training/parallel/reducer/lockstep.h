@@ -39,7 +39,8 @@ class LaunchTurns {
   // Call it when a pass that averages has reached `who`, which is queued until all its all-reduces
   // have started. If it is not the turn of `who` yet, `go_on` is called when it is.
   void enter(const void* who, std::function<void()> go_on);
-  bool is_up(const void* who) const { return !queue_.empty() && queue_.front().first == who; }
+  // Whether it is the turn of `who`.
+  bool has_turn(const void* who) const { return !queue_.empty() && queue_.front().first == who; }
   // Call it when all all-reduces of `who` have started: lets the next module continue. Does nothing
   // if `who` is not queued.
   void pass_on(const void* who);

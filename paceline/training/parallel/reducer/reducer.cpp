@@ -314,7 +314,7 @@ void Reducer::on_gradient(std::size_t index, const at::Tensor& incoming) {
   if (is_planned || !communicates_) monitor_.note_gradient(index);
   if (!is_planned || gradient.is_late) return;
   --buckets_.all[gradient.bucket].missing;
-  if (turns_->is_up(this)) launch_complete_buckets();
+  if (turns_->has_turn(this)) launch_complete_buckets();
 }
 
 void Reducer::begin_backward() {

@@ -203,7 +203,7 @@ bool CheckpointerCore::save_to_memory(const TrainingState& state, const torch::n
   require_sound(state, module, optimizer);
   RunBoxes run = boxes_of_rank(module, optimizer, parts_, own_share());
   add_states_of_ranks(run);
-  CheckpointWords words{.run = mark_.run, .metadata = words_of(state, optimizer, parts_)};
+  CheckpointMetadata words{.run = mark_.run, .metadata = words_of(state, optimizer, parts_)};
   if (mark_.job) words.metadata[kJobWord] = *mark_.job;
   return memory_->save(state.step, run.boxes, words);
 }

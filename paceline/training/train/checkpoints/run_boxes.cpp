@@ -26,7 +26,7 @@ namespace {
 
 using models::Division;
 
-constexpr const char* kSteps = "optimizer.steps.";
+constexpr const char* kOptimizerSteps = "optimizer.steps.";
 constexpr std::chrono::minutes kCopyTimeout{5};
 
 // A parameter's name in checkpoints, and the part of the whole parameter that this rank has.
@@ -160,7 +160,7 @@ void add_steps(Collector& collector, RunBoxes& run, const optim::Optimizer& opti
   for (std::int64_t i = 0; i < count; ++i) {
     const auto number = static_cast<std::size_t>(i);
     run.steps[i][1] = static_cast<std::int64_t>(optimizer.group_of(number));
-    collector.add(kSteps + collector.identity(optimizer.parameters()[number], number).name,
+    collector.add(kOptimizerSteps + collector.identity(optimizer.parameters()[number], number).name,
                   run.steps[i]);
   }
 }
@@ -246,7 +246,7 @@ void adopt(const RunBoxes& boxes, optim::Optimizer* optimizer, const RunParts& p
   if (parts.average != nullptr) parts.average->set_state(boxes.average);
 }
 
-bool is_steps(const std::string& name) { return name.starts_with(kSteps); }
+bool is_steps(const std::string& name) { return name.starts_with(kOptimizerSteps); }
 
 HeldMemory box_of(const std::string& name, const at::Tensor& tensor) {
   const Box box = whole_box(tensor.sizes().vec());

@@ -14,6 +14,7 @@
 #include "paceline/engine/core/json_text.h"
 #include "paceline/training/parallel/reducer/gradient_placement.h"
 #include "paceline/training/tensor/collectives.h"
+#include "paceline/training/train/checkpoints/run_boxes.h"
 #include "paceline/training/train/run_parts.h"
 
 namespace paceline::train {

@@ -86,7 +86,7 @@ void initialize(const LibraryContext& context) {
   check(has_launcher(),
         "{}: backend mpi needs MPI's own launcher, and this job was started by {}: mpirun -np "
         "{} PROGRAM, or another --backend",
-        context.self(), context.who.launcher, context.who.world_size);
+        context.self(), context.environment.launcher, context.environment.world_size);
   int provided = 0;
   require(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
   std::atexit(end);
@@ -106,11 +106,11 @@ void require_same_world(const LibraryContext& context) {
   int size = 0;
   require(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
   require(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
-  check(rank == context.who.rank && size == context.who.world_size,
+  check(rank == context.environment.rank && size == context.environment.world_size,
         "{}: MPI calls this process rank {} of {}, but it is rank {} of the {} of the job "
         "(launcher: {}); start the job with the mpirun of {}, to which this program is linked",
-        context.self(), rank, size, context.who.rank, context.who.world_size, context.who.launcher,
-        version());
+        context.self(), rank, size, context.environment.rank, context.environment.world_size,
+        context.environment.launcher, version());
 }
 
 // Starts MPI unless it is running. Error(kInvalid) if its world is not the job's.

@@ -109,13 +109,13 @@ Cure cure_of(int code, const CudaApi& api) {
   }
 }
 
-struct Loaded {
+struct LoadedCuda {
   CudaApi api;
   std::optional<Error> error;
   OwnerProcess owner;
 };
 
-constexpr const char* kWanted = "CUDA runtime of version 11 or later";
+constexpr const char* kWantedCuda = "CUDA runtime of version 11 or later";
 
 void load_into(CudaApi& api) {
   api.library = load_device_library(
@@ -123,16 +123,16 @@ void load_into(CudaApi& api) {
       {"libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0", "libcudart.so",
        "/usr/local/cuda/lib64/libcudart.so"},
       "install the CUDA runtime (libcudart12, or pip install nvidia-cuda-runtime-cu12)");
-#define PACELINE_FIND(name, parameters) api.library.require(#name, kWanted, api.name);
+#define PACELINE_FIND(name, parameters) api.library.require(#name, kWantedCuda, api.name);
   PACELINE_CUDA_FUNCTIONS(PACELINE_FIND)
 #undef PACELINE_FIND
-  api.library.require("cudaGetErrorString", kWanted, api.cudaGetErrorString);
+  api.library.require("cudaGetErrorString", kWantedCuda, api.cudaGetErrorString);
   api.cudaRuntimeGetVersion(&api.runtime_version);
   api.cudaDriverGetVersion(&api.driver_version);
 }
 
-Loaded* load_now() {
-  auto* const loaded = new Loaded;
+LoadedCuda* load_cuda() {
+  auto* const loaded = new LoadedCuda;
   try {
     load_into(loaded->api);
   } catch (const Error& error) {
@@ -145,7 +145,7 @@ Loaded* load_now() {
 
 const CudaApi& CudaApi::load() {
   // Never destroyed, because the library stays loaded.
-  static const Loaded* const loaded = load_now();
+  static const LoadedCuda* const loaded = load_cuda();
   if (loaded->error) throw Error(*loaded->error);
   check(loaded->owner.is_this(),
         "process {} used CUDA before it created this one by fork(), which CUDA does not "

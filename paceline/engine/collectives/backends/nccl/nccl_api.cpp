@@ -9,17 +9,17 @@ namespace {
 
 constexpr int kOldest = 21400;
 
-constexpr const char* kWanted = "library of NCCL 2.14 or later";
+constexpr const char* kWantedNccl = "library of NCCL 2.14 or later";
 
 void load_into(NcclApi& api) {
   api.cuda = &CudaApi::load();
   api.library = load_device_library("NCCL", "PACELINE_LIBNCCL", {"libnccl.so.2", "libnccl.so"},
                                     "install NCCL (libnccl2, or pip install nvidia-nccl-cu12)");
-#define PACELINE_FIND(name, parameters) api.library.require(#name, kWanted, api.name);
+#define PACELINE_FIND(name, parameters) api.library.require(#name, kWantedNccl, api.name);
   PACELINE_NCCL_FUNCTIONS(PACELINE_FIND)
 #undef PACELINE_FIND
-  api.library.require("ncclGetErrorString", kWanted, api.ncclGetErrorString);
-  api.library.require("ncclGetLastError", kWanted, api.ncclGetLastError);
+  api.library.require("ncclGetErrorString", kWantedNccl, api.ncclGetErrorString);
+  api.library.require("ncclGetLastError", kWantedNccl, api.ncclGetLastError);
   api.require(api.ncclGetVersion(&api.version), "", "ncclGetVersion");
   if (api.version >= kOldest) return;
   fail(ErrorCode::kUnsupported,
@@ -28,13 +28,13 @@ void load_into(NcclApi& api) {
        api.library.path, nccl_version_text(api.version), nccl_version_text(kOldest));
 }
 
-struct Loaded {
+struct LoadedNccl {
   NcclApi api;
   std::optional<Error> error;
 };
 
-Loaded* load_now() {
-  auto* const loaded = new Loaded;
+LoadedNccl* load_nccl() {
+  auto* const loaded = new LoadedNccl;
   try {
     load_into(loaded->api);
   } catch (const Error& error) {
@@ -63,7 +63,7 @@ const char* cure_of(int code) {
 
 const NcclApi& NcclApi::load() {
   CudaApi::load();  // also checks that this is not a child of the process that loaded it
-  static const Loaded* const loaded = load_now();
+  static const LoadedNccl* const loaded = load_nccl();
   if (loaded->error) throw Error(*loaded->error);
   return loaded->api;
 }

@@ -99,7 +99,7 @@ int device_of_local_rank(int local_rank, int visible) { return std::max(local_ra
 // Returns the facts of this rank. If the thread's current device is still 0, first makes that of
 // the local rank current: a program that chooses no device would put all ranks of a host on GPU 0.
 // Errors: those of CudaApi::require(), for example if there is no GPU.
-GpuFacts gpu_facts_here(const NcclApi& api, const LaunchEnvironment& who) {
+GpuFacts gpu_facts_here(const NcclApi& api, const LaunchEnvironment& environment) {
   const CudaApi& cuda = *api.cuda;
   GpuFacts facts{.nccl_version = api.version,
                  .nccl_path = api.library.path,
@@ -110,7 +110,7 @@ GpuFacts gpu_facts_here(const NcclApi& api, const LaunchEnvironment& who) {
   cuda.require(cuda.cudaGetDeviceCount(&facts.visible), "", "counting the GPUs");
   if (facts.visible == 0) cuda.require(cuda::kNoDevice, "", "counting the GPUs");
   cuda.require(cuda.cudaGetDevice(&facts.device), "", "cudaGetDevice");
-  if (facts.device == 0) facts.device = device_of_local_rank(who.local_rank, facts.visible);
+  if (facts.device == 0) facts.device = device_of_local_rank(environment.local_rank, facts.visible);
   cuda.require(cuda.cudaSetDevice(facts.device), "",
                fmt::format("choosing GPU {} of {}", facts.device, facts.visible));
   std::array<char, 32> bus_id{};
@@ -164,7 +164,7 @@ void require_own_gpus(const std::vector<GpuFacts>& all,
 int agree_on_gpus(const LibraryContext& context) {
   int device = 0;
   const auto texts = context.tell_all([&] {
-    const GpuFacts mine = gpu_facts_here(NcclApi::load(), context.who);
+    const GpuFacts mine = gpu_facts_here(NcclApi::load(), context.environment);
     device = mine.device;
     return mine.encode();
   });

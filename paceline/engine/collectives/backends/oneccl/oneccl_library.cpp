@@ -19,7 +19,7 @@ namespace paceline {
 namespace {
 
 // Initialises oneCCL once in this process. Variables that the user has set keep their values.
-void initialize(const LaunchEnvironment& who) {
+void initialize(const LaunchEnvironment& environment) {
   static std::once_flag once;
   std::call_once(once, [&] {
     constexpr int kKeepUserValue = 0;
@@ -28,8 +28,8 @@ void initialize(const LaunchEnvironment& who) {
     };
     set("CCL_ATL_TRANSPORT", "ofi");
     set("CCL_PROCESS_LAUNCHER", "none");
-    set("CCL_LOCAL_RANK", std::to_string(who.local_rank));
-    set("CCL_LOCAL_SIZE", std::to_string(who.local_world_size));
+    set("CCL_LOCAL_RANK", std::to_string(environment.local_rank));
+    set("CCL_LOCAL_SIZE", std::to_string(environment.local_world_size));
     set("CCL_LOG_LEVEL", "error");
     // Two settings keep this process alive when a peer dies. A worker thread of oneCCL throws when
     // a connection breaks, and no handler catches the exception; without worker threads the calling
@@ -234,8 +234,8 @@ class OneCclLibrary : public Library {
     const bool is_first = context.rank == 0;
     carry_out(
         *turn,
-        [turn, connection = connection_, address, is_first, who = context.who] {
-          initialize(who);
+        [turn, connection = connection_, address, is_first, environment = context.environment] {
+          initialize(environment);
           if (is_first) *address = connection->open();
         },
         context.deadline, what);
