@@ -77,7 +77,7 @@ void LauncherRun::start(const LauncherRunOptions& options) {
   if (pid_ == 0) {
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent) _exit(1);
-    setpgid(0, 0);  // this process passes a Ctrl-C on
+    setpgid(0, 0);  // Ctrl-C reaches only the parent, which then stops this process
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, nullptr);

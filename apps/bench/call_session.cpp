@@ -142,7 +142,7 @@ std::string CallSession::text_of(const CallPoint& point) const {
                      name_of(point.way));
 }
 
-// memcpy has no way; it is measured beside large messages over any way.
+// memcpy has no CallWay; it is measured beside large messages over any of them.
 bool CallSession::enter(CallEntrant& entrant, const CallPoint& point) {
   entrant.rows.clear();
   if (entrant.set->name() == "memcpy") return point.bytes > kEchoedBytes;

@@ -23,7 +23,7 @@ std::vector<CatalogEntry> make_catalog() {
       {.name = "gloo",
        .title = "Gloo",
        .how_to_get = "apt-get install libgloo-dev, then configure and build Paceline again",
-       // On one core its polling thread would keep the waiting thread from running for a time
+       // On one core Gloo's polling thread would keep the waiting thread from running for a time
        // slice, 4 ms.
        .bound = false},
       {.name = "openmpi",

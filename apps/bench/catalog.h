@@ -25,7 +25,7 @@ struct CatalogEntry {
   std::string title;  // "Open MPI"
   Starter starter = Starter::kPaceline;
   std::vector<std::string> launchers;  // programs that start its ranks; the first one found is used
-  std::string how_to_get;              // what to install and to build again
+  std::string how_to_get;              // what to install, and what to rebuild
   // Whether each rank is bound to cores of its own. False for a library whose threads need more
   // than one core per rank; all its ranks together still use the same cores as those of other
   // contestants.
@@ -47,7 +47,7 @@ std::vector<std::string> peer_names(Subject subject = Subject::kCollectives);
 struct Located {
   std::string program;
   std::string launcher;  // with Starter::kPaceline: an interpreter, or empty
-  std::string missing;   // why it cannot take part, and what to do; empty: it can
+  std::string missing;   // why it cannot take part, and what to do; empty if it can
 };
 // `folder` contains the programs, `path` is a value of PATH.
 Located locate(const CatalogEntry& entry, const std::string& folder,

@@ -20,11 +20,11 @@ struct SessionOptions : TurnOptions {
   int num_ranks = 2;
   std::vector<std::size_t> sizes;
   Dtype dtype = Dtype::kFloat32;
-  std::optional<Placement> placement;  // of operations that support it; others use their usual one
+  std::optional<Placement> placement;  // for operations that support it; others use their usual one
   std::vector<MemoryKind> memory = {MemoryKind::kSymmetric};  // for Paceline; others use ordinary
   bool fresh = true;
   bool check = false;
-  int calls = 200;                     // of a contestant in a round, at most
+  int calls = 200;                     // at most, for each contestant in a round
   std::optional<Algorithm> algorithm;  // of Paceline's messages, for calls that it supports
   bool bind = true;
 };

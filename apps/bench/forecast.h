@@ -39,11 +39,11 @@ Cluster parse_cluster(std::string_view text);
 // A text such as "64 hosts x 8 ranks, 25 Gbit/s, 20 µs".
 std::string describe(const Cluster& cluster, const CostModel& costs);
 
-// One call by one algorithm, for the simulator. It is simulated at once if that is possible,
-// otherwise in parts. Too long to simulate at once are a direct reduce of thousands of ranks
-// (because of the messages), a broadcast along a chain of thousands of ranks (because of the
-// chunks), and an all_to_all among many ranks on few hosts (because of the square of the number of
-// ranks).
+// One call by one algorithm, for the simulator. The call is simulated at once if possible,
+// otherwise in parts. These calls take too long to simulate at once: a direct reduce of thousands
+// of ranks (because of the messages), a broadcast along a chain of thousands of ranks (because of
+// the chunks), and an all_to_all among many ranks on few hosts (because its cost grows with the
+// square of the number of ranks).
 struct SimulatedCall {
   Op op = Op::kBarrier;
   Dtype dtype = Dtype::kFloat32;

@@ -77,7 +77,7 @@ struct Turn {
 
 struct TurnResult {
   static constexpr const char* kKind = "result";
-  std::string lacks;            // why the library cannot do it; then nothing was measured
+  std::string lacks;            // why the calls are not supported; then nothing was measured
   std::vector<double> seconds;  // duration of each call on this rank
   std::string difference;       // with Turn::check: the first wrong element; empty when right
   double idle_seconds = 0;      // time since the last turn

@@ -56,9 +56,9 @@ Placement usual_placement(Operation operation);
 // Returns `wanted` if the operation has that form, otherwise its usual form.
 Placement placement_for(Operation operation, std::optional<Placement> wanted);
 
-// The number of elements for buffers of `bytes`, of the whole buffer or of one block, like
-// Collective::count of operations with equal counts. Rounded up to whole elements in every block. 0
-// for a barrier.
+// The count of a call with buffers of `bytes`: the elements of the whole buffer or of one block, as
+// in Collective::count of operations with equal counts. Rounded up to whole elements in every
+// block. 0 for a barrier.
 std::size_t count_for(Operation operation, Dtype dtype, int world_size, std::size_t bytes);
 // `sizes` without those that would result in the same call as the size before; ascending if `sizes`
 // are.

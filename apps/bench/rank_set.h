@@ -36,7 +36,7 @@ namespace paceline::bench {
 
 // A text that names the variables of the user's environment that change a measurement of Paceline:
 // "with PACELINE_ENCRYPT=1; without PACELINE_BACKEND=gloo"; empty if there are none. Most variables
-// have their usual effect. Some are removed from the ranks' environment: because of them, another
+// have their usual effect. Some are removed from the ranks' environment, because with them another
 // library would be measured under Paceline's name, or Paceline would write files during the
 // measurement. `set`: variables that an option sets; they replace inherited ones. The function is
 // pure.

@@ -38,7 +38,7 @@ std::string rounded_text(double value, double whole_from = 1000);
 
 // One round's calls of one contestant.
 struct Round {
-  // Each call has the time of its slowest rank.
+  // The time of a call is that of its slowest rank.
   double median = 0, p95 = 0, p99 = 0, min = 0, max = 0;
   int calls = 0;
 };

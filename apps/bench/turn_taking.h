@@ -28,7 +28,7 @@ namespace paceline::bench {
 
 struct TurnOptions {
   std::vector<std::string> peers;  // contestants other than paceline, by their names in the catalog
-  std::string programs;            // where the contestants' programs are
+  std::string programs;            // folder of the contestants' programs
   launcher::Environment variables;  // to add to the ranks' environment
   int rounds = 5;
   std::chrono::seconds turn_limit{120};

@@ -35,7 +35,7 @@ struct CommandLine {
 // The name of the option in an argument: "--a-b" for "--a_b=c", "-t" for "-t3".
 std::string option_name(const std::string& argument);
 
-// Whether an argument stands for a module of Python, which follows it.
+// Whether the argument is -m or --module, which the name of a Python module follows.
 bool names_module(const std::string& argument);
 
 // Throws UsageError. For a command that starts ranks, `-m MODULE` begins the program.

@@ -31,7 +31,7 @@ int exit_code_of(const std::string& who, const std::function<int()>& command) {
   } catch (const Error& error) {
     say(fmt::format("{}: {}", who, error.what()));
     return error.code() == ErrorCode::kInvalid ? kExitUsage : kExitEnvironment;
-  } catch (const std::exception& error) {  // a library's: fmt cannot write, or memory is short
+  } catch (const std::exception& error) {  // from a library: fmt cannot write, or memory is short
     say(fmt::format("{}: {}", who, error.what()));
     return kExitEnvironment;
   }

@@ -8,8 +8,8 @@
 //   log-dir = "logs"
 //   all-ranks = true
 //
-// The command line has precedence over variables, and these over the file. An option that does not
-// exist is an error, and so is any line of another form.
+// The command line has precedence over variables, and variables over the file. An option that does
+// not exist is an error, and so is any line of another form.
 
 #include <string>
 #include <vector>

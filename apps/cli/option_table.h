@@ -85,7 +85,7 @@ OptionTarget number_target(Number& value, long min, long max, const char* unset 
 // typed.
 std::string allowed_words(const std::vector<std::string>& words, const std::string& typed);
 
-// The target of an option that takes one of several words, each of which means a value.
+// The target of an option that takes one of several words, each of which stands for a value.
 template <class Value>
 OptionTarget word_target(Value& value, std::vector<std::pair<std::string, Value>> words) {
   const auto read = [&value, words](const Option& option) {

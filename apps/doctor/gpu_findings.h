@@ -18,13 +18,13 @@ namespace paceline::apps {
 
 // The facts about a machine on which the findings depend; tests fill in their own.
 struct GpuMachine {
-  std::filesystem::path root = "/";  // of /sys, /proc and /dev
+  std::filesystem::path root = "/";  // the folder that contains /sys, /proc and /dev
   std::function<std::optional<std::string>(const std::string& name)> variable;
-  std::vector<std::string> interfaces;              // of the network: "eth0", ...
+  std::vector<std::string> interfaces;              // network interfaces: "eth0", ...
   std::optional<std::uint64_t> locked_memory = {};  // ulimit -l in bytes; empty: unlimited
   // The CUDA runtime and NCCL that were loaded.
   std::string runtime_text;   // "12.4 (/usr/lib/libcudart.so.12), driver for 12.8"
-  std::string runtime_error;  // why CUDA cannot be used, with the cure; empty: it can
+  std::string runtime_error;  // why CUDA cannot be used, with the cure; empty if it can
   std::string nccl_text, nccl_error;
   int num_visible = 0;  // GPUs that CUDA shows
   bool has_nvml = true;

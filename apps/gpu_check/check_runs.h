@@ -1,6 +1,6 @@
 #pragma once
 
-// Starts ranks with `paceline run`, which carry out checks, and reads their records. A rank whose
+// Starts ranks that carry out checks, with `paceline run`, and reads their records. A rank whose
 // check has failed exits, because its group may no longer be usable. A check that exceeds its time
 // limit is ended. In both cases only that check fails: new ranks are started for the next checks.
 //

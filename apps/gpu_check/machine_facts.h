@@ -24,7 +24,7 @@ struct ProgramFacts {
   std::string libtorch;  // "2.11.0"
   bool knows_cuda = false;
   std::string
-      cuda_error;  // why LibTorch's CUDA cannot be used; empty: it can, or knows_cuda is false
+      cuda_error;  // why LibTorch's CUDA cannot be used; empty if it can, or without knows_cuda
   bool has_c10d_nccl = false;
   std::vector<DeviceFacts> devices;
 };

@@ -34,7 +34,7 @@ struct JobEntry {
   std::string log_directory, flight_directory;  // empty: none
   std::vector<JobRank> ranks;                   // the ranks that run on this machine
   bool of_hosts = false;                        // an agent that a launcher of --hosts started
-  std::vector<std::string> hosts;               // for a launcher of --hosts; empty: an agent
+  std::vector<std::string> hosts;               // of a launcher of --hosts; empty for an agent
 
   bool is_launcher() const { return !hosts.empty(); }
   // Whether other ranks of the job may be on other hosts or in another entry.

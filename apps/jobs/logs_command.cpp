@@ -29,7 +29,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kReadEvery = 100ms;  // poll() cannot wait for a plain file to grow
+constexpr auto kReadEvery = 100ms;  // poll() cannot wait for a regular file to grow
 constexpr off_t kTailBytes = 1 << 20;
 constexpr long kMostLines = 1'000'000;
 

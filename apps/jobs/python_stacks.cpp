@@ -44,7 +44,7 @@ std::optional<std::string> find_reader() {
   }
 }
 
-// Returns the output of the program until it ends, or until the deadline, when it is killed.
+// Returns the program's output up to its end or the deadline, and then kills the program.
 std::string output_of(const std::vector<std::string>& command, Deadline deadline) {
   launcher::Pipe output = launcher::make_pipe();
   const Fd nothing(open("/dev/null", O_RDWR | O_CLOEXEC));

@@ -1,7 +1,7 @@
 #pragma once
 
 // Adds the frames of Python's functions to the stacks of a process that runs Python. The program
-// py-spy of PyPI reads them from outside; it is looked for beside the interpreter that
+// py-spy (from PyPI) reads these frames from outside; it is looked for beside the interpreter that
 // PACELINE_PYTHON names, and in PATH.
 
 #include <string>
@@ -17,9 +17,9 @@ namespace paceline::apps {
 // the process has ended.
 bool runs_python(pid_t pid);
 
-// In the stack of every thread that runs Python, replaces the frames of the interpreter, and those
-// outside of it, by the functions of the program: "train (train.py:12)". Returns "", or why no
-// Python function is shown, and what to do; the stacks are then unchanged. Waits at most 5 seconds.
+// In the stack of every thread that runs Python, replaces the interpreter's frames and those of its
+// callers with the functions of the program: "train (train.py:12)". Returns "", or why no Python
+// function is shown, and what to do; the stacks are then unchanged. Waits at most 5 seconds.
 //
 // Requires: called from the main thread, because a process is started (launcher/process).
 std::string add_python_frames(pid_t pid, std::vector<ThreadStack>& stacks);

@@ -116,7 +116,7 @@ using launcher::HostRoute;
 using launcher::HostsPlan;
 using launcher::LaunchOptions;
 
-// Never asks the user, and ends within 15 s if a host stops answering.
+// With these options ssh never asks the user, and ends within 15 s if a host stops answering.
 constexpr const char* kDefaultSsh =
     "ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=3";
 

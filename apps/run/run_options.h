@@ -32,9 +32,9 @@ void declare_run_options(OptionTable& table, RunOptions& run);
 // commands.
 void declare_rank_options(OptionTable& table, launcher::LaunchOptions& launch);
 
-// Check options that depend on each other; call them after OptionTable::read(). `topology` is used
-// for "auto", and `world_size` is set if there is a list of hosts. Both throw UsageError, which
-// names the flag or variable, the value and what is allowed.
+// The next two functions check options that depend on each other; call them after
+// OptionTable::read(). `topology` is used for "auto", and `world_size` is set if there is a list of
+// hosts. Both throw UsageError, which names the flag or variable, the value and what is allowed.
 void check_rank_options(const OptionTable& table, const Topology& topology,
                         launcher::LaunchOptions& launch);
 void check_run_options(const OptionTable& table, const Topology& topology,

@@ -14,8 +14,8 @@ namespace paceline::apps {
 
 namespace {
 
-// A job name must be a DNS label. The names of the hosts consist of it and a number, so it is
-// shorter.
+// A job name must be a DNS label. The names of the hosts consist of the job name and a number, so
+// this limit is lower than that of a label (63).
 constexpr std::size_t kMaxJobName = 52;
 
 void check_label(const std::string& flag, const std::string& text, std::size_t most) {
@@ -100,7 +100,7 @@ std::vector<std::string> arguments(const SubmitRequest& request,
   return all;
 }
 
-// The file in a secret volume is readable for a group, but Paceline requires a file that only its
+// The file in a secret volume is readable by a group, but Paceline requires a file that only its
 // owner can read. So this command makes a copy.
 constexpr const char* kCopySecret =
     "umask 077 && cat /etc/paceline/secret > /dev/shm/paceline-secret && exec \"$@\"";

@@ -24,7 +24,7 @@ struct SubmitRequest {
 struct SlurmRequest {
   std::string time, partition, account, qos, constraint, reservation, array, output;
   std::string directory;     // the folder in which the job starts
-  int signal_seconds = 120;  // time of the signal before the time limit; 0: no signal
+  int signal_seconds = 120;  // from the signal to the time limit; 0: no signal
   bool no_requeue = false;
 };
 

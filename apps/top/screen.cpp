@@ -60,7 +60,7 @@ void Screen::draw(const std::vector<std::string>& lines) const {
   std::string text = kClear;
   const int columns = size().columns;
   for (std::size_t i = 0; i < lines.size(); ++i) {
-    if (i > 0) text += "\n";  // after the last line it would scroll
+    if (i > 0) text += "\n";  // a newline after the last line would scroll the screen
     text += columns > 0 ? cut(lines[i], columns) : lines[i];
   }
   std::fputs(text.c_str(), stdout);

@@ -200,7 +200,7 @@ class Top {
 
   Wake wait_until(const Deadline& next) {
     pollfd fds[] = {{launcher_.get(), POLLIN, 0},
-                    {STDOUT_FILENO, 0, 0},  // an error when its reader has closed it
+                    {STDOUT_FILENO, 0, 0},  // reports an error when the reader has closed its end
                     {screen_ ? screen_->keys() : -1, POLLIN, 0},
                     {screen_ ? screen_->signals() : -1, POLLIN, 0}};
     while (true) {

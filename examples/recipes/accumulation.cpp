@@ -1,5 +1,5 @@
-// Gradient accumulation: steps of 128 samples at any number of ranks, of which a rank computes at
-// most 16 at once. The result does not depend on the number of ranks, up to rounding:
+// Gradient accumulation: steps of 128 samples on any number of ranks. A rank computes at most 16
+// samples at once. The result does not depend on the number of ranks, up to rounding:
 //
 //   paceline run --nproc-per-node 2 accumulation
 //   paceline run --nproc-per-node 3 accumulation
@@ -31,7 +31,7 @@ int main() {
     error = 0;
     for (const data::Batch& batch : loader.epoch(epoch)) {
       // Gradients are averaged only in the last pass of a step. The ranks' shares of a step may
-      // differ by a sample, which the batch's weight makes good.
+      // differ by a sample; weighted() corrects the mean for that.
       model.set_requires_gradient_sync(batch.ends_step);
       const auto loss = batch.weighted(torch::mse_loss(model.forward(batch.data), batch.target));
       loss.backward();

@@ -1,5 +1,5 @@
-// A training loop of your own with checkpoints. It continues where it was after a restart by the
-// launcher, after Ctrl-C, and with another number of ranks:
+// A training loop of your own with checkpoints. It continues where it stopped, after a restart by
+// the launcher or after Ctrl-C, also with another number of ranks:
 //
 //   paceline run --nproc-per-node 2 --max-restarts 3 checkpoint_loop FOLDER
 
@@ -39,7 +39,8 @@ int main(int argc, char** argv) {
   torch::optim::AdamW optimizer(model.parameters(), torch::optim::AdamWOptions(1e-2));
   double best_loss = std::numeric_limits<double>::infinity();
 
-  // With `resume` a first start continues what it finds in the folder; without it, it refuses to.
+  // With `resume`, begin() continues the run that it finds in the folder at a first start; without
+  // `resume`, a run in the folder is an error.
   train::Checkpointer checkpointer(group, {.folder = folder, .keep = 2, .resume = true});
   checkpointer.attach("model", model);
   checkpointer.attach("optimizer", optimizer);

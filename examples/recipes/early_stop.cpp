@@ -1,5 +1,5 @@
 // The best weights and an early stop in a training loop of your own: training ends when the
-// evaluation has not improved for three epochs, and the file has the weights of the best one. The
+// evaluation has not improved for three epochs, and the file has the weights of the best epoch. The
 // best value and the epochs since then are saved with the run, so a restart forgets neither.
 //
 //   paceline run --nproc-per-node 2 early_stop FOLDER
@@ -61,7 +61,7 @@ int main(int argc, char** argv) {
       optimizer.step();
       ++step;
     }
-    // Every rank gets the same result, so all ranks take the same decisions.
+    // Every rank gets the same result, so all ranks make the same decisions.
     model.eval();
     const train::Evaluation found =
         train::evaluate(group, test_loader, [&](const at::Tensor& x) { return model.forward(x); });

@@ -62,7 +62,7 @@ int main(int argc, char** argv) {
   };
   const double before = accuracy();
   for (int epoch = 0; epoch < 10; ++epoch) {
-    // All ranks freeze and thaw alike; it takes effect in the next forward pass.
+    // All ranks freeze and unfreeze alike; a change takes effect in the next forward pass.
     for (at::Tensor parameter : body) parameter.set_requires_grad(epoch >= 3);
     for (const data::Batch& batch : loader.epoch(epoch)) {
       optimizer.zero_grad();

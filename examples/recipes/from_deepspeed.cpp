@@ -1,4 +1,4 @@
-// A training loop that a DeepSpeed program has, with stage 2 of ZeRO, steps of 128 samples in parts
+// The training loop of a typical DeepSpeed program: stage 2 of ZeRO, steps of 128 samples in parts
 // of 16, clipped gradients and checkpoints. Started again, it continues:
 //
 //   paceline run --nproc-per-node 2 from_deepspeed FOLDER

@@ -36,13 +36,13 @@ int main() {
     const auto fake = generator.forward(torch::randn({64, 4}));
 
     discriminator_step.zero_grad();
-    // One pass for both halves: each backward pass averages, so two would communicate twice.
+    // One forward pass for both halves: with two, the gradients would be averaged twice.
     const auto judged = discriminator.forward(torch::cat({real, fake.detach()}));
     (loss(judged.slice(0, 0, 64), 1) + loss(judged.slice(0, 64), 0)).backward();
     discriminator_step.step();
 
     generator_step.zero_grad();
-    loss(discriminator.forward(fake), 1).backward();  // its own gradients are dropped above
+    loss(discriminator.forward(fake), 1).backward();  // discriminator gradients are dropped above
     generator_step.step();
   }
   const torch::NoGradGuard no_grad;

@@ -1,5 +1,5 @@
 // Finds a learning rate: raises the rate at each step until the loss explodes, then prints the rate
-// at which the smoothed loss fell fastest. Afterwards the weights are as before.
+// at which the smoothed loss fell fastest. At the end it restores the weights.
 //
 //   paceline run --nproc-per-node 2 lr_finder
 
@@ -20,7 +20,7 @@ double find_learning_rate(paceline::GroupRef group, data::DataLoader& loader,
                           const std::function<at::Tensor(const data::Batch&)>& loss_of_batch) {
   std::vector<at::Tensor> before;
   for (const auto& parameter : parameters) before.push_back(parameter.detach().clone());
-  // A separate optimizer, so that the program's own one keeps its state.
+  // A separate optimizer, so that the program's own optimizer keeps its state.
   optim::SGD optimizer(parameters, {.lr = 1e-4});
 
   double smooth = 0, best = 0, fastest = 0, answer = 1e-4;

@@ -56,7 +56,7 @@ int run(const std::string& folder, train::TrainingRunOptions options) {
             .rows = {{"mean absolute error", std::to_string(mean)}}};
   };
   const auto after_epoch = [&](const train::EpochReport& epoch) {
-    // Lower is better; of an accuracy, pass the negative.
+    // Lower is better; for an accuracy, pass its negative.
     epoch.save_if_best(folder + "/best.safetensors", epoch.test.values[0].second);
     if (epoch.epochs_since_best() >= 3) epoch.stop();
   };

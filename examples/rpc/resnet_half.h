@@ -38,7 +38,7 @@ struct HalfImpl : torch::nn::Module {
 };
 TORCH_MODULE(Half);
 
-struct ResNetHalf {  // the form in which another worker creates it
+struct ResNetHalf {  // how another worker creates a Half
   static constexpr std::string_view kName = "resnet_half";
   struct Arguments {
     bool first = true;

@@ -24,7 +24,7 @@ namespace rpc = paceline::rpc;
 constexpr std::int64_t kWords = 50, kWidth = 16, kHidden = 24;
 constexpr remote::Adam kOptimizer{.lr = 0.01};
 
-struct Table {  // the form in which another worker creates it
+struct Table {  // how another worker creates the embedding
   static constexpr std::string_view kName = "table";
   struct Arguments {
     std::int64_t words = 0, width = 0;

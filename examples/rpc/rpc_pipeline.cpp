@@ -1,6 +1,6 @@
 // A pipeline of calls: the stages of a network are on several workers, and each batch passes
 // through them in micro-batches. While a stage computes one micro-batch, the next stage computes
-// the one before:
+// the previous one:
 //
 //   paceline run --nproc-per-node 4 rpc_pipeline      (one trainer, three stages)
 //
@@ -26,7 +26,7 @@ namespace rpc = paceline::rpc;
 constexpr int kStages = 3, kMicroBatches = 4, kSteps = 5;
 constexpr remote::SGD kOptimizer{.lr = 0.1, .momentum = 0.9};
 
-struct Stage {  // the form in which another worker creates it
+struct Stage {  // how another worker creates a stage
   static constexpr std::string_view kName = "stage";
   struct Arguments {
     int number = 0;

@@ -84,7 +84,7 @@ int run(Options options) {
 
   const auto optimizer = train::make_optimizer(flags.optimizer, model->parameters());
   if (const auto hook = train::make_hook(flags.hook)) {
-    // The optimizer is not sharded: it would send whole parameters, uncompressed.
+    // The optimizer is not sharded: a sharded one would send whole parameters, uncompressed.
     model.register_comm_hook(hook);
   } else {
     model =
@@ -92,7 +92,7 @@ int run(Options options) {
   }
   const auto loss = [&](const data::Batch& batch) {
     const at::Tensor logits = model(batch.data);
-    // On a device the check would wait for it in every step; the kernel refuses such labels itself.
+    // The check would wait for a device in every step; the device's kernel refuses such labels.
     if (batch.target.is_cpu()) train::require_labels(batch, logits.size(1), images.name);
     return torch::nn::functional::cross_entropy(logits, batch.target);
   };

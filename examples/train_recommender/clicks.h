@@ -41,8 +41,8 @@ struct SyntheticOptions {
 ClickData make_clicks(const SyntheticOptions& options);
 
 // MovieLens-100k, unpacked from the wheel of recbole (docs/tables.md): `folder` has ml-100k.inter,
-// ml-100k.user and ml-100k.item. A click is a rating of at least 4. Every tenth rating, drawn by
-// `seed`, is for testing. Throws paceline::Error, which names the file and the line.
+// ml-100k.user and ml-100k.item. A click is a rating of at least 4. About a tenth of the ratings,
+// drawn by `seed`, are for testing. Throws paceline::Error, which names the file and the line.
 ClickData read_movielens(const std::string& folder, std::uint64_t seed);
 
 // The probability that a clicked sample has a larger score than one that was not clicked; equal

@@ -8,7 +8,7 @@ void Completions::watch(Work& work, nb::object function) {
   work.on_complete([state = state_, waiting = function.release().ptr()](const Error* /*error*/) {
     {
       const std::lock_guard lock(state->mutex);
-      if (state->is_closed) return;  // the reference is lost, because this thread has no GIL
+      if (state->is_closed) return;  // leaks the reference, because this thread has no GIL
       state->completed.push_back(waiting);
     }
     state->changed.notify_one();

@@ -27,7 +27,7 @@ Completions& completions() {
   return all;
 }
 
-// Groups of one process tell each other's peers of a failure. Never destroyed, as above.
+// The groups of this process notify each other's peers of a failure. Never destroyed, as above.
 const std::shared_ptr<FailureDomain>& failures() {
   static const auto& domain = *new std::shared_ptr<FailureDomain>(make_failure_domain());
   return domain;
@@ -60,7 +60,7 @@ void* address(std::uintptr_t number) {
   return reinterpret_cast<void*>(number);  // NOLINT: Python gives addresses as numbers
 }
 
-// A Call, and what it points to.
+// A Call, and the lists to which it points.
 class OwnedCall {
  public:
   explicit OwnedCall(const CallArguments& given) {
@@ -211,8 +211,8 @@ std::unique_ptr<Operation> Group::watch(WorkPtr work, nb::object keep) {
   return operation;
 }
 
-// Drops the memory of completed operations. What a dropped object runs, for example a destructor in
-// Python, may call this group again, so the list is changed first.
+// Drops the memory of completed operations. Code that a dropped object runs, for example a
+// destructor in Python, may call this group again, so the list is changed first.
 void Group::drop_completed() {
   std::list<std::pair<WorkPtr, nb::object>> completed;
   for (auto next = under_way_.begin(); next != under_way_.end();) {

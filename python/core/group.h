@@ -38,7 +38,7 @@ class Operation {
   // throws its error.
   void wait(std::int64_t timeout_ms);
   bool is_completed() const { return work_->is_completed(); }
-  // The exception with which the operation ended; None if it has succeeded or not ended.
+  // The exception with which the operation ended; None if it has succeeded or has not ended.
   nanobind::object error() const;
   int source_rank() const { return work_->source_rank(); }
   // Calls `function` in a thread that serves next_completion(), once the operation has ended.
@@ -73,7 +73,8 @@ class Group {
   // torch.distributed's stores.
   Group(nanobind::object store, const std::string& name, const std::vector<int>& world_ranks,
         int rank, int world_size, std::int64_t timeout_ms, const std::string& transport);
-  // Collective over the job: the world, from the launcher's variables, as init_process_group().
+  // Collective over the job: makes the world group from the launcher's variables, like
+  // init_process_group().
   explicit Group(std::int64_t timeout_ms);
   ~Group();
   Group(const Group&) = delete;
@@ -115,8 +116,8 @@ class Group {
   std::list<std::pair<WorkPtr, nanobind::object>> under_way_;
 };
 
-// The function of the next completed operation that Operation::then() was called on; None after
-// close_completions().
+// Waits until an operation with a function (Operation::then()) completes, and returns the function;
+// None after close_completions().
 nanobind::object next_completion();
 std::size_t num_waiting_for_completions();
 void close_completions();

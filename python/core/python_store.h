@@ -4,13 +4,14 @@
 // set, get, add, compare_set, append, delete_key, check, num_keys. The keys get the prefix
 // "paceline/", so that they collide with no other use of the store.
 //
-// A wait for keys asks up to 20 times a second whether they are set, so that Ctrl-C ends it
-// (WaitCheck) and it has its own time limit, whatever that of the store is.
+// A wait for keys asks the store repeatedly whether they are set: at first after 1 ms, later 20
+// times a second. So Ctrl-C ends the wait (WaitCheck), and the wait has a time limit of its own,
+// independent of the store's.
 //
 // Errors: kTimeout when keys are not set in time; kPeerLost, with the text of Python's exception,
 // when the store fails otherwise.
 //
-// Thread safety: as Store; every call takes the GIL. The last owner may be any thread.
+// Thread safety: as Store; every call takes the GIL. It may be destroyed on any thread.
 
 #include <nanobind/nanobind.h>
 

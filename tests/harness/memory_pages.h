@@ -1,6 +1,6 @@
 #pragma once
 
-// Measures how much memory takes pages.
+// Measures how much memory is backed by physical pages.
 
 #include <cstddef>
 #include <cstdint>

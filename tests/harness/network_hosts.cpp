@@ -20,8 +20,8 @@ namespace {
 
 // The most bytes that a link may send at once after a pause. The timer that releases packets is
 // late by some tens of microseconds, and a smaller burst would lose that time: one plain stream
-// reaches 0.91 of 1 Gbit/s with 70,000 bytes, and with these 0.955, which is all that the headers
-// allow.
+// reaches 0.91 of 1 Gbit/s with 70,000 bytes, and 0.955 with this value, which is all that the
+// headers allow.
 constexpr int kLeastBurst = 128 << 10;
 constexpr double kBurstSeconds = 1e-3;
 
@@ -139,8 +139,8 @@ void NetworkHosts::make_link(int host, double gbit_per_s) const {
   run(space, {"ip", "address", "add", address(host) + "/24", "dev", "eth0"});
   run(space, {"ip", "address", "add", address_v6(host) + "/64", "dev", "eth0", "nodad"});
   if (gbit_per_s <= 0) return;
-  // Results must be comparable, so the choice of this machine is replaced. A namespace may not have
-  // both algorithms.
+  // Results must be comparable, so this replaces the machine's choice of congestion control. A
+  // namespace may lack one of the two algorithms.
   run(space,
       {"sh", "-c",
        "exec 2>/dev/null; cd /proc/sys/net/ipv4; echo cubic >tcp_congestion_control || echo reno "

@@ -5,7 +5,7 @@
 // request the rate of each IPv4 connection is also limited (htb), as some providers do.
 //
 // The namespaces have no names: descriptors of this process hold them, and the kernel removes them,
-// with everything in them, when the last process that uses them ends, however that ends.
+// with everything in them, when the last process that uses them ends, however it ends.
 //
 // Requires: Linux, root, `ip` and `tc` (Debian's iproute2); why_not() says what is missing.
 // Thread safety: none; enter() moves the calling thread.
@@ -45,7 +45,7 @@ class NetworkHosts {
 
   // `ip link set eth0 up|down` on the host.
   void set_link(int host, bool up) const;
-  // From now on everything that the host sends or receives is dropped without a sign, until mend().
+  // From now on everything that the host sends or receives is silently dropped, until mend().
   void cut(int host) const;
   void mend(int host) const;
 

@@ -20,7 +20,7 @@ namespace paceline::harness {
 struct ProcessResult {
   int exit_code = -1;  // -1: ended by a signal
   int signal = 0;
-  std::string report;  // what the body returned, or the text of the Error that it threw
+  std::string report;  // returned by the body, or the text of the Error that it threw
   ErrorCode code{};    // the code of that Error
   ErrorContext context;
   bool threw = false;

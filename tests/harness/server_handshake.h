@@ -1,7 +1,7 @@
 #pragma once
 
-// The server's half of the handshake, for tests that stand in for a server. It blocks until it is
-// done.
+// The server's half of the handshake, for tests that stand in for a server. The call blocks until
+// the handshake is done.
 
 #include <string_view>
 #include <vector>

@@ -7,7 +7,7 @@
 
 namespace paceline::harness {
 
-// For this process and its children; loads nothing.
+// Sets the paths for this process and its children; loads nothing.
 inline void use_standins() {
   setenv("PACELINE_LIBCUDART", STANDIN_CUDART, 1);
   setenv("PACELINE_LIBNCCL", STANDIN_NCCL, 1);

@@ -91,7 +91,7 @@ OptionTarget named_target(Value& value, const All& all) {
 }
 
 // The placement that the option names. Operations that do not support it are measured in their
-// usual one, with a note; if none supports it, UsageError.
+// usual one, with a note. Throws UsageError if no operation supports it.
 std::optional<Placement> placement_of(const Option& option,
                                       const std::vector<bench::Operation>& ops,
                                       std::vector<std::string>& notes) {
@@ -142,8 +142,8 @@ bool limit_applies(const bench::SessionOptions& session) {
          std::any_of(session.ops.begin(), session.ops.end(), has_limit);
 }
 
-// The peers that the option names, with memcpy and, if it supports an operation, limit. Call this
-// after the operations, the number of ranks and the type are known.
+// The peers that the option names, plus memcpy, and plus `limit` if that program supports one of
+// the operations. Call this after the operations, the number of ranks and the type are known.
 std::vector<std::string> peers_of(const Option& option, const bench::SessionOptions& session,
                                   std::vector<std::string>& notes) {
   if (!option.given()) return {};

@@ -1,7 +1,7 @@
 #pragma once
 
 // The options of `paceline bench`: each is declared once, in a table that fills BenchOptions, and
-// checked against the mode. An option that would have no effect is refused, or a note says so.
+// checked against the mode. An option that would have no effect is refused or reported in a note.
 
 #include <algorithm>
 #include <string>
@@ -58,9 +58,9 @@ void declare_json(OptionTable& table, std::string& json, unsigned traits = 0);
 
 void declare_bench_options(OptionTable& table, BenchOptions& options);
 
-// Reads the texts that `table` has taken into `options`, with which it was declared. `words` name
-// operations; `num_cores` is the default number of ranks. Throws UsageError, which names the flag,
-// the value and the range.
+// Reads the texts of the options in `table`, which must have been declared with `options`, and sets
+// `options`. `words` name operations; `num_cores` is the default number of ranks. Throws
+// UsageError, which names the flag, the value and the range.
 void check_bench_options(const OptionTable& table, const std::vector<std::string>& words,
                          int num_cores, BenchOptions& options);
 

@@ -115,7 +115,7 @@ std::optional<CostModel> readable_calibration(const std::filesystem::path& path,
   }
 }
 
-// A text about the differences between repetitions; if they are too large, with the quantities.
+// A text about the differences between repetitions. Lists every quantity if they are too large.
 std::string agreement_text(const Calibration& calibration) {
   std::string text =
       fmt::format("repetitions differ by up to {:.0f}%", calibration.costs.spread * 100);

@@ -25,7 +25,7 @@ namespace paceline::bench {
 // the ranks map.
 //
 // Ranks with a core of their own spin for about the time in which a large buffer is written. After
-// some microseconds they yield between looks, because on that core a thread of the library may
+// some microseconds they yield between checks, because on that core a thread of the library may
 // still have to finish the last call for another rank. Ranks that share cores sleep at once.
 //
 // Thread safety: none; each rank has its own object.
@@ -34,7 +34,7 @@ class StartLine {
   // Called in the coordinator: returns zeroed memory for `world_size` ranks. Error(kSystem).
   static Fd make_memory(int world_size);
 
-  // `path`: of that memory. Error(kSystem).
+  // `path` is the path of that memory. Error(kSystem).
   StartLine(const std::string& path, int rank, int world_size, bool own_core);
 
   // Returns when all ranks have called it. Error(kTimeout) names a rank that has not.

@@ -28,8 +28,8 @@ using namespace std::chrono_literals;
 constexpr std::chrono::milliseconds kCallTimeout = 5s;  // of each call
 constexpr std::chrono::seconds kMostToName{20};
 
-// A pass that reports the error: its line has the beginning of the text, its figures the whole
-// text.
+// A passing outcome that reports the error: its text has the beginning of the error's text, and its
+// figures have all of it.
 CheckOutcome named(const char* what, std::chrono::steady_clock::time_point begin,
                    const std::string& error) {
   const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;

@@ -69,7 +69,8 @@ inline CheckOutcome passed(const std::string& text = "", const std::string& figu
   return {.name = "", .verdict = Verdict::kPass, .text = text, .figures = figures};
 }
 
-// Makes the calling thread wait until the device has finished its work. Error(kTimeout).
+// Blocks the calling thread until the device's current stream has finished its work.
+// Error(kTimeout).
 void wait_for_device(const Ranks& ranks, const std::string& what);
 // Throws CheckFailed unless the values are close; the tensors may be on any devices. Returns the
 // largest difference.

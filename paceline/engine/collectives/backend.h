@@ -81,8 +81,9 @@ class Backend {
   virtual WorkPtr send(const PointToPointCall& call, Deadline deadline) = 0;
   virtual WorkPtr receive(const PointToPointCall& call, Deadline deadline) = 0;
 
-  // Collective, serialised like run(). It is the second part of a run() with this `fingerprint`. If
-  // memory is lacking, every rank throws Error(kSystem), and the group can continue.
+  // Collective, serialised like run(). Called right after the run() of the allocation, whose
+  // `fingerprint` it gets. If memory is lacking, every rank throws Error(kSystem), and the group
+  // can continue.
   virtual SymmetricBuffer allocate_symmetric(std::size_t bytes, Pages pages,
                                              const Fingerprint& fingerprint,
                                              const WaitOptions& wait) = 0;

@@ -1,6 +1,6 @@
 #pragma once
 
-// An argument that is not a buffer gives an error that says what to write.
+// Compile-time errors for arguments that are not buffers; each tells the user what to write.
 
 #include <cstddef>
 #include <iterator>
@@ -32,7 +32,7 @@ template <class T>
 inline constexpr bool kIsConstant<T> =
     std::is_const_v<std::remove_pointer_t<decltype(std::data(std::declval<T&>()))>>;
 
-// Whether no other constructor of a ConstBuffer takes a T, or of a Buffer.
+// NotReadable: no other constructor of a ConstBuffer takes a T. NotWritable: the same for a Buffer.
 template <class T, class U = std::remove_cvref_t<T>>
 concept NotReadable = !std::is_same_v<U, Buffer> && !std::is_same_v<U, ConstBuffer> && !kIsSpan<U>;
 template <class T, class U = std::remove_cvref_t<T>>

@@ -76,7 +76,7 @@ struct Call {
   std::uint32_t shape = 0;
   const TensorShapes* shapes = nullptr;  // owner: CallOptions::keep_alive
 };
-// The options of a call: those of CollectiveOptions, and the device's order.
+// The options of a call: those of CollectiveOptions except async_op, and the device's order.
 struct CallOptions {
   // At least 1 ms; if empty, the group's timeout.
   std::optional<std::chrono::milliseconds> timeout = {};

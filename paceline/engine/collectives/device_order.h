@@ -1,8 +1,8 @@
 #pragma once
 
 // The place of an operation on a device's memory among the device's other work (DeviceOrder), also
-// of one that is carried out on copies in host memory (HostCopies), and operations that make
-// progress only while a thread waits for them (Progress).
+// for operations on copies in host memory (HostCopies), and operations that make progress only
+// while a thread waits for them (Progress).
 
 #include <memory>
 
@@ -56,7 +56,7 @@ class HostCopies : public DeviceOrder {
   virtual void fetch(Deadline deadline) const = 0;
   // Queues the writing of the results to the device; returns an event after it.
   virtual DeviceEvent deliver() const = 0;
-  // Waits until that has ended. Error(kTimeout) at the deadline.
+  // Waits until the results have been written. Error(kTimeout) at the deadline.
   virtual void settle(Deadline deadline) const = 0;
 };
 

@@ -26,7 +26,7 @@ struct FlightTicket;
 // when all of it has been queued on the device. From then on the caller can queue work that follows
 // the operation, so wait() returns then, with the calling thread's stream ordered after the
 // operation. It ends again when its result is complete; only then has the operation completed. An
-// error between the two ends finishes the group, so the next call throws it.
+// error between the two ends fails the group, so the next call throws it.
 //
 // Thread safety: every method may be called from any thread. Dropping a Work does not cancel the
 // operation.
@@ -59,12 +59,12 @@ class Work : public std::enable_shared_from_this<Work> {
   explicit Work(std::function<std::string()> describe,
                 std::shared_ptr<const DeviceOrder> order = nullptr,
                 std::weak_ptr<Progress> progress = {});
-  // One that has completed, for calls that block.
+  // Returns a Work that has completed, for calls that block.
   static std::shared_ptr<Work> completed();
   // Called by a device's library once the whole operation has been queued on the device; `done` is
   // an event after it. Requires: the Work has an order. `is_watched`: the library watches the
   // event, and completes this Work once the device has finished, or has failed; the call that
-  // queued the operation returns before. `source_rank`: as that of complete().
+  // queued the operation returns before that. `source_rank`: as in complete().
   void queue(std::shared_ptr<void> done, bool is_watched = false, int source_rank = -1);
   bool is_queued() const;
   // Whether a device's library completes this Work.

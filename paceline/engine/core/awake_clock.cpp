@@ -18,8 +18,8 @@ struct Standstill {
   Moment from, to;
 };
 
-// Nothing here has a destructor, because groups in global variables may wait until the very end of
-// the process.
+// None of the following variables has a destructor, because groups in global variables may wait
+// until the very end of the process.
 std::mutex mutex;  // guards recorded_until, kept and num_seen
 Moment recorded_until{};
 std::array<Standstill, kMostKept> kept{};
@@ -86,8 +86,8 @@ void Vigil::look() {
   const auto awake = std::max(looked_, last);
   if (now - awake >= kStandstill) AwakeClock::stood_still(awake, now);
   looked_ = now;
-  // Stored rarely, because other threads read it in their loops, and only after the standstill has
-  // been recorded.
+  // last_look is stored rarely, because other threads read it in their loops, and only after the
+  // standstill has been recorded.
   if (now - last >= kNoted) last_look.store(now.time_since_epoch().count());
 }
 

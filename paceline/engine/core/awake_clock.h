@@ -10,7 +10,7 @@
 // which reports standstills to this clock. A standstill of less than a second goes unnoticed. All
 // threads of a process stand still together, so the state is global; a fork inherits it.
 //
-// WaitCheck is a check of the program's own that one thread makes during such waits.
+// A WaitCheck is a function of the program that one thread calls during such waits.
 //
 // Thread safety: any thread may call any function. Signal handlers may use neither the clock nor a
 // Vigil, which take a mutex.
@@ -125,7 +125,7 @@ class WaitCheck {
 
   // Whether this thread has a check.
   static bool is_set() { return current_ != nullptr; }
-  // Called by waits: makes this thread's check, if it has one.
+  // Called by waits: runs this thread's check, if it has one.
   static void run() {
     if (current_ != nullptr) current_->check_();
   }

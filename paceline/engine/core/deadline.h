@@ -36,7 +36,7 @@ class Deadline {
   Clock::time_point moment() const { return moment_; }
   // When the deadline was set, or up to 10 ms before; for never() it is Clock::time_point::max().
   Clock::time_point set_at() const { return set_at_; }
-  // The timeout from which it was made, in whole milliseconds; none for never().
+  // The timeout from which this deadline was made, in whole milliseconds; none for never().
   std::optional<std::chrono::milliseconds> timeout() const {
     if (moment_ == Clock::time_point::max()) return {};
     const auto given = moment_ - set_at_;

@@ -4,7 +4,7 @@
 // happened, on which rank, in which operation, and what to do about it. Its context holds the same
 // facts for a program that acts on them: docs/diagnosis.md has examples.
 //
-// Public calls throw Error. Threads that the library owns and destructors never let one escape:
+// Public calls throw Error. Destructors and the library's own threads never let an Error escape:
 // they store it, and the next public call throws it.
 
 #include <chrono>
@@ -63,14 +63,15 @@ class Error : public std::runtime_error {
 
 // Error(kCorrupt) about the state of this job itself: parameters that should be equal on all ranks
 // differ, or an optimizer's state is not what the optimizer wrote. No step may be taken with this
-// state, and it must not be saved. A program that this error ends exits with 86.
+// state, and it must not be saved. A program that ends with this error exits with code 86.
 class DamagedState : public Error {
  public:
   explicit DamagedState(const std::string& message) : Error(ErrorCode::kCorrupt, message) {}
 };
 
 // "Stopped as agreed, everything is saved, start me again": the exit code of a rank that ends
-// because of AgreedStop. `paceline run` exits with it when all ranks end so; it is not a failure.
+// because of AgreedStop. `paceline run` exits with this code when all ranks do; that is not a
+// failure.
 inline constexpr int kStoppedAsAgreed = 85;
 
 }  // namespace paceline

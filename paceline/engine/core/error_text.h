@@ -29,23 +29,24 @@ Error said_by(const std::string& who, const std::string& doing, const Error& err
 // Shortens the list at the end of a message, for example of the tensors in which two models differ:
 // a launcher that repeats the last lines of a rank must still see the line above the list.
 //
-// `lines`: a line end before each line. Returns the first 8, then the number of the others.
+// `lines`: each line follows a line end. Returns the first 8 lines, then the number of the others.
 std::string first_lines(std::string lines);
 
-// The caller must change the call. Used by the command `paceline`, and by a rank that ends because
-// of an invalid or unsupported call.
+// Exit code: the caller must change the call. Used by the command `paceline`, and by a rank that
+// ends because of an invalid or unsupported call.
 inline constexpr int kExitUsage = 2;
-// The caller must change something outside the call. Used only by the command `paceline`.
+// Exit code: the caller must change something outside the call. Used only by the command
+// `paceline`.
 inline constexpr int kExitEnvironment = 3;
 
-// A DamagedState ended the rank. `paceline run --on-damage` sets what then happens.
+// Exit code: a DamagedState ended the rank. `paceline run --on-damage` sets what then happens.
 inline constexpr int kStateDamaged = 86;
 
-// The exit code of a program that this exception ends: kStateDamaged for a DamagedState, kExitUsage
-// for an Error that is kInvalid or kUnsupported, and 1 for any other.
+// The exit code of a program that ends with this exception: kStateDamaged for a DamagedState,
+// kExitUsage for an Error that is kInvalid or kUnsupported, and 1 for any other.
 int exit_code_of(const std::exception& error);
 
-// The numbers that shells use: a program was found but cannot be executed, or was not found.
+// The exit codes that shells use: a program was found but cannot be executed, or was not found.
 inline constexpr int kExitNotExecutable = 126;
 inline constexpr int kExitNotFound = 127;
 

@@ -1,8 +1,8 @@
 #pragma once
 
 // The library's log: one line per message on stderr, with time, level and, once known, the rank.
-// The level comes from PACELINE_LOG_LEVEL (trace, debug, info, warning, error, off; default
-// warning).
+// PACELINE_LOG_LEVEL sets the lowest level that is printed (trace, debug, info, warning, error,
+// off; default warning).
 //
 // Thread safety: every function may be called from any thread.
 

@@ -172,9 +172,9 @@ int edit_distance(const std::string& a, const std::string& b) {
 
 namespace {
 
-// How far `word` is from `typed`, as a comparable value. Of two words with equal edit distances the
-// user more probably means the one that `typed` begins with ("topp" begins with "top"), or else the
-// one with the longer common prefix.
+// How far `word` is from `typed`, as a comparable value. If two words have equal edit distances,
+// the user more probably means the word with which `typed` begins ("topp" begins with "top"), or
+// else the word with the longer common prefix.
 std::tuple<int, bool, std::ptrdiff_t> remoteness(const std::string& typed,
                                                  const std::string& word) {
   const bool beginning = typed.size() >= 3 && word.starts_with(typed);

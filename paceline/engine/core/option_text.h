@@ -20,8 +20,7 @@
 
 namespace paceline {
 
-// The number that makes up the whole of `text`; nullopt when it is anything else, or too large for
-// T.
+// The whole of `text` as a number; nullopt when the text is anything else, or too large for T.
 template <class T>
 std::optional<T> parse_number(std::string_view text) {
   T value{};
@@ -91,7 +90,7 @@ std::string shell_line(std::span<const std::string> words);
 // Suggestions for mistyped words: "Did you mean ...?".
 
 // The smallest number of single-character insertions, deletions, replacements and swaps of
-// neighbours between two words.
+// neighbours that turn one word into the other.
 int edit_distance(const std::string& a, const std::string& b);
 
 // The word of `known` that is nearest to `typed`, or "" when no word is near enough to be meant.

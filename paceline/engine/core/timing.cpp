@@ -94,8 +94,8 @@ std::uint64_t record_time() noexcept {
 
 namespace {
 
-// How long this thread has waited for a core so far. Both readings lie within the interval of the
-// wall clock, so that seconds() is never negative.
+// How long this thread has waited for a core so far. RunningTimer reads this twice, both times
+// within its interval of the wall clock, so that seconds() is never negative.
 double waited_seconds() {
   std::ifstream file("/proc/thread-self/schedstat");
   std::uint64_t ran_ns = 0, waited_ns = 0;

@@ -30,7 +30,7 @@ struct WordSums {
   }
 };
 
-// For Adam, and for LAMB's first pass.
+// For Adam and AdamW.
 struct AdamKernelArguments {
   float beta1 = 0, beta2 = 0, one_minus_beta1 = 0, one_minus_beta2 = 0;
   float step_size = 0;           // lr / (1 - beta1^t)

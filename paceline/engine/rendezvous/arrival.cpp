@@ -17,8 +17,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// The values of "outcome". The last two are followed by the ranks that caused the error, separated
-// by commas, a colon, and the message.
+// The values of "outcome". The last two are followed by the ranks that caused the error (separated
+// by commas), a colon, and the message.
 constexpr char kReady[] = "ready";
 constexpr std::string_view kTimedOut = "timeout ";
 constexpr std::string_view kRefused = "invalid ";

@@ -40,7 +40,7 @@
 //     for, before the seed checks its parent.
 //  3. At most one seed of a rank waits. A rank makes one seed, before its main(); a seed makes the
 //     next one only after an order to become the rank.
-//  4. A seed keeps nothing open of the rank that made it: it closes its copies of the standard
+//  4. A seed keeps no descriptor of the rank that made it: it closes its copies of the standard
 //     streams and of the secret's descriptor, so that the launcher can read the rank's pipes to
 //     their end.
 //  5. A seed takes an order as a whole or not at all: one message of a SOCK_SEQPACKET socket with
@@ -102,12 +102,13 @@ class LoadedFiles {
 // before main().
 inline constexpr const char* kForkServerVariable = "PACELINE_FORK_SERVER";
 
-// The value of that variable. `device` and `file` are the numbers of the program's file.
+// The value of that variable. `device` and `file` are the device and inode numbers of the program's
+// file.
 struct ForkServerInvitation {
   int socket = -1;  // SOCK_SEQPACKET, inherited
   pid_t launcher = -1;
   unsigned long long device = 0, file = 0;
-  int num_descriptors = 0;  // all descriptors that the launcher gives the rank
+  int num_descriptors = 0;  // how many descriptors the launcher gives the rank
   bool operator==(const ForkServerInvitation&) const = default;
 };
 

@@ -186,8 +186,9 @@ void check_agreement(const Row& first, const Row& second) {
         corrected_command(first, second));
 }
 
-// `paceline run` hides its own launcher from its ranks (launcher/ranks/job_services.h). So a
-// launcher that a rank finds was started between the two, and each rank would become several.
+// `paceline run` hides its own launcher from its ranks (launcher/ranks/job_services.h). So another
+// launcher that a rank finds was itself started as a rank, and would start several processes in
+// place of each rank.
 void refuse_launcher_between(const Row& row, const GetVariable& variable) {
   if (row.environment.launcher != "paceline") return;
   std::string between;
@@ -408,7 +409,8 @@ std::optional<std::vector<int>> expand_task_counts(const std::string& text) {
 }
 
 bool in_step_of_srun(const GetVariable& variable) {
-  // The first of SLURM_INTERACTIVE_STEP and the other numbers of this kind in <slurm/slurm.h>.
+  // SLURM_INTERACTIVE_STEP and the other special steps in <slurm/slurm.h> have numbers from this
+  // one on.
   constexpr std::uint64_t kFirstOfSlurmsOwn = 0xfffffff0;
   const auto text = variable("SLURM_STEP_ID");
   if (!text) return false;

@@ -1,7 +1,7 @@
 #pragma once
 
-// Where the ranks of a job meet; and the notice by which the ranks of one host find each other when
-// no launcher names a place.
+// The place where the ranks of a job meet, and the notice by which the ranks of one host find each
+// other when no launcher names a place.
 
 #include <optional>
 #include <string>

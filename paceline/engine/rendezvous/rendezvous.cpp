@@ -88,7 +88,7 @@ struct Attendance {
   std::unique_ptr<Arrival> arrival;     // set once every rank has arrived
   std::unique_ptr<HostedStore> hosted;  // as above, if rank 0 hosts the store
   std::optional<Bulletin> bulletin;     // set while the notice is published
-  std::string address;                  // this host's address towards the store, if known
+  std::string address;                  // local address of the connection to the store, if any
 
   Attendance() = default;
   Attendance(const Attendance&) = delete;
@@ -184,8 +184,9 @@ Secret host_with_notice(Attendance& attendance, const Endpoint& endpoint,
   return secret;
 }
 
-// Finds rank 0's store by its notice. A notice may belong to a dead job: no rank answers there, or
-// a rank with another secret. In that case the right notice has not been written yet.
+// Finds rank 0's store by its notice. A notice may belong to a dead job: no rank answers at its
+// endpoint, or a rank with another secret answers. In that case the right notice has not been
+// written yet.
 Secret join_by_notice(Attendance& attendance, std::chrono::milliseconds timeout) {
   auto deadline = Deadline::after(std::min<std::chrono::milliseconds>(timeout, 24h * 365));
   std::string cause = "rank 0 has left no notice there";
@@ -291,8 +292,8 @@ std::string own_address(const GetVariable& variable, const std::string& on_the_w
   return choose_address(wanted, interface_addresses(), prefer_v6);
 }
 
-// Finds out which ranks share a host, because explicit arguments and a RANK that was set by hand do
-// not contain that.
+// Finds out which ranks share a host: explicit arguments and a RANK that was set by hand do not
+// reveal it.
 void learn_hosts(Rendezvous& result, const std::vector<std::string>& hosts,
                  const GetVariable& variable, const std::string& on_the_way) {
   auto& environment = result.environment;

@@ -41,7 +41,7 @@ class ReferenceError : public CallError {
  public:
   enum class Reason : std::uint8_t {
     kExpired,    // this worker's lease expired, or the owner ended the session
-    kOwnerLost,  // the owner's process has ended, even if another one has its name
+    kOwnerLost,  // the owner's process has ended, even if a later process has its name
     kNoObject,   // its constructor failed, or its last reference was released
   };
   ReferenceError(Reason reason, std::string worker, std::string method, const std::string& message)

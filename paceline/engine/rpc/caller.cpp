@@ -108,8 +108,8 @@ void Caller::refuse_locked(PendingCall& call) {
   call.end();
 }
 
-// Returns when the call has begun, when it cannot begin, or at its deadline. Releases the lock for
-// that time. Requires: the lock is held.
+// Returns when the call has begun, when it cannot begin, or at its deadline. Releases the lock
+// while it waits. Requires: the lock is held.
 void Caller::wait_for_credit(Lock& lock, const PendingPointer& call) {
   const Pool::Blocked blocked;
   without_credit_.push_back(call);
@@ -119,7 +119,8 @@ void Caller::wait_for_credit(Lock& lock, const PendingPointer& call) {
   if (!call->has(PendingCall::kOutOfQueue)) std::erase(without_credit_, call);
 }
 
-// Returns the bytes of the requests that are queued now. Requires: the mutex is held.
+// Begins the waiting calls for which there is credit, and ends the wait of calls that cannot begin.
+// Returns the bytes of the requests that it has queued. Requires: the mutex is held.
 std::size_t Caller::begin_what_has_credit_locked() {
   std::size_t size = 0;
   while (!without_credit_.empty()) {

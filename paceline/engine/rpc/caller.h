@@ -82,9 +82,9 @@ using PendingPointer = std::shared_ptr<PendingCall>;
 // Reading. A thread that waits for a reply reads the socket itself, unless another thread is
 // reading. It also takes the replies of other calls, and hands the reading over to another waiting
 // thread when its own reply has arrived. If no thread waits for the calls under way, the pool
-// watches the socket ("watched"). A program that waits for each call at once would have to change
-// the watch with every call, so the pool does not watch the socket of such a program for up to a
-// tenth of a second at a time.
+// watches the socket ("watched"). If a program waits for each call at once, the watch would have to
+// change with every call, so the pool leaves the socket unwatched for up to a tenth of a second at
+// a time.
 //
 // Credit. Calls for which there is no credit wait in a queue, and the thread that ends a call sends
 // the first of them. If many calls wait, the thread of the call that was sent sleeps on until its
@@ -121,7 +121,7 @@ class Caller final : public Pool::Source,
   void wait(const PendingPointer& call, Deadline deadline);
   // Reads the replies that have arrived, unless another thread is reading.
   void pump();
-  // The error for a reply whose type is not the one that the program expects.
+  // The error for a reply that does not have the type that the program expects.
   CallError unreadable_reply(const PendingCall& call, const std::string& why) const;
   // Ends a call that is not done, as if its deadline had passed.
   void give_up(const PendingPointer& call);
@@ -133,7 +133,7 @@ class Caller final : public Pool::Source,
   std::string incarnation() const;
   bool is_callee_gone() const;
   std::size_t num_calls() const;
-  // The largest message in bytes, as far as the callee's own limit is known.
+  // The largest message in bytes. Takes the callee's limit into account once that is known.
   std::size_t max_message() const;
   // Adds the calls that have been under way for a long time, if a gauge or a timeline is on.
   void collect_open(std::vector<OpenCall>& open) const;

@@ -111,7 +111,7 @@ std::pair<Fd, std::unique_ptr<Cipher>> Caller::make_connection(const WorkerEntry
     error = wait_ready(attempt.socket().get(), POLLOUT, deadline) ? attempt.go_on() : ETIMEDOUT;
   }
   // A worker listens until its process ends, also while it is frozen, and no other user may take
-  // its name of a Unix socket. So a refusal is final. If the port now belongs to another program,
+  // the name of its Unix socket. So a refusal is final. If the port now belongs to another program,
   // the handshake fails.
   if (error == ECONNREFUSED) {
     setup_->directory->change(callee, WorkerInfo::State::kLost);

@@ -57,7 +57,7 @@ class FutureReply {
   bool wait_for(std::chrono::milliseconds limit) const;
   // Waits for the reply, which lives as long as this object.
   ReceivedMessage get() const;
-  // Throws the CallError for a reply whose type is not the one that the program expects.
+  // Throws the CallError for a reply that does not have the type that the program expects.
   [[noreturn]] void refuse(const Error& error) const;
 
  private:
@@ -120,7 +120,7 @@ class Future {
   }
 
   detail::FutureReply reply_;
-  // The bytes of a reply from this worker itself, of another type.
+  // The bytes of a reply that this worker itself sent as an object of another type.
   std::vector<std::byte> rewritten_;
 };
 
@@ -206,7 +206,7 @@ const CallTarget& target_of() {
   return target;
 }
 
-// Makes a handler of a function: `function(const Request&, Context&)` returns the reply,
+// Makes a handler from a function: `function(const Request&, Context&)` returns the reply,
 // `function(const Request&, Answer)` answers at any time.
 template <Message Request, Message Reply, class F>
 Handler make_handler(F function) {

@@ -2,8 +2,8 @@
 
 // The directory of workers: an entry for each name in the job's store, and a list of changes that
 // every worker reads. No worker manages the list. Each worker enters and leaves by itself, and
-// watches only the next worker in the order of names. It records that worker as lost when its
-// process has ended, or when it has been silent for a lease.
+// watches only the next worker in the order of names. It records the next worker as lost when that
+// worker's process has ended, or when that worker has been silent for a lease.
 
 #include <chrono>
 #include <cstddef>

@@ -25,7 +25,7 @@ constexpr std::uint64_t kWakeId = 0, kTimerId = 1;  // ids of the pool's own des
 constexpr std::chrono::microseconds kLook(50);
 constexpr int kMostQuietLooks = 10;
 // A thread that stays with a source is checked less and less often while it keeps moving: the
-// interval doubles after so many checks, up to kRareLook.
+// interval doubles after each kLooksBeforeDoubling checks, up to kRareLook.
 constexpr int kLooksBeforeDoubling = 32;
 constexpr std::chrono::microseconds kRareLook(3200);
 constexpr std::chrono::milliseconds kStuckForLong(50);
@@ -62,12 +62,12 @@ void watch(int epoll, int descriptor, std::uint64_t id) {
   }
 }
 
-// Without a limit it waits forever.
+// Waits for one event; without a limit, forever.
 int wait_for_one(int epoll, epoll_event& event, std::optional<std::chrono::microseconds> limit) {
   if (!limit) return ::epoll_wait(epoll, &event, 1, -1);
   const timespec time{.tv_sec = 0, .tv_nsec = std::chrono::nanoseconds(*limit).count()};
   const int count = ::epoll_pwait2(epoll, &event, 1, &time, nullptr);
-  if (count >= 0 || errno != ENOSYS) return count;  // Linux 5.11 introduced it
+  if (count >= 0 || errno != ENOSYS) return count;  // Linux 5.11 introduced epoll_pwait2()
   const auto rounded = std::chrono::ceil<std::chrono::milliseconds>(*limit);
   return ::epoll_wait(epoll, &event, 1, static_cast<int>(rounded.count()));
 }

@@ -7,10 +7,11 @@
 //  - One thread always waits for sockets: the last waiting thread wakes or starts another one
 //    before it runs a task.
 //  - A limited number of threads run tasks; the others leave tasks in the queue. The limit is one
-//    thread at first, which is fastest for short tasks. When the queue has not moved for 50
-//    microseconds, sleeping tasks no longer count and the limit becomes `num_threads`; after a much
-//    longer standstill it grows by one at a time, up to a maximum. Once the queue is empty the
-//    limit is one again. A task that waits for a call of its own (Blocked) does not count.
+//    thread at first, which is fastest for short tasks. Whenever the queue has not moved for 50
+//    microseconds, sleeping tasks no longer count; if there are none, the limit grows by one, up to
+//    `num_threads`. Beyond that it grows by one only after each 50 milliseconds, up to a maximum.
+//    Once the queue is empty the limit is one again. A task that waits for a call of its own
+//    (Blocked) does not count.
 //
 // So replies are received and leases are renewed even while all handlers are blocked.
 //
@@ -184,7 +185,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
   std::unordered_map<std::uint64_t, std::shared_ptr<Source>> sources_;
   std::uint64_t last_id_;
   std::deque<std::shared_ptr<Task>> tasks_;
-  Senders due_;  // they must send soon
+  Senders due_;  // the senders that must send soon
   std::chrono::steady_clock::time_point due_since_;
   std::uint64_t num_taken_ = 0, num_taken_before_ = 0;  // tasks taken, now and at the last look
   std::chrono::steady_clock::time_point
@@ -199,7 +200,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
   int num_looks_at_stay_ = 0;
   int num_looking_ = 0;         // waiting threads that also check the queue, every 50 microseconds
   int num_looking_rarely_ = 0;  // as num_looking_, but less often
-  int num_resting_ = 0, num_called_ = 0;  // resting threads; those that were woken to wait
+  int num_resting_ = 0, num_called_ = 0;  // resting threads; threads woken to wait for sockets
   int num_active_ = 0;  // threads that handle events, except threads that stay or are blocked
   std::uint64_t num_turns_ = 0;  // events and tasks taken so far
   int num_quiet_looks_ = 0;      // looks in a row that found nothing

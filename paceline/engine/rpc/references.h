@@ -9,10 +9,10 @@
 // reference within a worker share one hold.
 //
 // Passing a reference on. The sender keeps its hold until the call that carries the reference has
-// ended. The receiver asks the owner for a hold of its own before it runs the handler, so it has
-// one when the reply arrives. If the outcome of the call is unknown, the sender keeps its hold for
-// one more lease, which gives the receiver time to ask. begin_call() and tell_call() make a call of
-// a request with references by this rule.
+// ended. The receiver asks the owner for a hold of its own before it runs the handler, so the
+// receiver has a hold when the reply arrives. If the outcome of the call is unknown, the sender
+// keeps its hold for one more lease, which gives the receiver time to ask. begin_call() and
+// tell_call() follow this rule when they send a request with references.
 //
 // Thread safety: only ReferenceTable is thread-safe.
 
@@ -95,7 +95,7 @@ class ReferenceCounts {
   void look(LeaseTime now, Steps& steps);
 
   // The session is lost, so all copies now refer to nothing. Later references belong to the next
-  // session; so older copies must not be dropped here any more.
+  // session, so drop() must no longer be called for the older copies.
   void lose_all();
 
   bool has(ObjectNumber object) const { return references_.contains(object); }
@@ -181,7 +181,7 @@ class ReferenceTable : public std::enable_shared_from_this<ReferenceTable> {
   // A reply or a one-way message carries the references. Their holds are kept for one lease.
   void pass_on(const std::vector<HandlePointer>& references);
 
-  // The owner no longer keeps any state of this worker.
+  // Call this when the owner no longer keeps any state of this worker.
   void lose(const std::string& owner);
   // Sends releases and takes answers that no thread waits for; called about ten times a second.
   void look();

@@ -171,7 +171,8 @@ HandlePointer read_reference(MessageReader& in);
 
 // The next two throw Error(kInvalid) for a reference to nothing, or if its worker has left.
 
-// A reference to a new object, for the worker that has the object of `handle`. `method` keeps it.
+// Makes a reference to a new object, which `method` keeps on the worker that has the object of
+// `handle`.
 HandlePointer new_reference_beside(const HandlePointer& handle, std::string_view method);
 // Begins a call of a method of the object.
 FutureReply begin_object_call(const HandlePointer& handle, CallTarget target, RequestMaker request,

@@ -1,7 +1,7 @@
 #pragma once
 
 // The callee's side of a call: Context, which its handler sees, and ServedCall, with which the
-// templates of calls.h read the request and answer it. Method is how a method is served.
+// templates of calls.h read the request and answer it. Method describes how a method is served.
 
 #include <atomic>
 #include <cstddef>
@@ -63,7 +63,7 @@ struct ServeOptions {
 
 namespace detail {
 
-// The request does not have the type that the handler takes, so it was not executed.
+// The request does not have the type that the handler takes, so the call was not executed.
 class UnreadableRequest : public Error {
  public:
   explicit UnreadableRequest(const std::string& why) : Error(ErrorCode::kCorrupt, why) {}
@@ -79,8 +79,8 @@ struct ReceivedMessage {
 
 // The call that a handler answers. A handler that answers later shares the ownership.
 //
-// Thread safety: any thread may call answer(), fail() and is_answered(); everything else belongs to
-// the thread that runs the handler.
+// Thread safety: any thread may call answer(), fail(), is_answered() and the methods of Context;
+// everything else belongs to the thread that runs the handler.
 class ServedCall : public Context, public std::enable_shared_from_this<ServedCall> {
  public:
   using Context::Context;

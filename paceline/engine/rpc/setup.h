@@ -1,7 +1,7 @@
 #pragma once
 
 // The state that all parts of a worker share: its name, limits and keys (Setup), and the counters
-// and spans that show its calls to other programs (CallStats).
+// and spans in which other programs see its calls (CallStats).
 
 #include <algorithm>
 #include <atomic>
@@ -40,7 +40,7 @@ struct CallName {
   std::uint64_t number = 0;
 };
 
-// Shows a worker's calls to other programs: counts and times in a gauge (telemetry/call_gauge.h),
+// Lets other programs see a worker's calls: counts and times in a gauge (telemetry/call_gauge.h),
 // and spans on the timeline. If neither is on, a call costs one comparison.
 //
 // Thread safety: const methods are safe; a mark belongs to its call.

@@ -173,7 +173,7 @@ struct Workers::Impl : std::enable_shared_from_this<Impl> {
     server->look();
     publish_open_calls();
     const auto now = std::chrono::steady_clock::now();
-    // A worker that looks less often than twice a lease could never tell that another one is
+    // A worker that looks less often than twice per lease could never tell that another one is
     // silent.
     const auto pause = std::min(kLookAround, setup->lease / 4);
     if (now - looked_around < pause || looks_around.exchange(true)) return;
@@ -278,8 +278,8 @@ Workers::Workers(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 Workers::~Workers() {
   if (!impl_->owner.is_this()) {
-    // In a forked child, the threads exist only in the parent. The child leaks the state that they
-    // may have held. A lack of memory ends the child.
+    // This is a forked child, in which the threads do not exist. The child leaks the state that
+    // they may have been using. A lack of memory ends the child.
     // NOLINTNEXTLINE(bugprone-unhandled-exception-at-new)
     [[maybe_unused]] const auto* const for_ever = new std::shared_ptr<Impl>(std::move(impl_));
     return;

@@ -64,8 +64,8 @@ struct JoinOptions {
   // The store and the secret of the job; by default those of the launcher (`paceline run`).
   std::shared_ptr<Store> store{};
   std::optional<Secret> secret{};
-  // The address of this worker for other hosts. Empty: the one from which this host reaches the
-  // launcher's store or, if that is loopback, the first interface's that is not loopback.
+  // The address of this worker for other hosts. Empty: the address from which this host reaches the
+  // launcher's store or, if that is loopback, that of the first interface that is not loopback.
   std::string address{};
   std::string host{};    // a part of the host that counts as a host of its own, as in LinkOptions
   bool encrypt = false;  // connections to other hosts; or PACELINE_ENCRYPT=1. Equal on all workers.
@@ -79,12 +79,12 @@ struct JoinOptions {
   // threads.
   int num_threads = 2, max_threads = 64;
   // A worker that has been silent for this time has lost its references, and counts as lost.
-  // Workers look at each other every 100 ms at most, so use at least 400 ms.
+  // Workers check each other at most every 100 ms, so use at least 400 ms.
   std::chrono::nanoseconds lease = std::chrono::seconds(10);
   std::chrono::milliseconds leave_timeout = std::chrono::seconds(5);
   // How long a thread that waits for a worker of this host polls for its message before it sleeps.
-  // Polling saves some microseconds per call and costs a core, unless both are on one core, which
-  // they then yield to each other. 0: for 50 microseconds, as long as that helps.
+  // Polling saves some microseconds per call and costs a core, unless both threads are on one core,
+  // which they then yield to each other. 0: polls for 50 microseconds, while that helps.
   std::chrono::nanoseconds spin{};
 };
 
@@ -108,7 +108,7 @@ class Workers {
         .handler = detail::make_handler<typename M::Request, typename M::Reply>(std::move(handler)),
         .options = options}});
   }
-  // Lets other workers create objects of the class here. Serves all its methods, or none.
+  // Lets other workers create objects of the class on this worker. Serves all its methods, or none.
   template <RemoteClass T>
   void serve(const ServeOptions& options = {}) {
     serve(detail::methods_of<T>(options));
@@ -155,8 +155,8 @@ class Workers {
   // function of an earlier call.
   void watch(std::function<void(const WorkerInfo&)> seen);
 
-  // Waits, while handlers serve, until a worker that has joined, or joins meanwhile, has left or is
-  // lost. Returns false at the timeout.
+  // Waits until a worker has left or is lost; a worker that has not joined yet must first join.
+  // Handlers run meanwhile. Returns false at the timeout.
   bool wait_until_gone(const std::string& worker,
                        std::chrono::milliseconds timeout = std::chrono::milliseconds::max());
 

@@ -78,9 +78,9 @@ class FileStoreLog {
 // another process's lock.
 class FileStore final : public Store {
  public:
-  // `path` must not exist, be empty, or be in use by other ranks of this run. Any other file gives
-  // Error(kInvalid); if an earlier run left the file, the message names that run's process, host
-  // and time.
+  // The file at `path` must be missing, empty, or in use by other ranks of this run. Any other file
+  // gives Error(kInvalid); if an earlier run left the file, the message names that run's process,
+  // host and time.
   explicit FileStore(std::string path, std::chrono::milliseconds timeout = kDefaultTimeout);
 
   StoreReply run(const StoreRequest& request) override;

@@ -24,7 +24,7 @@ std::string quote_key(const std::string& key);
 // At most eight keys, and the number of the others.
 std::string quote_keys(const std::vector<std::string>& keys);
 
-// An Error(kTimeout) that says that `missing` was not set within `timeout`.
+// An Error(kTimeout) that says that the keys `missing` were not set within `timeout`.
 Error missing_keys_error(const std::vector<std::string>& missing,
                          std::chrono::milliseconds timeout);
 

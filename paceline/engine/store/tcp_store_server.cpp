@@ -83,7 +83,7 @@ class StoreServerLoop {
   TcpStoreServerOptions options_;
   std::string name_;  // "the store at 127.0.0.1:29500", for the log
   Fd epoll_, stop_event_;
-  Fd reserve_;        // a spare: closed to accept and refuse when descriptors run out
+  Fd reserve_;        // a spare descriptor, closed to refuse a connection when no other is free
   std::mutex mutex_;  // guards num_clients_
   std::condition_variable clients_left_;
   std::size_t num_clients_ = 0;  // clients that have completed their handshake

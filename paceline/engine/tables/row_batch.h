@@ -39,7 +39,7 @@ class RowBatch {
   std::size_t size() const { return first_.size(); }  // different ids
   std::size_t num_places() const { return ids_.size(); }
   Id id(std::size_t i) const { return ids_[first_[i]]; }
-  // The number of the id at a place of the batch.
+  // The index i of the different id that is at a place of the batch.
   std::size_t index_of(std::size_t place) const { return index_[place]; }
   bool contains(Id id) const;
   // The sum of the gradients of the i-th id, `width` floats: in `gradients` if the id occurs once,
@@ -58,7 +58,7 @@ class RowBatch {
   static constexpr std::uint32_t kNone = ~std::uint32_t{0};
   std::span<const Id> ids_;
   std::vector<std::uint32_t> first_;  // where the i-th id occurs first
-  std::vector<std::uint32_t> last_;   // and last
+  std::vector<std::uint32_t> last_;   // where the i-th id occurs last
   std::vector<std::uint32_t> next_;   // the next place of the same id
   std::vector<std::uint32_t> index_;  // of the id at each place
   std::vector<std::uint32_t> table_;  // hash table of the places in first_

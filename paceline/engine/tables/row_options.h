@@ -40,7 +40,7 @@ class Consistency {
   // A pull at clock c holds the worker's own pushes and all pushes of all present workers up to
   // clock c - s - 1.
   static Consistency bounded(std::uint32_t s) { return {Kind::kBounded, s}; }
-  // A pull holds the worker's own pushes, and whatever has arrived of the others'.
+  // A pull holds the worker's own pushes, and those of other workers that have arrived.
   static Consistency asynchronous() { return {Kind::kAsynchronous, 0}; }
 
   enum class Kind : std::uint32_t { kSynchronous, kBounded, kAsynchronous };

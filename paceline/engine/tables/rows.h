@@ -33,7 +33,7 @@ class Rows {
  public:
   // A worker's view of a table. Counts are those of this worker, unless they say otherwise.
   struct Stats {
-    std::uint64_t epoch = 0;  // the table's memory: one more after each take-over
+    std::uint64_t epoch = 0;  // of the memory, one more after each take-over; or of the slot map
     std::uint64_t rows = 0;   // in the whole table
     std::uint64_t clock = 0;  // of this worker
     std::uint64_t pulls = 0;  // calls of pull()
@@ -78,8 +78,9 @@ class Rows {
   using WriteGradient = std::function<void(std::size_t place, std::span<float> gradient)>;
   virtual void push_written(std::span<const Id> ids, const WriteGradient& write);
 
-  // Ends this worker's clock: its pushes so far belong to it. Waits for slower workers if the
-  // consistency of the table demands it. After an exception, call it again: it goes on waiting.
+  // Ends this worker's clock, to which the pushes since the last tick belong. Waits for slower
+  // workers if the consistency of the table demands it. After an exception, call it again: it goes
+  // on waiting.
   virtual void tick() = 0;
 
   virtual const std::string& name() const = 0;
@@ -96,7 +97,7 @@ class Rows {
 
   // Copies the whole table as it is at one moment (table_cut.h). A push waits only until the rows
   // that it needs have been copied; pulls do not wait. Pushes that a synchronous table has staged
-  // are not in it. On servers, each has a moment of its own.
+  // are not in it. If the table is on servers, each of them copies its part at its own moment.
   virtual TableCut cut() = 0;
   // Like cut(), for reading: the rows as they were at that moment, whatever is pushed later.
   TableSnapshot snapshot();
@@ -104,7 +105,8 @@ class Rows {
   // fit, Error(kSystem) if it is too small; no row has changed then.
   virtual void restore(const TableCut& cut) = 0;
 
-  // The other workers do not wait for this one any more. Later calls throw Error(kInvalid).
+  // Leaves the table: the other workers do not wait for this one any more. Later calls throw
+  // Error(kInvalid).
   virtual void leave() = 0;
 
  protected:

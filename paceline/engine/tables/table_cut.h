@@ -4,7 +4,7 @@
 // state of a model, and restored into tables on any number of hosts (files/table_files). A snapshot
 // reads rows from a cut.
 //
-// It includes the sessions. So a push that was applied in part at that moment continues at the
+// A cut includes the sessions. So a push that was applied in part at that moment continues at the
 // right row when it is repeated after the restoration, and one that was applied is not applied
 // again.
 
@@ -21,7 +21,7 @@ namespace paceline::tables {
 struct TableCut {
   static constexpr std::size_t kSessionNumbers = 5;
 
-  // The rows' bytes depend on these values; a table with others cannot take them.
+  // The rows' bytes depend on these values; a table with other values cannot take the rows.
   std::uint32_t width = 0;
   std::string optimizer;         // "RowAdagrad"
   std::uint32_t row_floats = 0;  // elements and state of the optimizer
@@ -51,7 +51,7 @@ struct TableCut {
 //   const tables::TableSnapshot snapshot = rows->snapshot();
 //   snapshot.pull(ids, values);
 //
-// Thread safety: const methods.
+// Thread safety: const methods may be called from any thread.
 class TableSnapshot {
  public:
   explicit TableSnapshot(TableCut cut);

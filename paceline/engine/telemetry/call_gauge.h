@@ -46,10 +46,12 @@ struct OpenCall {
   std::uint64_t begun = 0;   // record_time(); at the callee, when the call entered `state`
   OpenState state = OpenState::kSent;
 };
-// A hash that identifies a worker (of its name), or one process of that name (of its incarnation).
+// The hash of a worker's name identifies the worker; the hash of its incarnation identifies one
+// process of that name.
 std::uint64_t worker_hash(std::string_view incarnation);
 
-// The counters of one method, on the calling or the serving side. An empty one counts nothing.
+// The counters of one method, on the calling or the serving side. An empty CallCounter counts
+// nothing.
 struct CallCounter {
   void* method = nullptr;  // calls::Method
 };
@@ -76,7 +78,7 @@ class CallGauge {
   // Requires: `number` is not 0. Only the first 64 methods are counted.
   CallCounter counter(CallSide side, std::uint64_t number, std::string_view name) noexcept;
   static void begin(CallCounter counter) noexcept;
-  // The handler of a call starts to run.
+  // Counts a call whose handler starts to run.
   static void start(CallCounter counter) noexcept;
   static void end(CallCounter counter, std::uint64_t ns, bool failed) noexcept;
 

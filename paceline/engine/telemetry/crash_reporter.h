@@ -30,26 +30,27 @@ void report_crashes_to_launcher() noexcept;
 void show_stack_to_launcher() noexcept;
 
 // Sets what a program does when an exception leaves main() or the function of a thread: it prints
-// the verdict in one line, with details below, and ends with an exit code of engine/core/error.h.
-// The C++ library alone would print two lines, the verdict last, and abort (134).
+// the verdict in one line, with details below, and ends with the exit code that exit_code_of()
+// returns (engine/core/error_text.h). The C++ library alone would print two lines, the verdict
+// last, and abort (134).
 //
 //   error: rank 1: broadcast: root 2 is not a rank of group world, which has 2 ranks
 //   error: rank 0: std::runtime_error: no such key: learning_rate
 //
 // Under `paceline run` the launcher then reads the stack, as after a crash, and repeats the verdict
 // in its report. The other ranks of its groups get the verdict as well (last_words.h). An exception
-// that is not a std::exception, a terminate without an exception, and real crashes end as in any
-// program.
+// that is not a std::exception, std::terminate() without an exception, and real crashes end the
+// process as in any other program.
 //
 // It is called before main() in every program that calls init_process_group(), so that it also
 // covers the code before that call, such as reading arguments and loading data. It has no effect
 // when called a second time, when the program has a terminate handler of its own, and when
-// PACELINE_CRASH_REPORT=0 is in the environment at the end. Thread safety: call it from one thread
-// at a time.
+// PACELINE_CRASH_REPORT=0 is in the environment when the program ends. Thread safety: call it from
+// one thread at a time.
 void report_uncaught_errors() noexcept;
 
-// Restores the handler from before: for a library in a program that is not ours, such as a module
-// of Python. Thread safety: as above.
+// Restores the previous terminate handler: for a library that a foreign program loads, such as a
+// Python module. Thread safety: as above.
 void do_not_report_uncaught_errors() noexcept;
 
 // The text that is printed for an exception of this type and text (typeid().name(), what()); `rank`

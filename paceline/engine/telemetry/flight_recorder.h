@@ -56,7 +56,8 @@ std::string flight_file_name(int rank);
 //
 // The file is DIRECTORY/rank-RRR.flight, 98 KiB. The destructor of the recorder removes it if
 // nothing has failed; after a failure it stays. With `keep` it always stays, and the program that
-// started the job removes it: a rank that ended in order matters when another rank waits for it.
+// started the job removes it: the file of a rank that ended cleanly matters when another rank waits
+// for that rank.
 //
 // Cost: about 25 ns per record (engine/core/timing.h). A synchronous operation takes two records,
 // its beginning and its end, an asynchronous one three. There is no allocation, no lock and no
@@ -81,7 +82,7 @@ struct FlightOptions {
   std::shared_ptr<Timeline> timeline;  // also records every operation that ends; may be null
 };
 
-// An operation that is being recorded; 0 for one that is not.
+// The id of an operation that is being recorded; 0 if the operation is not recorded.
 struct FlightTicket {
   std::uint64_t id = 0;
 };
@@ -102,10 +103,11 @@ class FlightRecorder {
   std::uint32_t add_group(std::string_view name, std::uint64_t hash, int rank, int world_size,
                           int generation);
 
-  // An asynchronous operation was called and waits for its turn; start() and finish() follow.
+  // Records that an asynchronous operation was called and waits for its turn; start() and finish()
+  // follow.
   FlightTicket enter(const FlightCall& call) noexcept;
   void start(FlightTicket ticket, std::uint32_t sequence) noexcept;
-  // An operation was called and begins at once; finish() follows.
+  // Records that an operation was called and begins at once; finish() follows.
   FlightTicket start(const FlightCall& call, std::uint32_t sequence) noexcept;
   void finish(FlightTicket ticket, std::optional<ErrorCode> error) noexcept;
 

@@ -29,7 +29,7 @@ class LastWords {
   friend void say_last_words(const std::string& text) noexcept;
 };
 
-// Calls all functions; used when the process is about to end.
+// Calls the functions of all LastWords objects; used when the process is about to end.
 void say_last_words(const std::string& text) noexcept;
 
 }  // namespace paceline

@@ -6,7 +6,7 @@
 //   { const auto timed = times.measure(Phase::kForward); output = model->forward(input); }
 //
 // With a timeline, each span is recorded there as well. Cost: two clock reads per phase, about 50
-// ns. Thread safety: none; each training loop has its own.
+// ns. Thread safety: none; each training loop has its own object.
 
 #include <array>
 #include <chrono>

@@ -119,13 +119,13 @@ void Exchange::run_until(const std::function<bool()>& done, const CheckHeader& c
     wait_for_peers(kSlice);
     if (pump(check)) continue;
     WaitCheck::run();
-    mesh_.throw_if_failed();  // a rank that leaves in order ends its data channel last
+    mesh_.throw_if_failed();  // a rank that leaves cleanly ends its data channel last
     on_slow();
   }
 }
 
-// Serves the peers in turn, one message each, beginning with the next rank: if all ranks served
-// rank 0 first, its link would be congested while the others idle.
+// Serves the peers in turn, beginning with the next rank: if all ranks served rank 0 first, its
+// link would be congested while the others idle.
 bool Exchange::pump(const CheckHeader& check) {
   bool moved = false;
   for (int i = 1; i < mesh_.world_size(); ++i) {

@@ -123,7 +123,7 @@ class Exchange {
     std::vector<Stream> streams;
     std::deque<Outgoing> sends;
     std::uint64_t num_gone = 0;    // messages sent completely and dropped from the front
-    std::uint64_t num_posted = 0;  // messages posted, without presences
+    std::uint64_t num_posted = 0;  // messages posted, except presence messages
     std::uint64_t num_sent = 0;    // messages whose last byte was sent
     std::deque<std::span<std::byte>> receives;
     std::uint64_t num_received = 0;
@@ -131,7 +131,7 @@ class Exchange {
     std::size_t header_got = 0;  // bytes of that header
     bool was_shown = false;      // the header was shown to the check, as unexpected
     bool is_accepted = false;    // the check has accepted the header, as expected
-    bool is_quiet = false;       // no unexpected header can arrive until a receive is posted
+    bool is_quiet = false;       // no unexpected header follows; reset by run_until()
   };
 
   void reset_lanes();

@@ -37,8 +37,8 @@ int exchange_with_peers(Mesh& mesh, std::size_t bytes, Deadline deadline,
 void require_all_mapped(Mesh& mesh, std::size_t bytes, Deadline deadline, int error);
 
 // Shared memory among the processes of one host: each rank makes an anonymous file (memfd),
-// reserves its pages and passes the descriptor to its peers. The file has no name, so no death
-// leaves anything behind, and it does not count against /dev/shm.
+// reserves its pages and passes the descriptor to its peers. The file has no name, so a process
+// that dies leaves nothing behind, and it does not count against /dev/shm.
 class ShmMemory : public SharedMemory {
  public:
   // Requires: `mesh` outlives this object.

@@ -296,9 +296,10 @@ std::vector<Interest> Mesh::control_interests() const {
   return interests;
 }
 
-// If one poll finds several events, a notice from a rank that knows more takes precedence over a
-// mere end of connection, and the end of a rank that gave no reason over the end of one that gave a
-// reason. Another thread may have read a peer's goodbye since the interests were made.
+// If one poll finds several events, a notice takes precedence over a mere end of a connection,
+// because its sender knows more. The end of a rank that gave no reason takes precedence over that
+// of a rank that gave a reason. Another thread may have read a peer's goodbye since the interests
+// were made.
 void Mesh::hear(std::span<const Interest> interests) {
   std::optional<std::pair<int, std::string>> ended;
   for (const Interest& interest : interests) {

@@ -7,7 +7,7 @@
 //
 // Death: the kernel closes the sockets of a dead process, so a peer's death shows as the end of its
 // control channel, even if data travels through shared memory. A waiting rank calls
-// throw_if_failed() every few milliseconds; no thread watches. A rank that leaves in order says
+// throw_if_failed() every few milliseconds; no thread watches. A rank that leaves cleanly says
 // goodbye first (the destructor does), which is an error only for ranks that still wait for it. A
 // host that vanishes closes nothing: its kernel is probed once a second, and a control socket over
 // TCP ends after kSilenceLimit without an answer.
@@ -109,9 +109,9 @@ class Mesh {
   bool oversubscribed() const { return oversubscribed_; }
 
   // Throws the group's failure, if there is one: kPeerLost, which names the rank that died, or the
-  // error in another rank's abort notice. Returns the peers that have left in order. Everything
-  // that they did before leaving is visible to the caller now: if the caller still misses something
-  // from one of them after this call, it will never arrive.
+  // error in another rank's abort notice. Returns the peers that have left cleanly. Everything that
+  // they did before leaving is visible to the caller now: if the caller still misses something from
+  // one of them after this call, it will never arrive.
   std::vector<int> throw_if_failed();
   // For a caller that waits for `peer` in vain, because the peer left or a connection to it broke.
   // Throws the known cause, or kPeerLost naming `peer` if none is known.
@@ -121,8 +121,8 @@ class Mesh {
   // Joins the domain until the mesh is destroyed. Call at most once, before other threads use the
   // mesh.
   void join(std::shared_ptr<FailureDomain> domain);
-  // Tells all peers why this rank may leave the group soon, in a clause that a peer's error about
-  // that repeats; the first one stays. Does nothing once this group has failed.
+  // Tells all peers why this rank may leave the group soon, in a clause that peers repeat in their
+  // errors if it does; the first clause stays. Does nothing once this group has failed.
   void foretell(const std::string& why);
   // Whether the failure is already known, so that throw_if_failed() would throw without reading the
   // channels. Costs one load.
@@ -213,7 +213,7 @@ class FailureDomain {
   }
 
  private:
-  std::mutex mutex_;  // guards meshes_, and keeps each alive while it is told
+  std::mutex mutex_;  // guards meshes_, and keeps each mesh alive while it is told
   std::vector<Mesh*> meshes_;
 };
 

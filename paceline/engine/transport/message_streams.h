@@ -34,7 +34,7 @@
 //  7. A reader accepts only a `written` that keeps invariant 2; any other value means that the
 //     memory is damaged (kCorrupt).
 //
-// Invariants of an offered payload. It has one word, `offer_`, per direction of a pair:
+// Invariants of an offered payload. Each direction of a pair has one word, `offer_`:
 //
 //  8. Exactly one compare-and-exchange changes the word from kOffered: the reader's, to kTaken or
 //     kRefused, or the sender's, to kWithdrawn. The end that loses sees the value that the other
@@ -93,8 +93,8 @@ class DirectRead {
   void try_once();
   // Returns the number of bytes read; less than 1, and sets errno, if the memory cannot be read.
   ssize_t read(std::uint64_t address, std::span<std::byte> into) const;
-  // Ends an offer whose bytes have all been read; kRefused if the process runs another program by
-  // now.
+  // Ends an offer whose bytes have all been read; kRefused if the sender's process has meanwhile
+  // called exec().
   enum class End { kTaken, kRefused, kWithdrawn };
   End take();
   // `is_final`: no later payload of this sender can be read either.
@@ -183,7 +183,7 @@ class MessageStreams {
     std::uint64_t taken = 0;         // bytes that this rank has taken from `in`
     std::uint64_t filled_until = 0;  // `taken` may grow up to here
     bool is_full = false;            // the last send() did not fit
-    // an offered payload, by this rank or by the peer
+    // this rank has offered a payload; this rank is reading a payload that the peer offered
     bool has_offered = false, is_reading = false;
     bool is_closed = false;  // the peer has ended
   };

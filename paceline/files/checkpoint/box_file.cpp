@@ -107,8 +107,8 @@ BoxFile::BoxFile(FileSystem& files, const std::string& path, const ManifestFile&
     const auto size = static_cast<std::uint64_t>(status.st_size);
     if (size != entry.size)
       fail(ErrorCode::kCorrupt, "{}: expected {} bytes, found {}", path_, entry.size, size);
-    // The tail of the file consists of the checksums and the trailer. Its size follows from that of
-    // the file; its content is not trusted until its digest has been checked.
+    // The tail of the file consists of the checksums and the trailer. The size of the tail
+    // follows from the file's; its content is not trusted until its digest has been checked.
     constexpr std::uint64_t kChunkWithSum = kChunkBytes + sizeof(std::uint32_t);
     if (size < kTrailerBytes)
       fail(ErrorCode::kCorrupt, "{}: {} bytes are too few for a file of boxes", path_, size);

@@ -82,8 +82,8 @@ struct CheckpointMetadata {
   std::map<std::string, std::string> metadata;
 };
 
-// The plan that the ranks of a group have agreed on. They make it again only when some rank holds
-// different boxes than before.
+// The plan that the ranks of a group have agreed on. They make it again only when the boxes
+// of some rank have changed since then.
 //
 // Thread safety: none; several threads may read it while none updates it.
 class AgreedPlan {

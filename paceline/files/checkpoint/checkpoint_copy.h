@@ -29,19 +29,19 @@ std::uint64_t export_safetensors(const CheckpointDirectory& from, std::int64_t s
 
 // Imports the checkpoint that export_safetensors() wrote, with its step, run and metadata. A file
 // of another program, which lacks them, becomes step 0. Returns the step. Error(kCorrupt) for a
-// file that is missing or not valid, kInvalid when the directory has the step already. Requires:
+// file that is missing or not valid, kInvalid when the directory already has the step. Requires:
 // `into` is a writer.
 std::int64_t import_safetensors(const std::string& file, CheckpointDirectory& into);
 
 // Copies the checkpoint of a step from one directory to another, as one file of whole tensors.
-// Error(kInvalid) when `into` has the step already. Requires: `into` is a writer of another
+// Error(kInvalid) when `into` already has the step. Requires: `into` is a writer of another
 // directory.
 void merge_checkpoint(const CheckpointDirectory& from, std::int64_t step,
                       CheckpointDirectory& into);
 
 struct TensorDifference {
   std::string name;
-  std::string what;  // "float32 [3] here, float32 [4] there", "17 of 300 elements"
+  std::string what;  // "float32 [3] in the first, float32 [4] in the second", "17 of 300 elements"
 };
 
 // The tensors and the metadata in which the second checkpoint differs from the first. Files, boxes,

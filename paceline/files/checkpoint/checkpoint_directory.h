@@ -23,7 +23,7 @@ namespace paceline {
 struct RunMark {
   std::string run;  // chosen at random when the run begins; the jobs that continue it keep it
   // The launcher's name for the job whose restarts continue the run automatically; nothing: no
-  // job's restarts do.
+  // job's restarts continue it.
   std::optional<std::string> job;
   // The seed of the run's sampler and transforms; messages that tell two runs apart show it.
   std::optional<std::uint64_t> seed;
@@ -90,9 +90,8 @@ class CheckpointDirectory {
   void verify(std::int64_t step) const;
 
   // Removes all checkpoints except the newest `keep`, the newest one that verifies, and the newest
-  // one without infinities and NaNs (Manifest::kNotFinite); returns the
-  // removed steps. Error(kAborted) when another writer has taken
-  // over. Requires: opened for writing.
+  // one without infinities and NaNs (Manifest::kNotFinite); returns the removed steps.
+  // Error(kAborted) when another writer has taken over. Requires: opened for writing.
   std::vector<std::int64_t> prune_to(int keep);
 
   // Error(kInvalid), with the steps that exist, when there is no checkpoint of this step.
@@ -108,7 +107,7 @@ class CheckpointDirectory {
  public:  // internal
   CheckpointDirectory(std::string path, CheckpointDirectoryOptions options, FileSystem& files);
   // Saves a checkpoint: calls `write`, which writes the files into the folder that it is given and
-  // returns their manifest, and commits the folder. When this returns, the checkpoint survives a
+  // returns their manifest; then commits the folder. When this returns, the checkpoint survives a
   // power cut. A checkpoint of the same step is replaced. Then the checkpoints up to this step are
   // removed, except the newest `keep`. Checkpoints of later steps, which exist when an older step
   // was loaded, stay.
@@ -116,7 +115,7 @@ class CheckpointDirectory {
   // may go on. Error(kAborted) means that a newer generation has taken over; nothing was changed.
   // When `write` throws DiskFull, the oldest checkpoint is removed, but never the newest one that
   // verifies, and `write` is called again. From then on the oldest is removed before each save. If
-  // none of the checkpoints to keep is without infinities and NaNs, the newest such one stays, too.
+  // all checkpoints to keep have infinities or NaNs, the newest one without them stays as well.
   // Requires: step >= 0, opened for writing.
   using WriteFiles = std::function<Manifest(const std::string& folder)>;
   void save_files(std::int64_t step, const WriteFiles& write);
@@ -134,8 +133,8 @@ class CheckpointDirectory {
   // opened for writing.
   void set_mark(const RunMark& mark);
   FileSystem& files() const { return files_; }
-  // The folder in which a writer prepares its changes before it commits them. Requires:
-  // opened for writing.
+  // The folder in which a writer prepares its changes before it commits them. Requires: opened for
+  // writing.
   const std::string& workspace() const;
 
  private:

@@ -29,11 +29,12 @@ Buffer buffer_of(std::span<std::byte> bytes) {
   return Buffer(bytes.data(), bytes.size(), Dtype::kUint8);
 }
 
-// Whether a floating-point number is an infinity or NaN: whether all bits of its exponent are set.
+// Returns whether one of the floating-point numbers is an infinity or NaN: these have all bits of
+// the exponent set.
 template <class Bits>
 bool any_has_exponent(std::span<const std::byte> numbers, Bits exponent) {
-  // Without an exit in the middle of a block, the compiler vectorises. A shorter block at the end
-  // leaves finite numbers of the one before behind its own.
+  // The compiler vectorises the loop over a block, because the loop has no early exit. If the last
+  // block is shorter, numbers of the previous block follow its own; all of them are finite.
   std::array<Bits, 1024> block = {};
   while (!numbers.empty()) {
     const std::size_t bytes = std::min(numbers.size(), sizeof block);
@@ -283,8 +284,8 @@ void CheckpointTeam::warn_once(std::int64_t step, const CheckpointMetadata& word
 }
 
 // Steps 2 to 4 of the protocol, in the background on all ranks. Rank 0 sends the others the name of
-// the folder to write into. After it had to make room on a full disk it sends another name, and at
-// the end an empty name.
+// the folder to write into. After making room on a full disk it sends another name, and at the end
+// an empty name.
 void CheckpointTeam::write_together(std::int64_t step, const CheckpointMetadata& words) {
   const auto together = [&](const auto& action) {
     try {
@@ -404,7 +405,7 @@ void CheckpointTeam::read_for_others(const Manifest& manifest, const std::string
     for (const WantedBox& one : sees(self) ? std::vector<WantedBox>() : wanted) {
       std::int32_t is_read = 0;
       background_->recv(buffer_of(std::as_writable_bytes(std::span(&is_read, 1))), 0);
-      if (is_read == 0) return;  // rank 0 throws the reason
+      if (is_read == 0) return;  // rank 0 throws the error
       const std::size_t size =
           static_cast<std::size_t>(num_elements(one.box)) * size_of(manifest.find(one.name)->dtype);
       if (size > 0) background_->recv(buffer_of({one.to, size}), 0);

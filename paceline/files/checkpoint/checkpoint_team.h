@@ -5,7 +5,7 @@
 // one. A load reads only the boxes that the rank wants. These may differ from the boxes that the
 // ranks saved, and so may the number of ranks.
 //
-// A save follows the same protocol on disks (here) and in the memories of hosts
+// A save follows the same protocol on disks (this header) and in the memories of hosts
 // (memory_checkpoint.h):
 //
 //   1. Agree: all ranks agree on the plan, and that the save before this one has ended.
@@ -37,8 +37,8 @@
 // to rank 0, which writes them, and receives the boxes that it wants from rank 0.
 //
 // Cost: memory for one copy of the boxes that the rank writes. The ranks exchange lists of boxes in
-// the first save, and in each save for which a rank holds different boxes than before; in other
-// saves they exchange one number.
+// the first save, and in each save for which a rank's boxes differ from those of the previous save;
+// in other saves they exchange one number.
 //
 // Thread safety: none.
 
@@ -134,7 +134,7 @@ class CheckpointTeam {
   std::vector<Staged> staged_;  // this rank's own file first; on rank 0 then the files that it
                                 // writes for ranks that do not see the directory
   std::vector<FinitePart> finite_parts_;  // in `staged_`
-  bool has_warned_ = false;               // of a tensor that is not finite; only on rank 0
+  bool has_warned_ = false;               // about a tensor that is not finite; only on rank 0
   CheckpointWriter writer_;  // destroyed first, because its thread reads the other members
 };
 

@@ -36,7 +36,7 @@ std::byte* StagingMemory::reserve(std::size_t bytes) {
   const std::size_t capacity = (bytes + kHugePage - 1) / kHugePage * kHugePage;
   memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kHugePage, capacity)));
   if (memory_) {
-    // A hint: 512 times fewer pages, in the first copy and in the translation of addresses.
+    // A hint: with huge pages there are 512 times fewer pages to populate and to translate.
     madvise(memory_.get(), capacity, MADV_HUGEPAGE);
     // Populating the pages reports a lack of memory here, and not as a signal later. Linux before
     // 5.14 does not support that (EINVAL); there the first copy allocates the pages.

@@ -41,7 +41,7 @@ class StagingMemory {
 // Writes checkpoints one after another on a background thread. The thread runs at a lower priority,
 // so that it does not slow the training; while another thread waits for it, it has that thread's
 // priority, if the system permits. An error is logged at once and returned later: a checkpoint that
-// cannot be written costs nothing else.
+// cannot be written does not stop the training.
 //
 // Thread safety: none; one thread at a time.
 class CheckpointWriter {
@@ -90,8 +90,8 @@ class CheckpointWriter {
   bool is_awaited_ = false;
   bool has_given_up_ = false;  // finish() has waited in vain; the destructor does not wait again
   std::optional<Error> error_;
-  std::chrono::steady_clock::time_point first_start_{};  // of the first save
-  std::chrono::duration<double> waited_{};               // by saves, for the one before
+  std::chrono::steady_clock::time_point first_start_{};  // when the first save started
+  std::chrono::duration<double> waited_{};  // how long saves have waited for previous saves
   bool has_warned_ = false;
   std::jthread thread_;  // of the last save
 };

@@ -264,7 +264,7 @@ int list(const std::string& folder, std::vector<std::string>& names) {
   }
 }
 
-// A path that no longer exists was removed by another process.
+// A path that does not exist counts as removed; another process may have removed it.
 bool is_gone(int result) { return result == 0 || errno == ENOENT; }
 
 }  // namespace

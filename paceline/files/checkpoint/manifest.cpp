@@ -27,7 +27,7 @@ std::string to_hex(XXH128_hash_t hash) {
 }  // namespace
 
 struct Digest::State {
-  // The library allocates it, because it asks for 64-byte alignment.
+  // The library allocates its own state, which must be aligned to 64 bytes.
   std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> xxh{XXH3_createState(),
                                                                       XXH3_freeState};
 };
@@ -235,8 +235,8 @@ Manifest from_json(const json& value, const std::string& where) {
   return manifest;
 }
 
-// The digest is checked before any field is used. So if a manifest is refused after this check,
-// another program wrote its seal.
+// The digest is checked before any field except the version is used. So if a manifest is refused
+// after this check, another program wrote its seal.
 void check_seal(json value, std::string_view text, const std::string& where) {
   const auto found = value.find(kDigestKey);
   if (found == value.end() || !found->is_string()) {

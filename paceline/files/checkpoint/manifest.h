@@ -48,7 +48,7 @@ inline constexpr std::uint64_t kManifestLimit = std::uint64_t{64} << 20;
 struct ManifestFile {
   std::string name;  // in the checkpoint's folder: without a slash, not "." or ".."
   std::uint64_t size = 0;
-  std::string digest;  // the XXH3-128 of sums and trailer, which follow the boxes, in hexadecimal
+  std::string digest;  // the XXH3-128, in hexadecimal, of the checksums and the trailer
 
   bool operator==(const ManifestFile&) const = default;
 };
@@ -76,7 +76,7 @@ struct StoredTensor {
 // that no change goes unnoticed. It contains the digest of each file's sums (box_file.h), and these
 // cover the file's bytes.
 struct Manifest {
-  // The key in `metadata` of the name of a parameter that has an infinity or NaN. The newest
+  // The key in `metadata` whose value names a parameter with an infinity or NaN. The newest
   // checkpoint without this key is not removed to make room for later ones with it.
   static constexpr const char* kNotFinite = "not_finite";
 

@@ -25,7 +25,7 @@ namespace {
 constexpr std::array<char, 8> kMagic = {'P', 'L', 'M', 'E', 'M', 'C', 'K', 'P'};
 constexpr std::uint32_t kVersion = 2;
 constexpr int kNumSlots = 2;
-// The file has holes, so that a checkpoint of any size finds its slot in the same place.
+// The file is sparse, so that each slot has a fixed place, whatever the size of its checkpoint.
 constexpr off_t kSlotBytes = off_t{1} << 40;
 constexpr off_t kSealBytes = 4096;
 constexpr std::uint64_t kMostBytes = kSlotBytes - kSealBytes;
@@ -41,7 +41,7 @@ void write_at(int fd, off_t offset, std::span<const std::byte> bytes, const std:
   throw system_error(fmt::format("{}: cannot keep {} more bytes", path, bytes.size()));
 }
 
-// Follows a link only in /proc/PID/fd/N, which the kernel made.
+// Follows a symbolic link only if it is one of the kernel's, /proc/PID/fd/N.
 Fd open_memory(const std::string& path) {
   constexpr mode_t kOwnersAlone = S_IRUSR | S_IWUSR;
   Fd file = path.starts_with("/proc/") ? Fd(::open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC))

@@ -1,7 +1,7 @@
 #pragma once
 
 // The newest checkpoints of a run, in memory that outlives the processes which saved them: after a
-// rank has crashed, the job continues from there and reads nothing from a disk. MemoryCheckpoint is
+// rank has crashed, the job continues from them and reads nothing from a disk. MemoryCheckpoint is
 // the memory of one host, with some of the files of each checkpoint (manifest.h). MemoryTeam
 // chooses the files of each memory, and saves and loads with all ranks.
 //
@@ -42,7 +42,7 @@ struct SealedSlot {
 // A slot without a seal, for the next save.
 struct OpenSlot {
   int slot = 0;
-  std::uint64_t newest = 0;  // the number of the newest save here, including the one in this slot
+  std::uint64_t newest = 0;  // number of this memory's newest save, including the one in this slot
 };
 
 class MemoryCheckpoint {

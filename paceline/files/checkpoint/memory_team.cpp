@@ -31,9 +31,9 @@ namespace {
 
 constexpr std::uint64_t kMemoryPieceBytes = 4 << 20;
 
-// Cuts a file, which consists of the boxes in `list`, into pieces of at most kMemoryPieceBytes, and
-// large boxes into several. `travels` returns whether the second writer must receive a box; all
-// boxes of a piece travel, or none of them does.
+// Cuts a file, which consists of the boxes in `list`, into pieces of at most kMemoryPieceBytes. A
+// larger box is spread over several pieces. `travels` returns whether the second writer must
+// receive a box; all boxes of a piece travel, or none of them does.
 std::vector<MemoryPiece> pieces_of(const std::vector<BoxToWrite>& list,
                                    const std::vector<StoredTensor>& tensors,
                                    const std::function<bool(const BoxToWrite&)>& travels) {
@@ -304,7 +304,7 @@ std::vector<ManifestFile> MemoryTeam::files_with(const std::vector<std::string>&
   return files;
 }
 
-// Collective. Returns whether no rank passes a failure. Logs the first failure of this rank.
+// Collective. Returns true if no rank passes a failure. Logs the first failure of this rank.
 bool MemoryTeam::no_rank_failed(std::int64_t step, const std::optional<Error>& failure) {
   if (failure && !std::exchange(failure_is_logged_, true)) {
     log::error(fmt::format("step {}: the in-memory checkpoint failed: {}; not reported again", step,

@@ -155,8 +155,8 @@ bool WriterClaim::take_next(Deadline deadline) {
   return true;
 }
 
-// Also returns false when the folder no longer exists. Only the owner of a workspace has the rights
-// to take it over, so a workspace of another user is an error.
+// Returns whether `folder` exists and is a folder. Only its owner has the rights to take it over,
+// so a folder that may_own() refuses is an error.
 bool WriterClaim::is_workspace(const std::string& folder) const {
   struct stat status {};
   if (::lstat(folder.c_str(), &status) != 0) return false;
@@ -249,7 +249,7 @@ bool WriterClaim::publish(std::int64_t number) {
   return last_number() == number;
 }
 
-// Removes a prepared workspace whose process ended before it published it. This process holds the
+// Removes a prepared workspace whose process ended before publishing it. This process holds the
 // lock until the workspace has been removed, so that a process which is about to lock it notices.
 void WriterClaim::remove_if_dead(const std::string& prepared) {
   if (!is_workspace(prepared)) {

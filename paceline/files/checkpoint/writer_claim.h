@@ -1,7 +1,7 @@
 #pragma once
 
 // Decides which process writes into a directory of checkpoints. Each writer has a number and a
-// workspace; the one with the highest number is the writer.
+// workspace; only the writer with the highest number may write.
 //
 //   DIR/.writer-00000007/owner.json   names the writer, which locks it (flock) while it is alive
 //   DIR/.writer-00000007/...          files that the writer is writing or removing
@@ -38,8 +38,9 @@ class WriterClaim {
   // generation of this job. Two live writers of the same job and generation mean that two jobs
   // share a name. The process that is refused marks the other's workspace as contested; from then
   // on no process takes over from that writer while it is alive. A link or a file in the place of a
-  // workspace is removed, but not the target of the link. Error(kInvalid) for a workspace of
-  // another user. Requires: no component of `directory` is a symbolic link.
+  // workspace is removed, but not the target of the link. Error(kInvalid) for a workspace
+  // of a user who owns neither this process nor the directory. Requires: no component of
+  // `directory` is a symbolic link.
   WriterClaim(std::string directory, WriterId who, std::chrono::milliseconds timeout,
               FileSystem& files);
   // Leaves the contents of the workspace for the next writer to remove.

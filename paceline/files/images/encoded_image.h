@@ -40,7 +40,7 @@ Image transposed(Image stored, const Transposition& transposition);
 // built if libjpeg-turbo and libpng were found, otherwise no_codecs.cpp.
 //
 // Both libraries report an error with longjmp(). So a function that calls a library has no locals
-// that need a destructor, and the exception is thrown after the jump, outside of this function.
+// that need a destructor, and the exception is thrown after the jump, outside of that function.
 //
 // Thread safety: none.
 class Codec {
@@ -56,7 +56,7 @@ class Codec {
   virtual Image read(const Region& region, int reduction) = 0;
 };
 
-// Make the codec of a file, whose header they parse. `bytes`, the file, must outlive the codec;
+// Make the codec of a file and parse the file's header. `bytes`, the file, must outlive the codec;
 // messages begin with `name`. Error(kCorrupt) if the header is damaged, and kUnsupported if this
 // build has no decoders.
 std::unique_ptr<Codec> open_jpeg(std::span<const std::byte> bytes, const std::string& name);
@@ -105,10 +105,10 @@ class EncodedImage {
 
   // Decodes the whole image. Error(kCorrupt), with the library's reason, if the data is damaged.
   Image decode();
-  // Decodes a region of the image that is reduced to 1/`reduction` of its size, and little of the
-  // rest. The pixels are the same as if the whole image were decoded. Error(kInvalid) if the region
-  // is empty or not inside the reduced image, or if `reduction` is not 1 or, if can_reduce(), 2, 4
-  // or 8; kCorrupt as for decode().
+  // Decodes a region of the image after its reduction to 1/`reduction` of its size, and little
+  // beyond that region. The pixels are the same as if the whole image were decoded. Error(kInvalid)
+  // if the region is empty or not inside the reduced image, or if `reduction` is not 1 or, if
+  // can_reduce(), 2, 4 or 8; kCorrupt as for decode().
   Image decode(const Region& region, int reduction = 1);
 
  private:

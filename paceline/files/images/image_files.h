@@ -25,8 +25,8 @@ std::string printable(std::string_view name);
 // files by name. Files ending in .jpg, .jpeg or .png, in upper or lower case, are listed without
 // being read; files of other types are left out.
 //
-// Names are bytes in any encoding. Links are followed. The list takes the name and 16 bytes for
-// each file.
+// Names are bytes in any encoding. Links are followed. For each file, the list stores the
+// name and 16 bytes.
 class ImageList {
  public:
   // Throws Error(kInvalid) when the folder is missing or contains no folder, when a class has no

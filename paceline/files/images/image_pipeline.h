@@ -82,7 +82,7 @@ CentreCrop centre_crop(Size image, int shorter, Size crop);
 void adjust_brightness(Image& image, double factor);
 void adjust_contrast(Image& image, double factor);
 void adjust_saturation(Image& image, double factor);
-// Rotates the hue by this part of the circle, in [-0.5, 0.5].
+// Rotates the hue by `turn`, a fraction of the full circle in [-0.5, 0.5].
 void adjust_hue(Image& image, double turn);
 
 void colour_jitter(Image& image, const ColourJitterOptions& options, SampleRandom& random);

@@ -1,7 +1,6 @@
 #pragma once
 
-// The options of an ImagePipeline: how an image file becomes the input of a
-// model.
+// The options of an ImagePipeline: how an image file becomes the input of a model.
 //
 // Thread safety: values.
 

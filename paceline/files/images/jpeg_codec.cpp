@@ -15,8 +15,8 @@ namespace {
 
 // The most scans of a progressive file; a scan of a few bytes can cost a pass over the whole image.
 constexpr int kMaxScans = 500;
-// Columns that are decoded on each side of a region, so that the filter that enlarges the colours
-// sees the same neighbours.
+// Columns that are also decoded on each side of a region, so that the filter that upsamples chroma
+// sees the same neighbours as in the whole image.
 constexpr int kMargin = 8;
 constexpr std::size_t kExifIntro = 6;  // "Exif", 0, 0
 
@@ -154,9 +154,9 @@ class JpegCodec : public Codec {
     }
     return 1;
   }
-  // If a colour sample covers eight pixels (4:1:0), a region of a reduced image has different
-  // pixels from the whole image, because libjpeg-turbo places its scaled colours differently when
-  // it skips rows.
+  // If a chroma sample covers eight pixels (4:1:0), a region of a reduced image has different
+  // pixels from the whole image, because libjpeg-turbo places scaled chroma samples differently
+  // when it skips rows.
   bool can_reduce() const override {
     for (int i = 0; i < state_.info.num_components; ++i) {
       const jpeg_component_info& component = state_.info.comp_info[i];

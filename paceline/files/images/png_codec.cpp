@@ -64,8 +64,8 @@ void open_step(PngState& state) {
   png_set_read_fn(state.png, &state, give_bytes);
   // EncodedImage has limits of its own, with clearer messages.
   png_set_user_limits(state.png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);
-  // libpng allocates the memory of a chunk before it reads the chunk; none can be longer than the
-  // file.
+  // libpng allocates the memory of a chunk before it reads the chunk; no chunk can be longer than
+  // the file.
   png_set_chunk_malloc_max(state.png, state.unread.size());
   png_set_keep_unknown_chunks(state.png, PNG_HANDLE_CHUNK_NEVER,
                               reinterpret_cast<png_const_bytep>(kSkipped), kNumSkipped);

@@ -45,8 +45,8 @@ bool is_sound(const Chunk& chunk) {
 }
 
 // Decompresses zlib data and subtracts the size of the result from `room`. Truncated data gives the
-// text up to the cut. Nullopt if the data is damaged or the result is longer than kMaxText or
-// `room`.
+// text up to the cut. Returns nullopt if the data is damaged or the result is longer than kMaxText
+// or `room`.
 std::optional<std::string> unpacked(std::string_view packed, std::size_t& room) {
   z_stream stream{};
   if (inflateInit(&stream) != Z_OK) return {};

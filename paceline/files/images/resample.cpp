@@ -41,9 +41,9 @@ Image along_rows(const Image& part, int x, const AxisPlan& columns) {
   Image out({columns.size(), part.height()});
   std::vector<int> begins = columns.begins;
   for (int& begin : begins) begin -= x;
-  // Rows are computed in pairs. The last row of an odd height is paired with itself, and the second
-  // result goes to this spare row. The last store of each row overlaps the next row, which is
-  // written later.
+  // Rows are computed in pairs, into two buffers with slack, because the last store of a row writes
+  // past its end; only the pixels are copied to `out`. The last row of an odd height is paired with
+  // itself, and the second result is discarded.
   std::vector<std::uint8_t> spare(static_cast<std::size_t>(out.row_bytes()) + Image::kSlack);
   const std::size_t row_bytes = static_cast<std::size_t>(out.row_bytes());
   std::vector<std::uint8_t> first(row_bytes + Image::kSlack);

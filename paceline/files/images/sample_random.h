@@ -44,7 +44,8 @@ class SampleRandom {
   }
 
  private:
-  // A gamma-distributed number by Marsaglia and Tsang (2000); for a < 1 by their boost.
+  // A gamma-distributed number by Marsaglia and Tsang (2000); for a < 1 it is boosted as they
+  // propose.
   double gamma(double a) {
     if (a < 1) {
       const double u = 1 - uniform();

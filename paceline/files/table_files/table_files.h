@@ -3,7 +3,7 @@
 // The files of TableCheckpoints (table_checkpoints.h): how cuts of tables are written to a
 // directory of checkpoints, and read from it.
 //
-// Thread safety: as CheckpointDirectory.
+// Thread safety: that of CheckpointDirectory.
 
 #include <cstdint>
 #include <map>

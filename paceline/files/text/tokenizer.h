@@ -55,8 +55,8 @@ class ByteTokenizer : public Tokenizer {
 // token, until no pair is left. That takes O(n log n) in the length of a word.
 class BpeTokenizer : public Tokenizer {
  public:
-  // Throws Error(kCorrupt), which names the file and the line, when a file is damaged or the two do
-  // not belong together.
+  // Throws Error(kCorrupt), which names the file and the line, when a file is damaged or when the
+  // two files do not belong together.
   static BpeTokenizer read(const std::string& vocabulary_file, const std::string& merges_file);
 
   std::vector<Token> encode(std::string_view text) const override;
@@ -74,7 +74,7 @@ class BpeTokenizer : public Tokenizer {
   void read_merges(const std::string& file);
   void encode_word(std::string_view word, std::vector<Token>& tokens) const;
 
-  std::vector<std::string> names_;  // [token], in the file's letters
+  std::vector<std::string> names_;  // [token], as the vocabulary's file spells it
   std::vector<std::string> bytes_;  // [token]
   std::unordered_map<std::string, Token> tokens_;
   std::array<Token, 256> byte_tokens_{};

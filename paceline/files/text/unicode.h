@@ -28,7 +28,7 @@ bool is_number(char32_t code);  // category N
 // of Python's module re also has U+001C to U+001F.)
 bool is_space(char32_t code);
 bool is_punctuation(char32_t code);  // category P
-bool is_control(char32_t code);      // categories Cc, Cf and Co: control, format, private use
+bool is_control(char32_t code);      // category C but Cn: control, format, surrogate, private use
 bool is_accent(char32_t code);       // category Mn: nonspacing marks
 
 // Appends the lower case of `code`, in canonical decomposition (NFD) and without accents.

@@ -47,7 +47,7 @@ std::vector<int> micro_batch_numbers(std::int64_t samples, int stages) {
   return numbers;
 }
 
-// How much a way asks a user to understand: each further axis and each further division counts.
+// How much a user must understand to use a way: each further axis and each further division counts.
 int complexity(const Way& way) {
   return (way.replicas > 1) + 2 * (way.parts > 1) + 2 * (way.stages > 1) + (way.shard_stage > 0) +
          (way.schedule != "1f1b") + !way.stages_outside;
@@ -148,7 +148,7 @@ class Searcher {
       if (!a.fits) return a.memory.host < b.memory.host;
       return a.samples_per_second() > b.samples_per_second();
     });
-    // The simplest of all ways that are as fast as the fastest comes first.
+    // Among the ways that are as fast as the fastest, the simplest comes first.
     const auto end = std::find_if(ways.begin(), ways.end(), [&](const Forecast& way) {
       return way.fits != ways.front().fits ||
              way.samples_per_second() < (1 - kNoise) * ways.front().samples_per_second();

@@ -24,7 +24,7 @@
 namespace paceline::planning {
 
 struct Search {
-  std::vector<Forecast> ways;  // ways that fit into memory first, then the fastest
+  std::vector<Forecast> ways;  // the best first; ways that do not fit into memory last
   std::int64_t num_simulations = 0;
 };
 

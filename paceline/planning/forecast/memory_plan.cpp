@@ -10,7 +10,8 @@ namespace {
 // (training/parallel/fully_shard.h).
 constexpr double kUnitsUnderWay = 4;
 
-// Returns one part of `all` if a share of it is divided into parts and every part has the rest.
+// Returns the size of a part of `all`: a part has 1/`parts` of the divided share and all of the
+// rest.
 double divided(double all, double share, int parts) { return all * (1 - share + share / parts); }
 
 // Returns the number of a layer's parameters that a rank has. `beside_first`: the rank also has the

@@ -39,7 +39,7 @@ struct RankMemory {
 
 struct MemoryPlan {
   RankMemory rank;       // the rank that needs most
-  double host_copy = 0;  // parameters and libraries that all ranks of that host share
+  double host_copy = 0;  // the part of `host` that its ranks share: parameters, libraries
   double host = 0;       // in total on the host that needs most
 
   bool fits(const Machine& machine) const {

@@ -29,7 +29,7 @@ LinkTime operator+(const LinkTime& a, const LinkTime& b) {
   return {a.processor_s + b.processor_s, a.wire_s + b.wire_s};
 }
 
-// Each rank reads its part of every buffer, and writes it into every buffer.
+// Each rank sums its part of all buffers, and writes the sum into every buffer.
 LinkTime all_reduce(double bytes, const AxisPlace& place, const CostModel& links) {
   if (place.ranks == 1) return {};
   LinkTime time;
@@ -127,7 +127,7 @@ class SharedRun {
  private:
   struct Rank {
     std::size_t position = 0;
-    double left_s = 0;  // left of the action under way, at full speed
+    double left_s = 0;  // the rest of the current action, at full speed
     bool computes = false;
   };
 
@@ -213,7 +213,7 @@ class SharedRun {
 
   const PipelineSchedule& plan_;
   const pipeline::Costs& costs_;
-  const pipeline::ScheduleClock clock_;  // for the durations of actions; it does not run here
+  const pipeline::ScheduleClock clock_;  // only for the durations of actions
   const std::vector<int>& host_of_rank_;
   const double cores_;
   std::vector<Rank> ranks_;

@@ -2,7 +2,7 @@
 
 // One way to divide a job among ranks: a mesh of replicas (dp), of ranks that divide layers (tp)
 // and of stages (pp), the state that replicas divide (the stage of fully_shard()), and the
-// pipeline's schedule. Also the placement of an axis's ranks on hosts.
+// pipeline's schedule; and the placement of an axis's ranks on hosts.
 //
 // Thread safety: values and pure functions.
 

@@ -203,7 +203,7 @@ class ListScheduler {
   const Costs& costs_;
   const MemoryLimits& limits_;
   const ListPolicy& policy_;
-  const ScheduleClock amounts_;  // for its durations and bytes; it does not run here
+  const ScheduleClock amounts_;  // only for its durations and changes of bytes
   int num_ranks_ = 0;
   PipelineSchedule schedule_;
   std::vector<Stage> stages_;

@@ -16,9 +16,9 @@
 namespace paceline::pipeline {
 namespace {
 
-constexpr std::size_t kStarts = 3;             // so many of the best schedules are improved
+constexpr std::size_t kStarts = 3;             // the number of best schedules that are improved
 constexpr std::size_t kMostPlaces = 8;         // the most places by which a change moves an action
-constexpr std::size_t kImprovedDivisions = 2;  // so many of the best divisions are improved
+constexpr std::size_t kImprovedDivisions = 2;  // the number of best divisions that are improved
 constexpr double kNoise = 0.01;                // relative noise of measured costs
 constexpr const char* kSearchedName = "searched";
 

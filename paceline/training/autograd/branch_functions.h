@@ -42,12 +42,12 @@ std::vector<int> assign_branches(const std::vector<double>& costs, int num_ranks
 // Collective. Measures the seconds of a forward and a backward pass of each branch, without the
 // time to communicate results and gradients: every rank runs all branches, once to warm up and then
 // `repeats` times, and takes the fastest time; the result is the mean over all ranks, the same on
-// every rank. Gradients, buffers and random numbers are left unchanged. Error(kInvalid) on every
-// rank if a branch throws or `repeats` is below 1.
+// every rank. Gradients, buffers and random numbers are left unchanged. Every rank throws the error
+// of a branch, or Error(kInvalid) if `repeats` is below 1.
 std::vector<double> measure_branches(GroupRef group, const std::vector<at::Tensor>& inputs,
                                      const std::vector<Branch>& branches, int repeats = 3);
 
-// A call on branches, for the check that all ranks make the same one.
+// A call on branches, for the check that all ranks make the same call.
 struct BranchCall {
   const char* name = "";  // name of the called function, for errors
   const std::vector<Branch>& branches;

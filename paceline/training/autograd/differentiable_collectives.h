@@ -3,8 +3,8 @@
 // Collectives with a backward pass, for models that are divided among ranks (tensor and sequence
 // parallelism). A tensor is *replicated* (the same on every rank, as outside of a parallel region)
 // or *own* (different on each rank). The table shows which kind each function takes ("from") and
-// returns ("to"); other functions change the kind. The backward pass of each
-// function is again one of these functions, so gradients of any order are correct.
+// returns ("to"). The functions of regions.h change the kind. The backward pass of each function is
+// again one of these functions, so gradients of any order are correct.
 //
 //   function                 forward             backward            from         to
 //   all_reduce_sum           all-reduce          all-reduce          own          own
@@ -13,8 +13,7 @@
 //   all_to_all_autograd      all-to-all          all-to-all          own          own
 //
 // The gradient of a replicated tensor must be the same on every rank; the gradient of an own tensor
-// is the gradient of the sum of all ranks' losses. Sums have the engine's fixed
-// order.
+// is the gradient of the sum of all ranks' losses. Sums are computed in the engine's fixed order.
 //
 // All ranks of the group must call the functions in the same order, and every rank's backward pass
 // must reach them in the same order. Parts have equal sizes: if the number of ranks does not divide

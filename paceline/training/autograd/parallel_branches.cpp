@@ -58,7 +58,8 @@ struct Passage : torch::CustomClassHolder {
   const GroupPtr group;
   const int owner;
   const std::string own_branches;
-  std::vector<std::pair<std::vector<std::int64_t>, at::TensorOptions>> inputs;  // with a gradient
+  // Sizes and options of the inputs that require a gradient.
+  std::vector<std::pair<std::vector<std::int64_t>, at::TensorOptions>> inputs;
   at::Tensor value;           // the result, until it is part of the graph
   bool is_under_way = false;  // the owner's backward pass is between Left and Entered
 };

@@ -4,8 +4,8 @@
 // and every rank gets all results.
 //
 //   ParallelBranches branches(group, {make_branch("1x1", one), make_branch("3x3", three), ...},
-//                             {x});                      // the owners by the branches' times
-//   auto y = torch::cat(branches.forward({x}), 1);       // as if y were local
+//                             {x});                      // owners chosen by the branches' times
+//   auto y = torch::cat(branches.forward({x}), 1);       // the same y on every rank
 //   ...
 //   loss.backward();
 //   branches.share_gradients();
@@ -32,11 +32,11 @@
 // for each result; its backward pass costs two broadcasts for each branch with one input. A rank
 // keeps only the activations of its own branches in memory.
 //
-// Errors: an error of a branch's function is thrown on every rank, with the names of rank and
-// branch. If ranks pass different branches, owners or inputs, Error(kInvalid) shows both sides. The
-// group stays usable after these errors. If the backward pass of a branch throws, other ranks get
-// kAborted with the names of the branches, once the exception leaves the function that holds the
-// graph.
+// Errors: an error of a branch's function is thrown on every rank, with the names of the rank and
+// the branch. If ranks pass different branches, owners or inputs, Error(kInvalid) shows both sides.
+// The group stays usable after these errors. If the backward pass of a branch throws, other ranks
+// get kAborted with the names of that rank's branches, once the exception leaves the function that
+// holds the graph.
 //
 // Thread safety: same as ProcessGroup. The autograd graph keeps the group alive.
 
@@ -75,13 +75,14 @@ Branch make_branch(std::string name, Module module) {
 
 class ParallelBranches {
  public:
-  // owner[b] is the rank that computes branches[b]; the same on every rank, which each call checks.
+  // owner[b] is the rank that computes branches[b]. Each call checks that all ranks passed the same
+  // owners.
   ParallelBranches(GroupPtr group, std::vector<Branch> branches, std::vector<int> owner);
   // Collective: measures the seconds of a forward and a backward pass of each branch on `inputs`,
   // and assigns the branches in order of decreasing time, each to the rank with the least work so
   // far; the busiest rank has at most 4/3 of the least possible work. Every rank runs all branches,
   // once to warm up and then `repeats` times. Gradients, buffers and random numbers are left
-  // unchanged. Error(kInvalid) on every rank if a branch throws or `repeats` is below 1.
+  // unchanged. Every rank throws the error of a branch, or Error(kInvalid) if `repeats` is below 1.
   ParallelBranches(GroupPtr group, std::vector<Branch> branches,
                    const std::vector<at::Tensor>& inputs, int repeats = 3);
 

@@ -17,9 +17,9 @@ at::Tensor averaged(const at::Tensor& a, double share) {
   return a.roll(1, 0).mul_(1 - share).add_(a.mul(share));
 }
 
-// Pastes a rectangle of the previous sample into each image. Its sides are sqrt(1 - share) of the
-// image's; it lies around a random point and is clipped at the edges. Returns the share of the
-// image that is kept.
+// Pastes a rectangle of the previous sample into each image. The rectangle is sqrt(1 - share) times
+// as wide and as high as the image, centred on a random point and clipped at the edges. Returns the
+// share of the image that is kept.
 double paste(at::Tensor& images, double share, images::SampleRandom& random) {
   const std::int64_t height = images.size(2), width = images.size(3);
   const std::int64_t x = random.below(width), y = random.below(height);

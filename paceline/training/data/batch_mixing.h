@@ -4,7 +4,8 @@
 // PyTorch's cross_entropy define them.
 //
 //   const auto mixed = std::make_shared<data::MixedBatches>(
-//       train, data::BatchMixingOptions{.num_classes = 1000, .mixup_alpha = 0.2, .cutmix_alpha = 1});
+//       train,
+//       data::BatchMixingOptions{.num_classes = 1000, .mixup_alpha = 0.2, .cutmix_alpha = 1});
 //
 // For training only: a MixedBatches replaces the data set that it wraps. Its batches have float32
 // targets [B, num_classes], as torch::nn::functional::cross_entropy accepts them. Each sample is
@@ -29,7 +30,7 @@ struct BatchMixingOptions {
   // Parameters of the Beta distributions from which the mixing share is drawn; 0: not used. If both
   // are used, each batch uses one of them, with equal probability.
   double mixup_alpha = 0;      // two images are averaged with random weights
-  double cutmix_alpha = 0;     // a rectangle of the image is replaced by that of another image
+  double cutmix_alpha = 0;     // a rectangle of an image is replaced by that part of another image
   double label_smoothing = 0;  // the part of a target's weight that is spread over all classes
   std::uint64_t seed = 0;
 };

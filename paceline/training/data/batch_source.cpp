@@ -177,7 +177,7 @@ class ListSource : public PlannedSource {
   const BatchSplit split_;
 };
 
-// "2000 samples, shuffled with seed 3".
+// Describes the order of an epoch's samples: "2000 samples, shuffled with seed 3".
 std::string order_of(const DistributedSampler& sampler) {
   const auto& options = sampler.options();
   return fmt::format("{}, {}", counted(sampler.num_samples(), "sample"),

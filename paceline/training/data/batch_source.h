@@ -50,7 +50,7 @@ std::vector<PlannedBatch> plan_batches(const std::vector<std::int64_t>& indices,
 // Plans batches whose samples belong together (grouped_order()). `order` has the samples of the
 // whole epoch, in consecutive batches of `size` samples. The ranks take these batches in turn. If
 // the number of ranks does not divide the number of batches, the first batches are repeated or,
-// with drop_last, the last ones left out. Error(kInvalid) if `consumed` is in the middle of a
+// with drop_last, the last ones are left out. Error(kInvalid) if `consumed` is in the middle of a
 // batch.
 std::vector<PlannedBatch> plan_whole_batches(const std::vector<std::int64_t>& order,
                                              std::int64_t consumed, const BatchSplit& split);
@@ -72,7 +72,7 @@ std::vector<PlannedBatch> plan_global_batches(const std::vector<std::int64_t>& o
 
 // A planned batch whose tensors have not been made yet.
 struct Draft {
-  PlannedBatch plan;                             // without padding in `consumed`
+  PlannedBatch plan;                             // its `consumed` does not count padding
   std::vector<StreamedDataset::Record> records;  // for a stream: the records of the batch
   std::int64_t epoch = 0;
   bool ends_epoch = false;  // true: no batch of the epoch follows
@@ -81,7 +81,7 @@ struct Draft {
 // Fixed properties of a source.
 struct SourceTraits {
   std::string name;  // name of the data
-  // Names all that the order of an epoch's samples depends on; empty if unknown.
+  // Describes the order of an epoch's samples (DataLoader::order()); empty if unknown.
   std::string order = {};
   std::optional<int> rank;  // nullopt: the samples were given; they are not divided among ranks
   std::uint64_t seed = 0;

@@ -14,7 +14,7 @@
 namespace paceline::data {
 namespace {
 
-// Without this check the first batch would fail, with LibTorch's words.
+// Without this check the first batch would fail with LibTorch's message.
 void require_device(c10::Device device) try {
   if (!device.is_cpu()) choose_device(device.str(), 0);
 } catch (const Error& error) {

@@ -10,9 +10,9 @@
 // Batches have the sampler's order for any number of threads. The loader's position, and so the
 // position in a checkpoint, counts the batches that the loop has taken, not the batches prepared.
 //
-// With global_batch_size a step takes this many samples of all ranks together, so a job that
-// shrinks or grows continues with the same steps. The training loop must then
-// use batch.weighted(loss) in place of each loss, and reduce gradients and call the optimizer only
+// With global_batch_size a step takes that number of samples of all ranks together, so a job that
+// shrinks or grows continues with the same steps. The training loop must then use
+// batch.weighted(loss) in place of each loss, and reduce gradients and call the optimizer only
 // after batches with `ends_step`; train::TrainingRun does that. The weight is meant for losses that
 // are means over a batch's samples; for other losses see training/train/step_gradients.h.
 //
@@ -71,7 +71,7 @@ struct Batch {
 struct DataLoaderOptions {
   std::int64_t batch_size = 32;        // samples of a batch of this rank, or of each logical shard
   std::int64_t global_batch_size = 0;  // above 0: samples of all ranks; replaces batch_size
-  std::int64_t micro_batch_size = 0;   // the most samples of a global batch at once; 0: no limit
+  std::int64_t micro_batch_size = 0;   // with global_batch_size: most samples at once; 0: no limit
   int num_threads = 1;                 // 0: the loop's thread prepares batches
   int prefetch = 4;                    // batches prepared ahead
   bool drop_last = false;              // leave out an incomplete last batch
@@ -90,8 +90,9 @@ struct DataLoaderOptions {
 class DataLoader;
 
 // The batches of one epoch of a DataLoader, as a range for one loop. Each batch is taken when the
-// loop reaches it, and lives until the loop goes on. The loader must outlive the epoch, which ends
-// when the loader begins another one: taking a batch is then Error(kInvalid). Thread safety: none.
+// loop reaches it, and lives until the next iteration. The loader must outlive the epoch. The epoch
+// ends when the loader begins another one or gets another position; taking a batch is then
+// Error(kInvalid). Thread safety: none.
 class Epoch {
  public:
   class Iterator {
@@ -133,7 +134,7 @@ class Epoch {
   }
 
   DataLoader* loader_;
-  std::uint64_t begun_;         // the number of epochs that the loader had begun, with this one
+  std::uint64_t begun_;         // the loader's num_begun_ when this epoch began
   std::optional<Batch> batch_;  // the batch of the loop
 };
 
@@ -166,11 +167,11 @@ class DataLoader {
   DataLoader& operator=(const DataLoader&) = delete;
 
   // Begins an epoch, after `consumed` samples of all ranks together, and returns its batches.
-  // nullopt: from set_position(), if this is the first epoch after it and has the same number;
-  // otherwise from the beginning. Warns if the first epoch after set_position() has another number.
-  // Batches prepared earlier are dropped. Warns once when a shuffled epoch that was taken to its
-  // end is begun again with the same number, because its order would repeat. Error(kInvalid) when
-  // drop_last leaves no batch of a whole epoch, and when batches of groups or a stream cannot
+  // nullopt: the number given to set_position(), if this is the first epoch after that call and the
+  // epoch of that position; otherwise 0. Warns if the first epoch after set_position() has another
+  // number. Batches prepared earlier are dropped. Warns once when a shuffled epoch that was taken
+  // to its end is begun again with the same number, because its order would repeat. Error(kInvalid)
+  // when drop_last leaves no batch of a whole epoch, and when batches of groups or a stream cannot
   // continue after `consumed` samples.
   [[nodiscard]] Epoch epoch(std::int64_t number, std::optional<std::int64_t> consumed = {});
 
@@ -195,10 +196,10 @@ class DataLoader {
   std::int64_t logical_shards() const;
 
  public:  // internal
-  // Names all that the order of an epoch's samples depends on: "2000 samples, shuffled with seed
-  // 3"; empty if unknown.
+  // Describes the order of an epoch's samples, for example "2000 samples, shuffled with seed 3";
+  // empty if unknown.
   const std::string& order() const;
-  // Usual mistakes: each is an error that says what to write instead.
+  // Common mistakes do not compile; each error shows what to write instead.
   template <class Data, class Samples>
     requires(!std::is_convertible_v<const Data&, std::shared_ptr<const Dataset>>)
   DataLoader(const Data& /*data*/, const Samples& /*samples*/, const DataLoaderOptions& options)
@@ -247,7 +248,7 @@ class DataLoader {
   DataLoader(std::unique_ptr<BatchSource> source, const DataLoaderOptions& options);
   void warn_of_other_epoch(std::int64_t epoch) const;
   void warn_of_repeated_order(std::int64_t epoch, std::int64_t consumed);
-  // Takes the next batch of the epoch with which `begun` epochs had been begun; nullopt at its end.
+  // Takes the next batch of the epoch that began when num_begun_ was `begun`; nullopt at its end.
   std::optional<Batch> next(std::uint64_t begun);
   void start_threads();
   void stop_threads();
@@ -260,13 +261,13 @@ class DataLoader {
   Prepared take_prepared();
 
   const DataLoaderOptions options_;
-  std::uint64_t num_begun_ = 0;  // epochs
+  std::uint64_t num_begun_ = 0;  // epochs begun, plus calls of set_position()
   bool has_ended_ = false;       // the loop of the current epoch has come to its end
   bool warned_ = false;
   bool exhausted_ = false;
   std::int64_t epoch_ = 0;
   std::int64_t consumed_ = 0;
-  bool is_set_ = false;  // by set_position(), and no epoch has begun since then
+  bool is_set_ = false;  // set_position() was called, and no epoch has begun since then
   std::size_t num_taken_ = 0;
 
   std::mutex source_mutex_;  // guards the source's position and next_number_

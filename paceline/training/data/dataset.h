@@ -55,10 +55,10 @@ using Collate = std::function<std::vector<at::Tensor>(const std::vector<Sample>&
 // batch, when samples have different numbers of tensors, or tensors of different shapes or types.
 std::vector<at::Tensor> stacked(const std::vector<Sample>& samples);
 
-// Pads every dimension at its end to the largest size in the batch (in one dimension,
-// pad_sequence(batch_first=True)): tensor i of a sample with values[i], or with 0 if there are
-// fewer values. Throws the errors of stacked(), except that only the numbers of dimensions must
-// agree, not the sizes.
+// Pads every dimension at its end to the largest size in the batch; in one dimension this is
+// pad_sequence(batch_first=True). Tensor i of each sample is padded with values[i], or with 0 if
+// there are fewer values. Throws the errors of stacked(), except that only the numbers of
+// dimensions must agree, not the sizes.
 Collate padded(std::vector<double> values = {});
 
 // A data set defined by a program's own functions: one that makes a sample of any tensors, and one

@@ -149,8 +149,8 @@ class Reader {
     return (std::int64_t{b[0]} << 24) | (b[1] << 16) | (b[2] << 8) | b[3];
   }
 
-  // Returns what kind of file it is instead, if its first bytes show that
-  // (engine/core/system/safe_files.h).
+  // Describes the file if its first bytes show that it is of another, known kind; otherwise empty
+  // (mistaken_file(), engine/core/system/safe_files.h).
   std::string_view mistaken(std::span<const std::uint8_t> first) {
     std::array<std::byte, 256> head{};
     std::ranges::copy(std::as_bytes(first), head.begin());

@@ -15,9 +15,9 @@
 
 namespace paceline::data {
 
-// Reads a file from its beginning to its end, unpacked if it is gzip. Consecutive gzip members form
-// one text; zeros between and after them are padding, as in Python's gzip. Any other bytes after a
-// member are an error.
+// Reads a file from its beginning to its end, unpacked if it is gzip. Consecutive gzip members are
+// unpacked one after another; zeros between and after them are padding, as in Python's gzip. Any
+// other bytes after a member are an error.
 class GzipFile {
  public:
   // Error(kSystem) when the file cannot be opened.

@@ -19,8 +19,8 @@ namespace paceline::data {
 struct SamplerOptions {
   bool shuffle = true;
   std::uint64_t seed = 0;
-  // Drops the last samples that the number of ranks does not divide, instead of repeating the first
-  // ones.
+  // If the number of ranks does not divide the samples, drops the last ones instead of repeating
+  // the first ones.
   bool drop_last = false;
   // A weight for each sample, 0 or above; the same on every rank. An epoch then draws as many
   // samples as the data set has, with replacement, as PyTorch's WeightedRandomSampler does when it
@@ -64,7 +64,7 @@ class DistributedSampler {
   std::vector<std::int64_t> indices() const;
 
  public:  // internal
-  // Usual mistakes: PyTorch's sampler takes the data set, and knows the ranks of the process.
+  // Common mistakes: PyTorch's sampler takes the data set and finds the ranks itself.
   template <class Samples>
   explicit DistributedSampler(const Samples& /*samples*/) : DistributedSampler(1, 1, 0) {
     static_assert(sizeof(Samples) == 0,
@@ -108,7 +108,7 @@ inline std::vector<std::int64_t> evaluation_indices(std::int64_t num_samples, Gr
 using Groups = std::shared_ptr<const std::vector<std::int64_t>>;
 
 // Returns the group of each value: the number of `bounds` (ascending) that are not above the value,
-// as bisect.bisect_right.
+// as bisect.bisect_right does.
 Groups groups_by_bounds(std::span<const std::int64_t> values,
                         const std::vector<std::int64_t>& bounds);
 
@@ -140,8 +140,8 @@ class TorchSampler : public torch::data::samplers::Sampler<> {
   // The position, as in DistributedSampler.
   void set_epoch(std::int64_t epoch, std::int64_t consumed = 0);
   std::int64_t epoch() const;
-  // Samples that next() has returned on all ranks together. A loader asks ahead by one batch, or by
-  // DataLoaderOptions::max_jobs batches.
+  // Samples that next() has returned on all ranks together. LibTorch's loader is ahead of the loop
+  // by one batch, or by torch::data::DataLoaderOptions::max_jobs batches.
   std::int64_t consumed() const;
 
   // The loader calls this before each pass. Goes back to the first sample of the epoch, unless
@@ -151,8 +151,8 @@ class TorchSampler : public torch::data::samplers::Sampler<> {
   // Returns this rank's next indices, at most `batch_size`; nullopt at the end of the epoch.
   Request next(std::size_t batch_size) override;
 
-  // Save and load the epoch and the position; any number of ranks can load what any rank has saved.
-  // Error(kInvalid) when the size of the data set, the seed or `shuffle` differs.
+  // Save and load the epoch and the position; any number of ranks can load the state that any rank
+  // has saved. Error(kInvalid) when the size of the data set, the seed or `shuffle` differs.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 

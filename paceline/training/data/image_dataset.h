@@ -49,8 +49,8 @@ struct ImageDataset {
 enum class Split { kTrain, kTest };
 
 // The functions below read the files of `folder` under their usual names. Errors: kInvalid for a
-// folder or file that is missing or empty; kCorrupt, with file and byte offset, for a file that is
-// truncated or invalid.
+// folder or file that is missing, and for an empty file of CIFAR-10; kCorrupt, with file and byte
+// offset, for any other file that is truncated or invalid.
 
 // Reads {train,t10k}-images-idx3-ubyte and {train,t10k}-labels-idx1-ubyte, in MNIST's format
 // (http://yann.lecun.com/exdb/mnist). Each file may be compressed; its name then ends in ".gz".
@@ -58,7 +58,7 @@ ImageDataset load_mnist(const std::string& folder, Split split);
 // Reads the same files, with Fashion-MNIST's classes. Debian's package dataset-fashion-mnist
 // installs them in ImageDataset::kFashionMnistFolder.
 ImageDataset load_fashion_mnist(const std::string& folder, Split split);
-// Reads data_batch_1.bin ... data_batch_5.bin, test_batch.bin from `folder` or its subfolder
+// Reads data_batch_1.bin to data_batch_5.bin, or test_batch.bin, from `folder` or its subfolder
 // cifar-10-batches-bin: CIFAR-10's binary version, with 3,073 bytes per record.
 ImageDataset load_cifar10(const std::string& folder, Split split);
 

@@ -40,7 +40,7 @@ struct ImageFolderOptions {
   bool channels_last = false;  // memory format of the images
   std::uint64_t seed = 0;      // seed for the random choices
   // If a file has vanished, cannot be read or is damaged, the next valid file takes its place;
-  // skipped files are counted, the first ones logged. Otherwise an Error names the file.
+  // skipped files are counted, and the first ones are logged. If false, an Error names the file.
   bool skip_bad_images = false;
 };
 
@@ -57,7 +57,7 @@ class ImageFolder : public Dataset {
   std::vector<at::Tensor> batch(std::span<const std::int64_t> indices,
                                 std::int64_t epoch) const override;
 
-  // The number of times that a file was skipped, in all batches that this process has made.
+  // The number of times that a file was skipped, in all batches that this object has made.
   std::int64_t num_skipped() const { return num_skipped_; }
   // The paths of the skipped files, in the order of the samples.
   std::vector<std::string> skipped() const;

@@ -1,10 +1,10 @@
 #pragma once
 
 // Data that is read from its beginning to its end, because its size is not known or its samples
-// have no addresses: a stream of records, which a DataLoader deals to the ranks and combines into
-// batches; and lines of text files as such a stream.
+// cannot be accessed by index: a stream of records, which a DataLoader deals to the ranks and
+// combines into batches; and lines of text files as such a stream.
 //
-//   data::DataLoader loader(stream, {.num_ranks = group->world_size(), .rank = group->rank()},
+//   data::DataLoader loader(stream, group->world_size(), group->rank(),
 //                           {.batch_size = 32, .num_threads = 2});
 //
 // Every rank reads all records, in the same order, and keeps its own. So finding a record should be

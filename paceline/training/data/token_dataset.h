@@ -24,9 +24,9 @@ class TokenDataset : public Dataset {
   // more than `context` tokens.
   TokenDataset(std::string name, at::Tensor tokens, std::int64_t context);
 
-  // A file of tokens is little-endian and has no header. The type of its tokens, in both functions,
-  // is at::kShort (with the bits of unsigned numbers), as nanoGPT and other programs write
-  // vocabularies of up to 65,536 tokens, or at::kInt; Error(kInvalid) for another type.
+  // A file of tokens is little-endian and has no header. In both functions, `type` is the type of
+  // its tokens: at::kInt, or at::kShort with the bits of unsigned numbers, as nanoGPT and other
+  // programs write vocabularies of up to 65,536 tokens. Error(kInvalid) for another type.
   //
   // Writes or replaces the file. Error(kInvalid) for a token that does not fit the type; kSystem if
   // a system call fails.

@@ -17,10 +17,10 @@
 
 namespace paceline {
 
-// Returns a row of zeros on a CUDA device. If the device has no memory for it, aborts the group,
-// because the other ranks would wait for this one: every rank gets an error that names the device,
-// `what` needs the memory, and the remedies `cure`; here it is Error(kSystem).
-// Thread safety: none.
+// Returns a tensor of `count` zeros on a CUDA device. If the device has no memory for it, aborts
+// the group, because the other ranks would wait for this one: every rank gets an error that names
+// the device, the purpose of the memory (`what`) and the remedies (`cure`); it is Error(kSystem)
+// on this rank. Thread safety: none.
 at::Tensor zeros_on_device(ProcessGroup& group, std::int64_t count, at::ScalarType type,
                            c10::Device device, const std::string& what, const std::string& cure);
 

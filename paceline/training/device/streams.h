@@ -34,7 +34,7 @@ int num_cuda_devices();
 // this LibTorch does not support such devices.
 c10::Device with_index(c10::Device device);
 
-// Returns the device that a user names: "cpu", "cuda:1", or "cuda". The latter is device number
+// Returns the device that a user names: "cpu", "cuda:1", or "cuda". "cuda" means device number
 // `local_rank` modulo the number of devices that this process sees; so a process that sees one
 // device gets it. Calls load_libtorch_cuda() for a CUDA device. Error(kInvalid) for any other text
 // and for a device that does not exist; kUnsupported if LibTorch was built without CUDA, or its

@@ -1,7 +1,7 @@
 #pragma once
 
-// BERT (Devlin et al., 2018): a model in which a token attends to both sides and which predicts
-// masked tokens. It has the same kind of blocks as GPT; the last layer uses the embedding's weight.
+// BERT (Devlin et al., 2018): a model that predicts masked tokens; each token attends to the tokens
+// on both sides. It has the same kind of blocks as GPT; the last layer uses the embedding's weight.
 // load_hugging_face() (hugging_face.h) reads the weights of BertForMaskedLM.
 //
 // The model does not depend on other ranks and supports clone().
@@ -52,10 +52,9 @@ class BertImpl : public torch::nn::Cloneable<BertImpl> {
   const BertOptions& options() const { return options_; }
 
  protected:
-  // The parts that make up stages (transformer_stage.h). embed(): takes the inputs of forward(), of
-  // which all but the first may be left out -> states and, if it is given, `is_token`.
-  // run_blocks(): the results of embed() -> the states after the blocks. logits_of(): states ->
-  // logits.
+  // The parts that make up stages (transformer_stage.h). embed(): the inputs of forward(), at least
+  // the first -> states and, if it is given, `is_token`. run_blocks(): the results of embed() ->
+  // the states after the blocks. logits_of(): states -> logits.
   std::vector<at::Tensor> embed(const std::vector<at::Tensor>& inputs);
   at::Tensor run_blocks(const std::vector<at::Tensor>& states);
   at::Tensor logits_of(const at::Tensor& states);

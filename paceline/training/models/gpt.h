@@ -49,7 +49,7 @@ class GptPast {
   GptPast(GptPast&&) noexcept;
   GptPast& operator=(GptPast&&) noexcept;
 
-  // The tokens of each sequence so far.
+  // The number of tokens of each sequence so far.
   std::int64_t count() const { return count_; }
 
  private:
@@ -128,13 +128,13 @@ struct GenerateOptions {
 // Generates text: one token after another, each drawn from the model's prediction. Keys and values
 // of earlier tokens are kept, so a token costs one step of the model. Returns `prompt` [N, T]
 // followed by the new tokens, [N, T + tokens], or fewer when every sequence has ended; a sequence
-// that ended earlier is filled up with its end token. While it runs, the model is in evaluation
-// mode; afterwards the model's own mode is restored. The same model, prompt and options give the
-// same tokens; they are drawn on the CPU. The prompt is on the model's device, as is the result.
-// Error(kInvalid) when the prompt is empty, when prompt and new tokens together exceed
-// the context, or when an option is out of range; on every rank when ranks that share the model
-// differ in prompt or options, or when the model returns only a part of the logits
-// (TensorParallelOptions, gather_logits).
+// that ended earlier is filled up with its end token. During the call the model is in evaluation
+// mode; afterwards its own mode is restored. The same model, prompt and options give the same
+// tokens; they are drawn on the CPU. The prompt is on the model's device, as is the result.
+// Error(kInvalid) when the prompt is empty, when prompt and new tokens together exceed the context,
+// or when an option is out of range; on every rank when ranks that share the model differ in prompt
+// or options, or when the model returns only a part of the logits (TensorParallelOptions,
+// gather_logits).
 at::Tensor generate(Gpt& model, const at::Tensor& prompt, const GenerateOptions& options = {});
 
 }  // namespace paceline::models

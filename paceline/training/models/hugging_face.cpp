@@ -138,7 +138,7 @@ std::vector<std::string> names_in_files(const FileLayout& layout, const std::str
 }
 
 // Returns whether the tensor has the right values, if it is one of the constants that old versions
-// saved; nullopt for any other tensor.
+// of transformers saved; nullopt for any other tensor.
 std::optional<bool> is_right_constant(const std::string& name, const at::Tensor& tensor) {
   const at::Tensor values = tensor.detach().to(at::kDouble);
   if (name.ends_with(".attn.bias")) {  // the causal mask

@@ -3,7 +3,8 @@
 // Functions on layers for the library's own rooms: the product of a linear layer, and the
 // parameters of a model with the parts of divided layers.
 //
-// Thread safety: apply_linear() as at::linear(); the others only read the modules.
+// Thread safety: apply_linear() is as safe as at::linear(); the other functions only read the
+// modules.
 
 #include <functional>
 #include <optional>
@@ -18,10 +19,10 @@
 namespace paceline::models {
 
 // The product of a linear layer: [..., in_features], [out_features, in_features], [out_features] or
-// undefined -> [..., out_features]: equals at::linear except for rounding, with gradients. Float32
-// products outside of autocast may be computed by code other than LibTorch's, depending on the
-// sizes, the machine and the gradient mode. For up to 8 rows without gradients, a row's result does
-// not depend on the other rows.
+// undefined -> [..., out_features]. Equals at::linear except for rounding, and has gradients.
+// Float32 products outside of autocast may be computed by code other than LibTorch's, depending on
+// the sizes, the machine and the gradient mode. For up to 8 rows without gradients, a row's result
+// does not depend on the other rows.
 at::Tensor apply_linear(const at::Tensor& input, const at::Tensor& weight,
                         const at::Tensor& bias = {});
 

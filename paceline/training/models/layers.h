@@ -8,15 +8,17 @@
 //
 //   models::ResNet model({.depth = 18}, {.norm = paceline::sync_batch_norm(group)});
 //
-// Each call makes a new layer, whose forward() takes one tensor and returns one. clone() of the
-// model works only with layers that are torch::nn::Cloneable.
+// A function that makes a layer returns a new one on each call; the layer's forward() takes one
+// tensor and returns one. clone() of the model works only with layers that are
+// torch::nn::Cloneable.
 //
 // A transformer has *branches*: a first linear layer computes inner features, a last linear layer
 // combines them, and between the two, each block of features (a head of attention, or a single
 // feature of the MLP) is computed independently. So a first layer may compute fewer blocks than
-// requested if the last layer of the branch adds the contribution of the others.
+// requested if the last layer of the branch adds the contributions of the missing blocks.
 //
-// Thread safety: same as the functions in it; the functions of this file have no state.
+// Thread safety: a `Layers` is as safe as the functions in it; the functions of this file have no
+// state.
 
 #include <cstdint>
 #include <functional>
@@ -73,8 +75,8 @@ struct Layers {
   Linear linear = plain_linear;
   // Normalises feature maps [N, channels, height, width].
   std::function<torch::nn::AnyModule(std::int64_t channels)> norm = batch_norm_2d;
-  // paceline::dropout (training/tensor/random.h) draws different numbers on each rank and in each
-  // logical shard.
+  // paceline::dropout (training/tensor/random.h) draws from the rank's own generator, which a
+  // DataLoader seeds for each logical shard.
   Dropout dropout = plain_dropout;
 
   // The members below are for transformers.
@@ -122,7 +124,8 @@ struct Layers {
 // torch::nn::Linear and its matrix product, as fast as this processor allows:
 //
 // - A few rows without gradients: generation computes one token after another, and each token reads
-//   every weight once. LibTorch's product of so few rows reads at less than half of memory's speed.
+//   every weight once. LibTorch's product of so few rows reaches less than half of the memory
+//   bandwidth.
 // - If LibTorch uses MKL on a processor that is not from Intel: oneDNN is twice as fast.
 //
 // All other products use LibTorch.

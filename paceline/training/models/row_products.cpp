@@ -11,7 +11,7 @@ namespace {
 constexpr std::size_t kLanes = 16;  // partial sums of a product, computed in parallel lanes
 // The number of products that are computed at the same time, from rows of the weight that are far
 // apart, and the distance by which each row is prefetched (1 KiB): with fewer reads in flight, one
-// core does not reach memory's full speed.
+// core does not reach the full memory bandwidth.
 constexpr std::size_t kStreams = 4;
 constexpr std::size_t kAhead = 256;
 

@@ -76,8 +76,8 @@ class AttentionImpl : public torch::nn::Cloneable<AttentionImpl> {
 TORCH_MODULE(Attention);
 
 // One layer of a transformer: attention, then two linear layers with GELU between them; a residual
-// connection goes around the attention and around the two linear layers. With the norms before them
-// it is GPT-2's layer, with the norms after them BERT's.
+// connection goes around the attention and around the two linear layers. GPT-2's layer has the
+// norms before the attention and the linear layers (norm_first), BERT's layer has them after.
 struct TransformerBlockOptions {
   AttentionOptions attention;
   std::int64_t feed_forward = 3072;  // width between the two linear layers
@@ -112,8 +112,8 @@ TORCH_MODULE(TransformerBlock);
 
 // Sets GPT-2's and BERT's initial values. Weights are normal with a standard deviation of 0.02,
 // divided by the square root of `num_branches` for the weights that end a residual branch (c_proj);
-// biases are 0; norms keep their values. A divided layer (layers.h) gets its part of the whole
-// layer's values.
+// biases are 0; norms keep their values. A divided layer (divided_layer.h) gets its part of the
+// whole layer's values.
 void init_transformer(torch::nn::Module& module, std::int64_t num_branches);
 
 // The blocks of a transformer, in order: all of them, or the blocks of one pipeline stage. A

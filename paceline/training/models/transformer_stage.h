@@ -7,7 +7,8 @@
 // training/pipeline/stage_weights.h keeps the copies on two ranks equal; join_ends() replaces two
 // copies on one rank by one tensor.
 //
-//   models::GptStage stage(options, layers, models::BlockRange::of_stage(options.layers, rank, ranks));
+//   models::GptStage stage(options, layers,
+//                          models::BlockRange::of_stage(options.layers, rank, num_ranks));
 //
 // The whole model exists briefly while a stage is constructed. A stage does not depend on other
 // ranks and does not support clone().

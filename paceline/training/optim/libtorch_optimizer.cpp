@@ -19,7 +19,8 @@ namespace {
 
 using torch::optim::OptimizerOptions;
 
-// LibTorch's option behind the name "momentum"; calls `visit` with nothing if there is none.
+// Calls `visit` with the momentum of LibTorch's options (for Adam and AdamW, the first of the
+// betas); does nothing if the options have none.
 template <class Visit>
 void with_momentum(OptimizerOptions& options, const Visit& visit) {
   const auto with_betas = [&](auto& of_adam) {
@@ -42,7 +43,7 @@ std::string name_of(const torch::optim::Optimizer& optimizer) {
   return c10::demangle(typeid(optimizer).name());
 }
 
-// Runs an action of LibTorch, whose errors have a backtrace that is of no use here.
+// Runs an action of LibTorch, and throws its errors without their backtrace, which is of no use.
 template <class Action>
 auto plainly(const std::string& name, const char* what, const Action& action) {
   try {
@@ -111,7 +112,8 @@ bool LibTorchOptimizer::take_whole_step(std::vector<double>& rates) const {
   return true;
 }
 
-// The bytes of the archive in which LibTorch saves the state, which are counted and dropped.
+// Counts the bytes of the archive in which LibTorch saves the state; the bytes themselves are
+// dropped.
 std::size_t LibTorchOptimizer::num_bytes_of_own_state() const {
   std::size_t bytes = 0;
   torch::serialize::OutputArchive archive;

@@ -1,10 +1,11 @@
 #pragma once
 
-// An optimizer of torch::optim where the library takes one of its own: it clips the gradients,
-// scales losses, sets learning rates by a schedule and asks for a step, which LibTorch takes.
+// Wraps an optimizer of torch::optim for functions that take one of paceline::optim: gradients are
+// clipped, losses are scaled and schedules set the learning rates as usual, and LibTorch takes the
+// step.
 //
-// The learning rates of both agree: a rate that was set here is passed on before a step, and one
-// that the program set in LibTorch's options is taken over after it.
+// Both optimizers have the same learning rates: a rate that was set in this object is copied to
+// LibTorch's options before a step, and the rates in LibTorch's options are copied back after it.
 
 #include <cstddef>
 #include <string>
@@ -16,11 +17,11 @@
 
 namespace paceline::optim {
 
-// Refers to `wrapped`, which must outlive it.
+// This object refers to `wrapped`, which must outlive it.
 class LibTorchOptimizer final : public Optimizer {
  public:
-  // Error(kUnsupported) for LBFGS, which needs a closure; Error(kInvalid) for options of the
-  // program's own without get_lr() and set_lr(), and as for Optimizer.
+  // Error(kUnsupported) for LBFGS, which needs a closure; Error(kInvalid) for a program's own
+  // options without get_lr() and set_lr(); errors of Optimizer.
   explicit LibTorchOptimizer(torch::optim::Optimizer& wrapped);
 
   torch::optim::Optimizer& wrapped() const { return wrapped_; }
@@ -39,7 +40,7 @@ class LibTorchOptimizer final : public Optimizer {
 
   torch::optim::Optimizer& wrapped_;
   const std::string name_;
-  mutable std::vector<double> agreed_;  // [group]: the learning rate that both had last
+  mutable std::vector<double> agreed_;  // [group]: the last rate that both optimizers had
 };
 
 }  // namespace paceline::optim

@@ -31,8 +31,7 @@ namespace paceline::optim {
 //   optimizer.set_model_parts(
 //       {.model = ..., .layers = mesh.group("tp"), .divided = {weight}, ...});
 //
-// train::TrainingRun makes this value for a model whose layers
-// report how they are divided.
+// train::TrainingRun makes this value for a model whose layers report how they are divided.
 struct ModelParts {
   // All ranks that together have one copy of the model; null: this rank has all of it.
   std::shared_ptr<ProcessGroup> model;
@@ -146,10 +145,10 @@ class Optimizer {
   // Error(kUnsupported) for an optimizer that does not override them.
   virtual void update(const UpdateLists& lists) const;
   virtual std::vector<at::Tensor> measure(const UpdateLists& lists) const;
-  // Takes a step of all parameters by itself, without update(), and returns true; false: it has
-  // done nothing. `rates`: the learning rates, which it may change.
+  // Takes a step of all parameters by itself, without update(), and returns true. The default does
+  // nothing and returns false. `rates`: the learning rates, which it may change.
   virtual bool take_whole_step(std::vector<double>& rates) const;
-  // The bytes of state that a class keeps by itself.
+  // The bytes of state that a derived class keeps in memory of its own.
   virtual std::size_t num_bytes_of_own_state() const;
 
  private:

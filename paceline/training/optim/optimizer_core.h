@@ -66,8 +66,8 @@ class OptimizerCore {
   const ParameterRows& rows() const { return rows_; }
   void drop_gradients() { rows_.drop_gradients(); }
 
-  // Whether ranks share the parameters, in one copy per host or in parts, and whether they are in
-  // parts, of hosts or of ranks.
+  // Whether ranks share the parameters, in one copy per host or in parts; and whether the
+  // parameters are divided into parts, among hosts or among ranks.
   bool shares_parameters() const { return home_->shares_parameters(); }
   bool divides_parameters() const { return home_->divides_parameters(); }
   // Throws the error, if any, that kept parameters of other hosts or ranks from arriving.
@@ -123,8 +123,8 @@ class OptimizerCore {
   // parameters with their current values. `num_steps`: the number of steps of each parameter.
   void adopt_state(const std::vector<std::int64_t>& num_steps);
   // The ranges [first, last) of a parameter's elements, in the order of its memory, that this rank
-  // must save so that together the ranks save all elements: all elements or, if the
-  // parameters are divided, this rank's part.
+  // must save so that together the ranks save all elements: all elements or, if the parameters are
+  // divided, this rank's part.
   std::vector<std::pair<std::int64_t, std::int64_t>> elements_to_save(std::size_t parameter) const {
     return home_->to_save(parameter);
   }

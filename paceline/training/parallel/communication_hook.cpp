@@ -54,7 +54,7 @@ void add_errors(const at::Tensor& errors, const GradientBucket& bucket,
     kept.push_back({"error", i, same_place(errors, bucket, bucket.gradients[i]), true});
 }
 
-// Both functions work on a device without waiting for it.
+// On a CUDA device the next three functions do not wait for the device.
 void orthogonalize_on_device(const at::Tensor& matrix, double epsilon) {
   const at::Tensor all = matrix.to(at::kDouble);
   for (std::int64_t i = 0; i < all.size(1); ++i) {

@@ -91,7 +91,7 @@ struct PowerSGDOptions {
   std::int64_t rank = 1;
   // Gradients are sent uncompressed until this many passes have been averaged.
   std::int64_t start_step = 1000;
-  // A matrix is compressed if that takes fewer bytes than its own bytes divided by this.
+  // A matrix is compressed if its factors take fewer bytes than its own bytes divided by this.
   double min_compression_rate = 2;
   bool use_error_feedback = true;  // adds what a pass does not send to the next pass's gradients
   bool warm_start = true;          // a pass begins with the factors of the previous one
@@ -103,8 +103,7 @@ struct PowerSGDOptions {
 // by all other dimensions), and sent as factors of n x rank and m x rank. Options and their
 // defaults are PyTorch's. PyTorch's limits on start_step do not apply, because buckets do not
 // change after the first pass. Gradients are float32. On the CPU all ranks get the same bits, even
-// if their processors differ; on CUDA devices, if their devices and LibTorch
-// are the same.
+// if their processors differ; on CUDA devices, if their devices and LibTorch are the same.
 class PowerSGDHook : public CommunicationHook {
  public:
   // Error(kInvalid) unless rank is at least 1, min_compression_rate above 0, and the epsilon at
@@ -143,7 +142,8 @@ class PowerSGDHook : public CommunicationHook {
 
 // Sends the elements of each bucket with the largest magnitudes, with their indices; the other
 // elements are added to the next pass's gradients (Aji and Heafield, 2017; Stich, Cordonnier and
-// Jaggi, 2018). Gradients are float32. Each rank sends 8 bytes per element to every other rank.
+// Jaggi, 2018). Gradients are float32. Each rank sends 8 bytes per selected element to every other
+// rank.
 class TopKHook : public CommunicationHook {
  public:
   // `density`: the share of the elements to send. Error(kInvalid) unless 0 < density <= 1.

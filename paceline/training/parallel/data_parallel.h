@@ -40,9 +40,9 @@ using ReplicaForward =
 //
 // On each CUDA device, all copies and replicas of a pass, and its backward pass, are on the stream
 // that was the caller's current one in the forward pass; LibTorch's copies between devices wait for
-// the streams of both. So no event is needed, and memory is used again in the order of its stream.
+// the streams of both. So no event is needed, and freed memory is reused in stream order.
 //
-// Thread safety: none; one thread uses the object. Graphs that were made by it may outlive it.
+// Thread safety: none; one thread uses the object. Its graphs may outlive it.
 class ModuleReplicas {
  public:
   // One replica for each device. Error(kInvalid) for devices that DataParallel refuses, or for a
@@ -65,7 +65,7 @@ class ModuleReplicas {
   const std::shared_ptr<torch::nn::Module> module_;  // shared with the user
   const std::vector<c10::Device> devices_;           // [replica]
   const std::shared_ptr<ReplicaThreads> threads_;    // shared with the graphs
-  // Each set is shared with the graph that uses it; a set that no graph uses is taken for the next
+  // Each set is shared with the graph that uses it; a set that no graph uses is reused in the next
   // pass.
   std::vector<std::shared_ptr<ReplicaSet>> sets_;
 };
@@ -128,14 +128,14 @@ struct ReplicaResult<ReplicaTensors> {
 // Each forward pass cuts every tensor among the arguments along dim 0 into equal parts (as
 // torch::chunk: the last part may be smaller, and few samples result in fewer parts), passes all
 // other arguments to every replica, and concatenates the outputs along dim 0. Replicas on the
-// module's device share its parameters. At the beginning of a pass all have the module's buffers;
-// afterwards the first replica's changes of buffers are kept, and those of other replicas are
-// dropped. In the backward pass each parameter gets the sum of its gradients over all replicas, in
-// a fixed order.
+// module's device share its parameters. At the beginning of a pass all replicas have the module's
+// buffers; afterwards the first replica's changes to buffers are kept, and those of other replicas
+// are dropped. In the backward pass each parameter gets the sum of its gradients over all replicas,
+// in a fixed order.
 //
 // With devices, replica i works on device i, on the stream that was the caller's current one there
-// in the forward pass. The module must be on the first device in each pass, and the outputs are on
-// it; inputs may be on any device. Each pass copies the parameters and buffers to the other
+// in the forward pass. In each pass the module must be on the first device, which also gets the
+// outputs; inputs may be on any device. Each pass copies the parameters and buffers to the other
 // devices. As in PyTorch, a device may be listed twice. forward() must not queue work on other
 // streams. An error in a backward pass names the devices, but not the replica.
 //

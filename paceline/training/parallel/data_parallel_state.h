@@ -90,7 +90,7 @@ class DataParallelState {
   KeptTensors kept_buffers_;  // with hashes of the values that the last pass left
   UnevenInputs* uneven_inputs_ = nullptr;
   ShardBuffers shard_buffers_;
-  bool has_trained_ = false;         // a forward pass with gradients
+  bool has_trained_ = false;         // a forward pass with gradients has begun
   bool buffers_may_differ_ = false;  // all ranks have trained since the last broadcast
   std::unique_ptr<Reducer> reducer_;
 };

@@ -25,7 +25,7 @@ class Reducer;
 
 namespace detail {
 
-// DataParallelState, without its definition.
+// Functions of DataParallelState, for code that does not see its definition.
 std::shared_ptr<DataParallelState> make_state(std::shared_ptr<torch::nn::Module> module,
                                               std::shared_ptr<ProcessGroup> group,
                                               const DistributedDataParallelOptions& options);
@@ -77,10 +77,10 @@ std::int64_t batch_size_of(const Args&... arguments) {
 //   loss.backward();       // gradients are averaged in here
 //   optimizer.step();
 //
-// It is used like a LibTorch module: `model->forward(x)`, `model.forward(x)` and `model(x)` are the
-// same call. `->` returns this wrapper, which also has the functions that training loops call on a
-// module (parameters(), train(), zero_grad(), ...). module() returns the module itself, whose own
-// forward() does not involve the other ranks.
+// The wrapper is used like a LibTorch module: `model->forward(x)`, `model.forward(x)` and
+// `model(x)` are the same call. `->` returns this wrapper, which also has the functions that
+// training loops call on a module (parameters(), train(), zero_grad(), ...). module() returns the
+// module itself, whose own forward() does not involve the other ranks.
 //
 // The constructor checks that all ranks have the same parameters, and copies the parameters and
 // buffers of rank 0 to every rank. Set memory formats and devices before you construct it. In a
@@ -115,7 +115,7 @@ class DistributedDataParallel {
                           const DistributedDataParallelOptions& options = {})
       : DistributedDataParallel(holder.ptr(), std::move(group), options) {}
 
-  // The module's forward(), with any arguments and any result. Error(kInvalid) inside a
+  // The module's forward(), with any arguments and any result. Error(kInvalid) inside
   // activation_checkpoint(), which would run its communication twice.
   template <class... Args>
   decltype(auto) forward(Args&&... args) {
@@ -142,8 +142,8 @@ class DistributedDataParallel {
     detail::forget_gradients(*state_);
   }
 
-  // While it is false, backward passes only add to the gradients, without communication; the first
-  // pass after it is true again averages the sum. With batches of a DataLoader, pass
+  // While `required` is false, backward passes only add to the gradients, without communication;
+  // the first pass after it is true again averages the sum. With batches of a DataLoader, pass
   // batch.ends_step before each forward pass.
   void set_requires_gradient_sync(bool required) {
     detail::set_requires_gradient_sync(*state_, required);
@@ -161,8 +161,8 @@ class DistributedDataParallel {
   void note_loss(double loss) { detail::note_loss(*state_, loss); }
   double step_loss() const { return detail::step_loss(*state_); }
   // While the result lives, gradients are not communicated: they accumulate locally, and the first
-  // backward pass after it averages the sum. Both the forward and the backward pass must run while
-  // it lives:
+  // backward pass after that averages the sum. Both the forward and the backward pass must run
+  // while it lives:
   //
   //   const auto accumulating = model.no_sync();
   [[nodiscard]] std::shared_ptr<void> no_sync() { return detail::no_sync(*state_); }
@@ -173,7 +173,7 @@ class DistributedDataParallel {
   DistributedDataParallel* operator->() { return this; }
 
  public:  // internal
-  // Usual mistakes: each is an error that says what to write instead.
+  // Common mistakes: each is a compile-time error that shows what to write instead.
   explicit DistributedDataParallel(std::shared_ptr<Module> /*module*/) {
     static_assert(sizeof(Module) == 0,
                   "the group is missing: write DistributedDataParallel model(module, group), with "

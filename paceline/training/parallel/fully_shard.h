@@ -12,16 +12,15 @@
 //   optimizer.step();
 //
 // Stage 0 divides nothing, so a program can choose the stage by a flag. Stage 1 divides the
-// optimizer's state and its step. Stage 2 also divides gradients: while the
-// backward pass runs, each rank gets the gradients of the part that it updates, and `.grad` stays
-// undefined; reading it is Error(kInvalid), even in LibTorch's own functions. Stage 3 keeps one
-// copy of the parameters per host, in memory that the host's ranks share: nothing is gathered
-// within a host, and after each step the updates of other hosts are sent once to each host. A write
-// to a parameter outside of a step prints the parameter's name and ends the process. With
-// `shard_across_hosts` each host keeps only a part of the parameters: before an operation reads a
-// parameter, the parameter's unit arrives from the other hosts, while the model computes with the
-// previous unit. On the CPU all stages give the same bits as DistributedDataParallel with the whole
-// step on every rank.
+// optimizer's state and its step. Stage 2 also divides gradients: while the backward pass runs,
+// each rank gets the gradients of the part that it updates, and `.grad` stays undefined; reading it
+// is Error(kInvalid), even in LibTorch's own functions. Stage 3 keeps one copy of the parameters
+// per host, in memory that the host's ranks share: nothing is gathered within a host, and after
+// each step the updates of other hosts are sent once to each host. A write to a parameter outside
+// of a step prints the parameter's name and ends the process. With `shard_across_hosts` each host
+// keeps only a part of the parameters: before an operation reads a parameter, the parameter's unit
+// arrives from the other hosts, while the model computes with the previous unit. On the CPU all
+// stages give the same bits as DistributedDataParallel with the whole step on every rank.
 //
 // If the parameters are on CUDA devices, each rank keeps only its part of them in stage 3, on one
 // host and on several, and units are gathered before operations read them.
@@ -96,7 +95,7 @@ DistributedDataParallel<Module> fully_shard(const torch::nn::ModuleHolder<Module
 
 inline namespace internal {
 
-// A usual mistake: LibTorch's optimizers keep their state and their step to themselves.
+// A common mistake: the state and the step of LibTorch's optimizers cannot be divided.
 template <class Module>
 int fully_shard(const Module& /*module*/, const std::shared_ptr<ProcessGroup>& /*group*/,
                 torch::optim::Optimizer& /*optimizer*/, const FullyShardOptions& /*options*/ = {}) {
@@ -105,7 +104,7 @@ int fully_shard(const Module& /*module*/, const std::shared_ptr<ProcessGroup>& /
                 "paceline::optim::Adam instead of torch::optim::Adam");
   return 0;
 }
-// Usual mistakes: the optimizer or the group is missing.
+// Common mistakes: the optimizer or the group is missing.
 template <class Module, class Given>
   requires(!std::is_convertible_v<Given&, FullyShardOptions>)
 int fully_shard(const Module& /*module*/, const Given& /*given*/,

@@ -35,7 +35,7 @@ std::shared_ptr<void> open_parameters(const LowCommunicationOptions& options) {
   return options.optimizer == nullptr ? nullptr : options.optimizer->writable_parameters();
 }
 
-// The number of a type of wire in checkpoints.
+// The number that stands for the wire type in checkpoints.
 std::int64_t number_of(at::ScalarType wire) {
   return wire == at::kFloat ? 0 : wire == at::kBFloat16 ? 1 : 2;
 }
@@ -44,9 +44,9 @@ std::int64_t number_of(at::ScalarType wire) {
 
 struct LowCommunication::Travelling {
   std::size_t fragment = 0;
-  std::int64_t due = 0;  // step
+  std::int64_t due = 0;  // the step in which it arrives
   at::Tensor sent;       // this rank's part of the parameters when it was sent
-  at::Tensor values;     // the difference; becomes its mean
+  at::Tensor values;     // the difference, then its mean over the learners
   at::Tensor payload, payloads;
   WorkPtr work;
   std::optional<rpc::Future<detail::ExchangeUpdate::Reply>> reply;
@@ -155,7 +155,7 @@ void LowCommunication::begin_at_server() {
 at::Tensor LowCommunication::read(std::int64_t begin, std::int64_t size,
                                   std::int64_t padded) const {
   at::Tensor values = at::zeros({padded});
-  std::int64_t at = 0;  // of the parameter
+  std::int64_t at = 0;  // where the parameter begins
   for (const at::Tensor& parameter : parameters_) {
     const std::int64_t first = std::max(begin, at);
     const std::int64_t last = std::min(begin + size, at + parameter.numel());
@@ -199,7 +199,8 @@ void LowCommunication::finish() {
   if (travelling_) arrive();
 }
 
-// The parts of all ranks of the learner; with a server, the fragment of its first rank.
+// Returns the parts of all ranks of the learner; with a server, the whole fragment of its first
+// rank.
 at::Tensor LowCommunication::gather(const Fragment& fragment, const at::Tensor& part) const {
   if (!peers_) {
     if (learner_->world_size() > 1) broadcast(*learner_, part, 0);
@@ -289,7 +290,7 @@ void LowCommunication::decode(Travelling& round) const {
   round.values /= peers_->world_size();
 }
 
-// Takes the outer step on the mean, or gets the result of the server's.
+// Takes the outer step on the mean, or gets the result of the server's outer step.
 void LowCommunication::finish_round(Travelling& round) {
   Fragment& fragment = fragments_[round.fragment];
   const std::int64_t end = fragment.begin + fragment.size;
@@ -323,8 +324,8 @@ void LowCommunication::arrive() {
   const std::int64_t end = fragment.begin + fragment.size;
   const auto open = open_parameters(options_);
   if (options_.delay == 0) return write(fragment.begin, anchor_.slice(0, fragment.begin, end));
-  // The change that this learner has made since the fragment was sent. Each rank adds it to its
-  // part only, because the ranks of a host may share the parameters.
+  // Adds the change that this learner has made since the fragment was sent. Each rank adds it to
+  // its own part only, because the ranks of a host may share the parameters.
   const std::int64_t size = std::min(fragment.part_size, end - fragment.part_begin);
   at::Tensor part = read(fragment.part_begin, size, fragment.part_size);
   part.sub_(round.sent);

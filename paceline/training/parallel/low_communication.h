@@ -17,21 +17,21 @@
 // PyTorch's PeriodicModelAverager: the learners take the mean of their parameters.
 //
 // Fragments. The parameters are divided into fragments of equal size, which travel one after
-// another: each is sent every `period` steps, so the link carries a fragment at a time. With a
-// delay the training goes on while a fragment travels; it takes its outer step `delay` steps later,
-// and what a learner has trained meanwhile is added to the result.
+// another: each is sent every `period` steps, so the link carries one fragment at a time. With a
+// delay the training continues while a fragment travels: the fragment's outer step is taken `delay`
+// steps later, and the progress that a learner has made meanwhile is added to the result.
 //
-// On the wire. A learner's ranks divide the fragment: each averages its part with the ranks that
-// have its place in the other learners, and then they gather the parts over the learner's own
+// On the wire. A learner's ranks divide the fragment: each averages its part with the ranks at the
+// same position in the other learners, and then they gather the parts over the learner's own
 // network. Bytes that a rank sends per round, for n elements of a fragment, R ranks of a learner
 // and L learners: 4 n / R * 2 (L - 1) / L as float32, half of that as bfloat16, and (1 + 4 / 256) n
-// / R * (L - 1) as int8 with a scale for each 256 elements. What rounding loses is added to the
-// next difference (error feedback).
+// / R * (L - 1) as int8 with a scale for each 256 elements. The rounding error is added to the next
+// difference (error feedback).
 //
-// All learners end a round with the same bits, if they have no delay.
+// Without a delay, all learners end a round with the same bits.
 //
 // Asynchronous. Instead of a group, a server (outer_server.h) can take the outer steps. Then
-// learners may come, go and be slow: a round needs a quorum of them, not all. The first rank of a
+// learners may join, leave or be slow: a round needs only a quorum of them. The first rank of a
 // learner sends whole fragments to the server as above, and receives float32.
 //
 //   LowCommunication outer(*workers, "server0", learner, model->parameters(), {.period = 50});
@@ -60,16 +60,16 @@ class Workers;
 struct LowCommunicationOptions {
   std::int64_t period = 50;    // H: steps between two rounds of a fragment
   std::int64_t fragments = 1;  // at most `period`
-  // Steps while a fragment travels; below period / fragments. Take more steps than the link needs
-  // for a fragment, or learners wait for it (seconds_waited()).
+  // The number of steps for which a fragment may travel; below period / fragments. If the link
+  // needs more time for a fragment, learners wait for it (seconds_waited()).
   std::int64_t delay = 0;
   // Steps at the beginning, after each of which the learners take the mean of their parameters.
   std::int64_t warmup_steps = 0;
-  double outer_lr = 0.7;             // a server uses that of OuterServerOptions instead
-  double outer_momentum = 0.9;       // as outer_lr
-  at::ScalarType wire = at::kFloat;  // of the values that are sent; or at::kBFloat16, at::kChar
-  // The optimizer of a learner that divides it (fully_shard()), which opens the parameters for the
-  // rounds; null: every rank has its own parameters.
+  double outer_lr = 0.7;             // a server uses OuterServerOptions::lr instead
+  double outer_momentum = 0.9;       // likewise
+  at::ScalarType wire = at::kFloat;  // type of the values sent; or at::kBFloat16, at::kChar
+  // The optimizer, if the learner's ranks divide it (fully_shard()): it makes the parameters whole
+  // and writable for the rounds. Null: every rank has its own parameters.
   optim::Optimizer* optimizer = nullptr;
   // How long a learner waits for the end of a round at the server.
   std::chrono::milliseconds server_timeout = std::chrono::minutes(10);
@@ -77,15 +77,15 @@ struct LowCommunicationOptions {
 
 class LowCommunication {
  public:
-  // Collective over all ranks. `peers`: the ranks with the same place in all learners; `learner`:
-  // the ranks of this one, which have the same parameters. All learners get the parameters of the
-  // first one. Error(kInvalid) for options that do not fit together, or parameters that are not
-  // dense floating-point tensors on the CPU.
+  // Collective over all ranks. `peers`: the ranks at the same position in all learners; `learner`:
+  // the ranks of this learner, which have the same parameters. All learners get the parameters of
+  // the first learner. Error(kInvalid) for options that do not fit together, or parameters that are
+  // not dense floating-point tensors on the CPU.
   LowCommunication(std::shared_ptr<ProcessGroup> peers, std::shared_ptr<ProcessGroup> learner,
                    std::vector<at::Tensor> parameters, const LowCommunicationOptions& options);
   // Asynchronous: exchanges updates with the OuterServer of worker `server`, which knows the
   // learner by the name of its first rank's worker. Collective over the ranks of the learner, which
-  // gets the parameters of the server, or those of the first learner. No warm-up. Throws
+  // gets the parameters of the server, or those of the first learner. There is no warm-up. Throws
   // rpc::CallError if the server does not answer or has other parameters or fragments. Requires:
   // `workers` outlives this object; only the first rank uses it.
   LowCommunication(rpc::Workers& workers, const std::string& server,
@@ -94,8 +94,8 @@ class LowCommunication {
   ~LowCommunication();
 
   // Call it after each step of the optimizer, on every rank. Collective in the steps in which a
-  // fragment is sent or arrives. Errors of collectives and of calls. `tokens`: how much the learner
-  // has trained on in this step; a server weighs updates by it.
+  // fragment is sent or arrives. Errors of collectives and of calls. `tokens`: the number of tokens
+  // that the learner has trained on in this step; a server weights updates by it.
   void step(std::int64_t tokens = 1);
   // Collective: waits for a fragment that is travelling, and takes its outer step.
   void finish();
@@ -122,11 +122,11 @@ class LowCommunication {
     std::int64_t begin = 0, size = 0;
     std::int64_t part_begin = 0, part_size = 0;  // every rank's part has this size, with padding
     std::int64_t offset = 0;                     // it travels in steps = offset (mod period)
-    at::Tensor error;                            // [part_size], of the parts sent so far
-    std::int64_t tokens = 0;                     // since it was sent
-    std::uint64_t version = 0;                   // of the server
+    at::Tensor error;                            // [part_size]: the rounding error to add next
+    std::int64_t tokens = 0;                     // since the last send
+    std::uint64_t version = 0;                   // at the server
   };
-  struct Travelling;  // a fragment
+  struct Travelling;  // a fragment on its way
 
   LowCommunication(std::shared_ptr<ProcessGroup> peers, rpc::Workers* workers, std::string server,
                    std::shared_ptr<ProcessGroup> learner, std::vector<at::Tensor> parameters,

@@ -61,7 +61,7 @@ class OuterServer::Rounds {
         "outer.exchange: the update of learner {} has {} tokens; a learner trains before it sends "
         "an update",
         context.caller(), request.tokens);
-    // A tensor of the server's own, because the memory of a request ends with its call.
+    // Copies the values, because the memory of a request ends with its call.
     const at::Tensor values = detail::decode_update(request.payload).reshape({-1}).clone();
     check(values.isfinite().all().item<bool>(),
           "outer.exchange: the update of learner {} has values that are not finite, which would "
@@ -110,7 +110,7 @@ class OuterServer::Rounds {
   }
 
  private:
-  static constexpr std::chrono::milliseconds kLook{10};  // for learners that are lost
+  static constexpr std::chrono::milliseconds kLook{10};  // between looks for lost learners
   using Clock = std::chrono::steady_clock;
   struct Arrived {
     Update update;
@@ -118,7 +118,7 @@ class OuterServer::Rounds {
   };
   struct Fragment {
     at::Tensor anchor, momentum;  // parts of the whole
-    std::uint64_t version = 0;    // the rounds that have ended
+    std::uint64_t version = 0;    // the number of rounds that have ended
     std::vector<Arrived> arrived;
     std::optional<Clock::time_point> quorum_since;
   };
@@ -131,7 +131,7 @@ class OuterServer::Rounds {
     anchor_ = anchor.clone();
     momentum_ = at::zeros_like(anchor_);
   }
-  // A request that no learner sends changes nothing.
+  // Throws for a request that no learner sends, before it changes anything.
   static void require_whole(const OpenLearner::Request& request, const std::string& learner) {
     std::int64_t left = request.elements;
     for (const std::int64_t size : request.fragments)
@@ -178,8 +178,8 @@ class OuterServer::Rounds {
     return weight;
   }
 
-  // The mean has the bits of an all-reduce if all weights are equal. If the program's function of
-  // weights throws, nothing has changed, and each learner of the round gets the error.
+  // The mean has the bits of an all-reduce if all weights are equal. If the program's weight
+  // function throws, nothing has changed, and each learner of the round gets the error.
   void end_round(Fragment& fragment) {
     const at::NoGradGuard no_grad;
     std::vector<Arrived>& arrived = fragment.arrived;
@@ -215,7 +215,7 @@ class OuterServer::Rounds {
   std::condition_variable changed_;
   at::Tensor anchor_, momentum_;
   std::vector<Fragment> fragments_;
-  std::set<std::string> learners_;  // that have begun, also those that are lost
+  std::set<std::string> learners_;  // all that have joined, including lost ones
   Stats stats_;
   double sum_of_ages_ = 0;
 };

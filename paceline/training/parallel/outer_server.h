@@ -1,6 +1,6 @@
 #pragma once
 
-// The server of learners that do not wait for all others: asynchronous DiLoCo. It has the
+// The server of learners that do not wait for all other learners: asynchronous DiLoCo. It has the
 // parameters from which the learners begin, and the state of the outer optimizer (SGD with Nesterov
 // momentum). LowCommunication is the learners' side.
 //
@@ -10,10 +10,11 @@
 //
 // A round of a fragment ends as soon as all learners that are present have sent their updates, or
 // when a quorum has and the grace window is over. The outer step is taken on the mean of the
-// updates, weighted by tokens and by age; then all learners that have sent one continue from the
-// result. The update of a slower learner is part of a later round, and older by then. A learner
-// that is lost is not waited for; one that joins later, or again, begins from the present
-// parameters. An update with a value that is not finite is refused; its learner gets the error.
+// updates, weighted by tokens and by age; then all learners that have sent an update continue from
+// the result. The update of a slower learner becomes part of a later round, and has a greater age
+// there. The server does not wait for a learner that is lost; a learner that joins later, or again,
+// begins from the current parameters. An update with a value that is not finite is refused; its
+// learner gets the error.
 //
 // Thread safety: every method may be called from any thread.
 
@@ -36,7 +37,7 @@ class OuterServer {
  public:
   struct Update {
     std::string learner;      // the name of its worker
-    std::int64_t tokens = 0;  // that it trained on
+    std::int64_t tokens = 0;  // the number of tokens that it trained on
     std::int64_t age = 0;     // rounds that have ended since the learner got its parameters
   };
   struct Stats {
@@ -45,20 +46,22 @@ class OuterServer {
     double mean_age = 0;
   };
 
-  // Throws Error(kInvalid) for options that no server can have.
+  // Throws Error(kInvalid) for options that are out of range.
   explicit OuterServer(const OuterServerOptions& options);
   OuterServer(const OuterServer&) = delete;
   OuterServer& operator=(const OuterServer&) = delete;
   ~OuterServer();
 
-  // Serves the learners of one model. Requires: `workers` leaves before its end.
+  // Serves the learners of one model. Requires: `workers` leaves the job before it is destroyed.
   void serve(rpc::Workers& workers);
 
   Stats stats() const;
-  // Copies, float32 [elements]: for a checkpoint. Undefined before the first learner.
+  // Return copies for a checkpoint, float32 [elements]; undefined before the first learner has
+  // joined.
   at::Tensor anchor() const;
   at::Tensor momentum() const;
-  // Begins with these, instead of the parameters of the first learner. Requires: no learner yet.
+  // Begins with these tensors, not with the first learner's parameters. Requires: no learner has
+  // joined.
   void restore(const at::Tensor& anchor, const at::Tensor& momentum);
 
  private:
@@ -68,7 +71,7 @@ class OuterServer {
 
 struct OuterServerOptions {
   double lr = 0.7, momentum = 0.9;
-  // The updates with which a round may end; learners that are lost reduce it.
+  // The number of updates with which a round may end; each lost learner reduces it by one.
   std::size_t quorum = 1;
   // How long a round waits for further learners once it has its quorum.
   std::chrono::milliseconds grace{0};

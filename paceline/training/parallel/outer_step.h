@@ -17,7 +17,7 @@
 
 namespace paceline::detail {
 
-// A learner begins. The first one sends its parameters.
+// Registers a learner. The first learner sends its parameters.
 struct OpenLearner {
   static constexpr std::string_view kName = "outer.open";
   static constexpr rpc::Effect kEffect = rpc::Effect::kRepeatable;
@@ -39,7 +39,7 @@ struct ExchangeUpdate {
   static constexpr std::string_view kName = "outer.exchange";
   static constexpr rpc::Effect kEffect = rpc::Effect::kOnce;
   struct Request {
-    std::uint64_t fragment = 0, version = 0;  // from which the learner began
+    std::uint64_t fragment = 0, version = 0;  // the learner began from this version
     std::int64_t tokens = 0;
     at::Tensor payload;  // the difference, by encode_update()
     static auto fields(auto& m) { return std::tie(m.fragment, m.version, m.tokens, m.payload); }
@@ -51,10 +51,10 @@ struct ExchangeUpdate {
   };
 };
 
-inline constexpr std::int64_t kOuterBlock = 256;  // elements with one scale
+inline constexpr std::int64_t kOuterBlock = 256;  // elements that share a scale
 
-// `values`: float32 [n], n a multiple of kOuterBlock. Float32 is the tensor itself; kChar gives
-// [n / 256, 260] of kByte: 256 elements and a float32 scale for each block.
+// `values`: float32 [n], n a multiple of kOuterBlock. For kFloat returns the tensor itself; for
+// kChar a kByte tensor [n / 256, 260]: 256 elements and a float32 scale for each block.
 at::Tensor encode_update(const at::Tensor& values, at::ScalarType wire);
 // float32 [n]. Throws Error(kInvalid) for a tensor that encode_update() does not return.
 at::Tensor decode_update(const at::Tensor& payload);

@@ -19,7 +19,7 @@ namespace {
 struct Exchange : torch::CustomClassHolder {
   std::shared_ptr<ProcessGroup> group;
   double count = 0;      // elements of a feature on all ranks together
-  at::Tensor on_device;  // on a CUDA device: the same, which the host does not know
+  at::Tensor on_device;  // on a CUDA device: `count`, which the host does not know
 };
 
 // Calls `communicate`, and adds the layer's name and the rule for ranks to an error.

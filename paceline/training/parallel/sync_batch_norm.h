@@ -2,11 +2,10 @@
 
 // Batch normalisation over the samples of all ranks, with the semantics of PyTorch's SyncBatchNorm,
 // on the CPU or on CUDA devices. In training, each forward pass gathers every rank's mean, variance
-// and number of elements, and each backward pass adds up two sums for each feature. A rank sends 2
-// * num_features
-// + 1 numbers of 8 bytes in the forward pass and 2 * num_features in the backward pass, whatever
-// the size of the batch. The statistics are merged in rank order, in float64, so all ranks get the
-// same bits in every run.
+// and number of elements, and each backward pass adds up two sums for each feature. In each layer a
+// rank sends (2 * num_features + 1) numbers of 8 bytes in the forward pass and (2 * num_features)
+// in the backward pass, whatever the size of the batch. The statistics are merged in rank order, in
+// float64, so all ranks get the same bits in every run.
 //
 //   paceline::SyncBatchNorm norm(torch::nn::BatchNormOptions(64), group);
 //   models::ResNet model({.depth = 18}, {.norm = paceline::sync_batch_norm(group)});

@@ -62,7 +62,7 @@ void DenseTable::require_memory(const char* operation) const {
           operation, i);
 }
 
-// Autograd refuses a backward pass of a forward pass with other values.
+// Makes autograd refuse a backward pass whose forward pass used other values.
 void DenseTable::parameters_changed() {
   for (const at::Tensor& parameter : parameters_) torch::autograd::impl::bump_version(parameter);
 }

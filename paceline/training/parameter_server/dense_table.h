@@ -16,9 +16,9 @@
 //   }
 //
 // A row of the table is a block of the parameters, one after another; the parameters become views
-// of one tensor, into which blocks are read without a copy between. A synchronous table with
-// gradient_scale 1 / W has the bits of DistributedDataParallel with the same batches, for W a power
-// of two, and the optimizer of the same name.
+// of one tensor, into which blocks are read without an intermediate copy. With a gradient_scale of
+// 1 / W, where W is a power of two, a synchronous table gives the same bits as
+// DistributedDataParallel with the same batches and the optimizer of the same name.
 //
 // Thread safety: none; one thread trains.
 
@@ -50,15 +50,15 @@ class DenseTable {
   DenseTable(Tables& tables, const std::string& name, std::vector<at::Tensor> parameters,
              const DenseOptions& options = {}, const TableOptions& table_options = {});
 
-  // The functions below are those of Rows, for all parameters; so are their errors.
+  // The functions below are those of Rows, for all parameters, with the same errors.
 
   // Copies the table's values into the parameters. Each block is whole; different blocks may hold
-  // different pushes of asynchronous or bounded workers. After an exception some blocks may be the
-  // new ones: pull again.
+  // different pushes of asynchronous or bounded workers. After an exception some blocks may
+  // already be new: pull again.
   void pull();
-  // As above, but all blocks are of one moment. A push that is being applied then may have changed
-  // the first blocks only, unless the table is synchronous. On servers, each has a moment of its
-  // own. Returns the largest clock that any worker had reached.
+  // As above, but all blocks are of one moment. A push that is being applied at that moment may
+  // have changed the first blocks only, unless the table is synchronous. If the table is on
+  // servers, each server has its own moment. Returns the largest clock that any worker had reached.
   std::uint64_t pull_snapshot();
   // Pushes the gradients of the parameters; an undefined gradient counts as zeros. The parameters
   // and their gradients do not change.
@@ -81,7 +81,7 @@ class DenseTable {
   std::int64_t num_elements_ = 0;
   std::vector<Id> blocks_;
   at::Tensor values_;                       // of all blocks, padded with zeros
-  std::vector<std::int64_t> begins_ = {0};  // of each parameter in them, and their end
+  std::vector<std::int64_t> begins_ = {0};  // where each parameter begins in values_, and the end
 };
 
 }  // namespace paceline::tables

@@ -48,9 +48,9 @@ class RowPrefetcher {
   // Returns the rows [ids, width] if the oldest queued batch has these ids, after a wait for its
   // pull. Otherwise drops all queued batches and returns nullopt. Throws the error of the pull.
   std::optional<at::Tensor> take(std::span<const Id> ids);
-  // Tells that this worker is about to push, or has pushed, these rows.
+  // Notes that this worker is about to push, or has pushed, these rows.
   void note_push(std::span<const Id> ids);
-  // Tells that a clock of this worker has ended.
+  // Notes that a clock of this worker has ended.
   void note_tick();
 
  private:

@@ -44,12 +44,12 @@ class RemoteEmbeddingImpl final : public torch::nn::Module {
   at::Tensor forward(const at::Tensor& ids);
 
   // Begins to pull the rows for the next forward() on another thread. It may be called for several
-  // batches, in the order of their use. If a forward() has other ids, the rows that were pulled are
+  // batches, in the order of their use. If a forward() has other ids, all prefetched batches are
   // dropped. Rows that this worker pushes in between are pulled again. With a synchronous or
   // bounded table the pull begins at the next tick().
   void prefetch(const at::Tensor& ids);
 
-  // Rows::tick(), and begins the pulls that waited for it.
+  // Calls Rows::tick(), and begins the pulls that waited for it.
   void tick();
 
   Rows& rows() const { return *rows_; }

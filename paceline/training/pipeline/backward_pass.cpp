@@ -78,7 +78,8 @@ void BackwardPass::take_roots(const Tensors& gradients) {
 }
 
 at::Tensor BackwardPass::other_leaf() const {
-  // The edges keep the nodes of leaves that are outputs alive, which no other node does.
+  // These edges keep alive the nodes of leaves that are themselves outputs; no other node does
+  // that.
   const edge_list inputs = edges_of(inputs_), parameters = edges_of(parameters_);
   std::unordered_set<Node*> known;
   for (const edge_list* edges : {&inputs, &parameters}) {

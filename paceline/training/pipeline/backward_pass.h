@@ -1,8 +1,8 @@
 #pragma once
 
 // The backward pass of one micro-batch through one stage, as a whole or in two halves: first the
-// gradients of the stage's inputs, later those of its parameters. Both variants apply the formulas
-// of the same nodes, so the bits are the same.
+// gradients of the stage's inputs, later those of its parameters. Both variants run the same
+// autograd nodes, so the bits are the same.
 //
 // A node that leads to an input and, by another edge, to parameters (a linear layer's) computes two
 // gradients. The first half runs everything that leads to inputs, and keeps the gradient that

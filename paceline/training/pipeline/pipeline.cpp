@@ -171,7 +171,8 @@ struct Pipeline::Run {
   }
 
   // Throws Error(kInvalid) if the outputs, the loss for the last stage, do not depend on anything
-  // that requires a gradient, although the stage has it: it would not be trained.
+  // that requires a gradient, although the stage has parameters or inputs that do: the stage would
+  // not be trained.
   void require_gradient(const Stage& stage, const Action& action, const Tensors& outputs,
                         const Tensors& leaves) const {
     const auto requires_grad = [](const at::Tensor& tensor) { return tensor.requires_grad(); };
@@ -370,7 +371,8 @@ void Pipeline::require_own_stages() const {
 }
 
 // Runs `body`, the body of the public function `function`. An error of this rank aborts the group
-// with the error's message. Errors of which the other ranks already know get the text of where().
+// with the error's message. If the other ranks already know of the error, the text of where() is
+// appended to it.
 void Pipeline::guarded(std::string_view function, const std::function<void()>& body) {
   try {
     body();

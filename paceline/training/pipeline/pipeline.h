@@ -17,9 +17,9 @@
 //
 // Tensors between stages may differ in shape from one micro-batch to the next, but not in number.
 // Floating-point tensors carry gradients. A parameter belongs to one stage. The stages of a rank
-// are on one device, as are the inputs of the first stage and the targets of the last one. Tensors
-// on a CUDA device are messages of the group's CUDA backend, and then neither rank waits for its
-// device; without such a backend they travel through host memory.
+// are on one device, as are the inputs of the first stage and the targets of the last one. The
+// group's CUDA backend sends tensors on a CUDA device, and then neither rank waits for its device;
+// without such a backend these tensors travel through host memory.
 //
 // While a SymmetricTensors exists, ranks on the same host read each other's large tensors in place;
 // ranks that are threads of one process read all tensors in place. After step() or evaluate() has
@@ -50,8 +50,9 @@ struct PipelineStage {
   using Tensors = std::vector<at::Tensor>;
   int index = 0;
   std::function<Tensors(const Tensors& inputs)> forward;
-  // All tensors that the stage trains, and the loss for the last stage; others that require
-  // gradients are Error(kInvalid) in the first step. Those that require none are left out.
+  // All tensors that the stage trains; for the last stage also the tensors that the loss trains. If
+  // the stage uses another tensor that requires a gradient, the first step throws Error(kInvalid).
+  // Parameters that require no gradient are ignored.
   std::vector<at::Tensor> parameters;
 };
 

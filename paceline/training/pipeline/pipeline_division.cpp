@@ -17,7 +17,7 @@
 namespace paceline {
 
 struct PipelineDivision::Plan {
-  std::vector<int> layers;  // of each stage
+  std::vector<int> layers;  // number of layers of each stage
   PipelineSchedule schedule;
   pipeline::TimedSchedule timed;
   std::optional<pipeline::SearchCandidate> best_named = {};  // after a search, if one fits

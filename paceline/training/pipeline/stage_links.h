@@ -72,7 +72,7 @@ class Loans {
   std::vector<std::int64_t> free_;  // free slots
   std::map<std::int64_t, at::Tensor> lent_;  // [slot]: the tensor that is lent
   std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> borrowed_;
-  std::set<int> lenders_, borrowers_;  // of the loans since settle()
+  std::set<int> lenders_, borrowers_;  // of the loans since the last settle()
 };
 
 // The tensors that stages pass to each other: in the forward pass the outputs of a micro-batch, in
@@ -81,8 +81,8 @@ class Loans {
 // and type. Between stages of the same rank tensors are not moved. Sends return without waiting;
 // finish() waits.
 //
-// Tensors of a CUDA device are messages of the group's CUDA backend if it has one: neither end then
-// waits for the device. Such a backend delivers messages in the order of sending, so in these
+// Tensors on a CUDA device are sent by the group's CUDA backend if it has one: neither rank then
+// waits for its device. Such a backend delivers messages in the order of sending, so in these
 // groups the lists of a rank are also received in that order, and tensors that arrive before they
 // are needed are kept. In other groups the tensors travel through pinned host memory: a send waits
 // until the device has computed them, a receive queues the copies to the device.
@@ -93,13 +93,13 @@ class StageLinks {
   using Tensors = std::vector<at::Tensor>;
   enum class Direction { kForward, kBackward };
 
-  // Collective. Requires: `schedule` outlives this object. `device`: that of this rank's stages.
+  // Collective. Requires: `schedule` outlives this object. `device` has this rank's stages.
   StageLinks(std::shared_ptr<ProcessGroup> group, const PipelineSchedule& schedule,
              c10::Device device);
 
   // Sends from `stage` to the next stage (kForward) or the previous one (kBackward). Undefined
-  // gradients arrive as undefined tensors. Error(kInvalid) if the number of tensors is not the same
-  // as before.
+  // gradients arrive as undefined tensors. Error(kInvalid) if the number of outputs of a stage
+  // differs from that of its first micro-batch.
   void send(int stage, int micro_batch, Direction direction, const Tensors& tensors);
   // Returns the tensors that the previous stage (kForward) or the next one (kBackward) has sent to
   // `stage`. They must not be written to.

@@ -36,7 +36,7 @@
 // a single process.
 //
 // RemoteModule is a torch::nn::Module without parameters of its own; train() and eval() set the
-// mode of the passes through it. It can be a field of a message (the received one begins in
+// mode of the passes through it. It can be a field of a message (a received module begins in
 // training mode); copies refer to the same object. tensor_field.h describes how tensors are sent.
 //
 // Errors: rpc::CallError and rpc::ReferenceError of the calls, also from backward();

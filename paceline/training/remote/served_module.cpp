@@ -14,7 +14,7 @@ namespace paceline::remote {
 
 namespace {
 
-thread_local WeightsLock* lock_of_this_thread = nullptr;  // held by the pass that runs in it
+thread_local WeightsLock* lock_of_this_thread = nullptr;  // held by this thread's pass
 
 }  // namespace
 

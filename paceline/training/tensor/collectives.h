@@ -11,8 +11,8 @@
 //   not dense: sliced, or expanded inputs   used through a copy         used through a copy
 //   another shape on one rank               error on every rank         error on every rank
 //
-// In the operations of the last column a rank has blocks of several ranks; they use contiguous
-// tensors in place. A tensor of one dimension is treated like a buffer of ProcessGroup.
+// In the operations of the last column a rank has blocks of several ranks; these operations use
+// contiguous tensors in place. A tensor of one dimension is treated like a buffer of ProcessGroup.
 //
 // `root` and `peer` are ranks of `group`, not of the world.
 //
@@ -45,10 +45,10 @@
 
 namespace paceline {
 
-// Each function takes CollectiveOptions last (group_options.h). As in torch.distributed, a
-// function that writes to tensors of the caller blocks and returns a Work that has completed, or
-// with `.async_op` returns a Work at once. Functions that make their result have no async_op; pass
-// an `output` to have one.
+// Each function takes CollectiveOptions last (group_options.h). As in torch.distributed, a function
+// that writes to tensors of the caller blocks and returns a Work that has completed, or with
+// `.async_op` returns a Work at once. Functions that return their result do not support async_op;
+// use the variants with `output`.
 
 // These collectives work in place.
 WorkPtr all_reduce(GroupRef group, const at::Tensor& tensor, ReduceOp op = ReduceOp::kSum,
@@ -73,7 +73,7 @@ at::Tensor all_gather_v(GroupRef group, const at::Tensor& input,
 WorkPtr all_gather_v(GroupRef group, const at::Tensor& output, const at::Tensor& input,
                      const std::vector<std::int64_t>& rows, const CollectiveOptions& options = {});
 // Returns the tensors of all ranks at root, as all_gather() does, and an empty list on other ranks.
-// An `output` is a single tensor; on other ranks it is undefined.
+// The variant with `output` writes them to one tensor; other ranks pass an undefined tensor.
 std::vector<at::Tensor> gather(GroupRef group, const at::Tensor& tensor, int root,
                                const CollectiveOptions& options = {});
 WorkPtr gather(GroupRef group, const at::Tensor& output, const at::Tensor& input, int root,
@@ -112,7 +112,7 @@ WorkPtr all_to_all_single(GroupRef group, const at::Tensor& output, const at::Te
                           const std::vector<std::int64_t>& send_rows,
                           const CollectiveOptions& options = {});
 
-// Messages, as those of ProcessGroup. recv() returns the sender's rank; irecv() provides it as
+// Messages, like those of ProcessGroup. recv() returns the sender's rank; irecv() provides it as
 // Work::source_rank().
 void send(GroupRef group, const at::Tensor& tensor, int peer, std::uint32_t tag = 0,
           const CollectiveOptions& options = {});
@@ -130,7 +130,7 @@ struct P2POp {
   int peer = 0;
   std::uint32_t tag = 0;
 };
-// Sends and receives that start together, in any order; no message waits for another.
+// Starts sends and receives together, in any order; no message waits for another.
 //
 //   for (const auto& work : batch_isend_irecv(group, {{Op::kSend, mine, next},
 //                                                     {Op::kReceive, theirs, previous}}))

@@ -33,10 +33,11 @@ class Autocast {
   const at::ScalarType type_before_;
 };
 
-// Sets the intra-op threads of LibTorch and of OpenBLAS, which has its own thread pool. 0: the
-// launcher's OMP_NUM_THREADS if it is set, otherwise LibTorch's default. Returns the number in
-// effect. The bits of LibTorch's sums depend on it. Thread safety: none; call it
-// from the thread that computes.
+// Sets the number of LibTorch's intra-op threads. 0: keeps the current number, at first
+// OMP_NUM_THREADS (which the launcher sets) or LibTorch's default. OpenBLAS gets the same number if
+// it uses OpenMP, otherwise 1, because its own pool would compete for the cores. Returns LibTorch's
+// number; the bits of its sums depend on that number. Thread safety: none; call it from the thread
+// that computes.
 int set_thread_count(int num_threads);
 
 }  // namespace paceline

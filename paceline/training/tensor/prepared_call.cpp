@@ -26,7 +26,7 @@ bool has_blocks(Op op) {
 }
 
 // Returns a hash of the tensor's sizes and strides, which the ranks compare. For operations with
-// blocks it covers only the sizes; if ranks may pass different numbers of rows, it counts one row.
+// blocks it covers only the sizes; if ranks may pass different numbers of rows, dim 0 counts as 1.
 std::uint32_t compared_shape(Op op, const at::Tensor& tensor) {
   if (!has_blocks(op)) return shape_of(tensor);
   auto sizes = tensor.sizes().vec();
@@ -34,7 +34,7 @@ std::uint32_t compared_shape(Op op, const at::Tensor& tensor) {
   return shape_of(sizes);
 }
 
-// Returns the device of the call's tensors; that of the CPU if there are none. Error(kInvalid) if
+// Returns the device of the call's tensors; the CPU if there are no tensors. Error(kInvalid) if
 // they are on several devices.
 c10::Device device_of(const ProcessGroup& group, const TensorCall& call) {
   const at::Tensor* first = nullptr;

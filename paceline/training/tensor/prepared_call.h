@@ -23,7 +23,8 @@ namespace paceline {
 // the operation cannot use.
 //
 // If the tensors are on a device and the group has no backend for it, the call is on copies in host
-// memory. In a collective they are a part of its options; for a message the user must copy.
+// memory. A collective copies by itself (CallOptions::order); for a message the caller must copy
+// (TensorCopies::fetch(), deliver()).
 struct PreparedCall {
   std::shared_ptr<TensorCopies> copies;  // null: the call is on the tensors themselves
   Call call;
@@ -42,7 +43,7 @@ struct PreparedCall {
   void set_shape(const ProcessGroup& group, const TensorCall& asked);
 };
 
-// The same call on tensors that the engine can use, which are copies where necessary; copy_back()
+// A TensorCall on tensors that the engine can use, which are copies where necessary; copy_back()
 // then fills the original outputs.
 class FittedCall {
  public:

@@ -15,9 +15,9 @@ namespace paceline {
 // Returns this thread's generator; before seed_rank(), LibTorch's.
 at::Generator rank_generator();
 
-// Returns 1 / `share` for this share of the elements of a tensor like `input`, and 0 for the
-// others. The numbers are drawn on the CPU, so they are the same on a CUDA device, to which they
-// are copied.
+// Returns a tensor like `input` whose elements are 1 / `share` with the probability `share`,
+// otherwise 0. The numbers are drawn on the CPU, so they are the same on a CUDA device, to which
+// they are copied.
 at::Tensor dropout_mask(const at::Tensor& input, double share, at::Generator generator);
 
 // The states of both generators.

@@ -2,7 +2,7 @@
 
 // Replaces LibTorch's CPU allocator once the first SymmetricTensors or TensorMemoryMeter of the
 // process is constructed. While an arena is in use, large tensors are allocated from it, and all
-// others by the previous allocator. While a meter lives, the memory of all of them is counted.
+// others by the previous allocator. While a meter lives, the memory of all tensors is counted.
 //
 // LibTorch and its tensors keep plain pointers to the allocator, so there is only one, and it is
 // never destroyed. Memory may be freed by its address alone (oneDNN does that), so the address must
@@ -55,7 +55,7 @@ class TensorAllocator : public PortableAllocator {
  public:
   static TensorAllocator& instance();
 
-  // Allocates large tensors from this arena from now on; null: by the previous allocator again.
+  // Allocates large tensors from this arena from now on; null: from the previous allocator again.
   void use(std::shared_ptr<SymmetricArena> arena);
   // The arena from which large tensors are allocated; null: there is none.
   std::shared_ptr<SymmetricArena> arena() const;

@@ -1,8 +1,8 @@
 #pragma once
 
 // A Call (engine/collectives/call.h) on tensors, and how it is carried out. The functions of
-// collectives.h only fill in one of these, and so do the collectives on many tensors at once below,
-// which have the rules of collectives.h.
+// collectives.h only fill in a TensorCall. So do the coalesced collectives below, which follow the
+// rules of collectives.h.
 //
 // Thread safety: that of ProcessGroup.
 
@@ -42,7 +42,7 @@ struct TensorCall {
   std::optional<TensorLists> lists = {};  // for a coalesced call: replaces input and output
   std::optional<std::chrono::milliseconds> timeout = {};  // at least 1 ms; empty: the group's
   std::shared_ptr<void> keep_alive = {};                  // CollectiveOptions::keep_alive
-  // The contents of the tensors: compared between the ranks too, and named in errors.
+  // A description of the tensors' contents: the ranks compare it, and errors show it.
   std::string subject = {};
 };
 

@@ -47,10 +47,10 @@ std::optional<FoundShare> first_model_share(const std::vector<at::Tensor>& param
 void name_parameters(const torch::nn::Module& module);
 
 // Returns `.grad` of a parameter, which may be undefined, for the library's own reads and writes.
-// Outside of a backward pass, grad() and mutable_grad() of a parameter whose gradient is divided
-// among ranks are taken for calls of the program, which reads or drops the gradient
-// (guard_divided_gradient() in training/optim/parameters/divided_parameters.h); this function is
-// not. Thread safety: none for calls with the same parameter.
+// If the gradient is divided among ranks, grad() and mutable_grad() outside of a backward pass
+// count as the program reading or dropping it (guard_divided_gradient() in
+// training/optim/parameters/divided_parameters.h); own_gradient() does not. Thread safety: none for
+// calls with the same parameter.
 at::Tensor& own_gradient(const at::Tensor& parameter);
 
 // Detects whether a tensor was written to since the mark was made: LibTorch counts the operations

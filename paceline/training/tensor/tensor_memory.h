@@ -28,7 +28,7 @@ class SymmetricTensors {
 
   // Collective. Has no effect, on every rank, if the group's ranks share no memory, or if one of
   // them does not have enough address space; the second case logs a warning. `bytes`: for each
-  // rank; 0: the rank's share of the machine's memory. Tensors that exceed it are allocated as
+  // rank; 0: the rank's share of the machine's memory. Tensors that do not fit are allocated as
   // usual.
   explicit SymmetricTensors(GroupRef group, std::size_t bytes = 0);
   ~SymmetricTensors();

@@ -28,8 +28,8 @@ inline bool is_16_bit(at::ScalarType type) { return type == at::kHalf || type ==
 bool is_dense(const at::Tensor& tensor);
 
 // Returns all elements in memory order, on the CPU or in CUDA memory. Error(kInvalid) unless the
-// tensor is dense, kUnsupported for other devices. The view is valid as long as the tensor's
-// storage.
+// tensor is dense, kUnsupported for other devices. The view is valid while the tensor's storage
+// exists.
 Buffer dense_view(const at::Tensor& tensor);
 // Like dense_view(), but with Error(kUnsupported) for tensors that are not on the CPU.
 Buffer dense_cpu_view(const at::Tensor& tensor);

@@ -1,7 +1,7 @@
 #pragma once
 
-// Calls of collectives without a group, with the group in another place, or with memory that is not
-// a tensor, give an error that says what to write.
+// Common mistakes in calls of collectives: no group, the group in another place, or memory that is
+// not a tensor. Such a call does not compile, and the error shows what to write instead.
 
 #include <type_traits>
 

@@ -35,7 +35,8 @@ struct Weight {
 };
 using Weights = std::map<std::string, Weight>;
 
-// Returns parameters and buffers or, with `of`, its tensor for each parameter.
+// Returns the parameters and buffers or, with `of`, the tensors that `of` returns for the
+// parameters.
 Weights weights_in(torch::nn::Module& module, const OfParameter& of = {}) {
   Weights weights;
   models::visit_parameters(

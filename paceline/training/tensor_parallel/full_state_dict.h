@@ -1,8 +1,8 @@
 #pragma once
 
 // Gathers and loads the whole weights of a model whose layers hold parts (models::DividedLayer),
-// under the names and in the shapes of the dense model, so that a weights file can be used for
-// both.
+// under the names and in the shapes of the dense model, so that divided and dense models can use
+// the same weights file.
 //
 //   write_weights("gpt.safetensors", full_state_dict(*model, mesh.group("tp")));
 //   load_full_state_dict(*model, read_weights("gpt.safetensors"));
@@ -27,9 +27,9 @@ using OfParameter = std::function<at::Tensor(const at::Tensor& parameter)>;
 
 // Collective. Returns the whole parameters and buffers: if the ranks share memory, in one copy for
 // all of them, into which each rank writes its parts; otherwise each rank gets its own copy. The
-// shared copy must only be read: a write to it prints the name of the weight and ends the process
-// (docs/sharding.md). `of` returns another tensor for each parameter, such as
-// its gradient; then buffers are left out, and so are parameters for which it returns an undefined
+// shared copy must only be read: a write to the shared copy prints the name of the weight and ends
+// the process (docs/sharding.md). `of` returns another tensor for each parameter, such as its
+// gradient; then buffers are left out, and so are parameters for which it returns an undefined
 // tensor on all ranks. Error(kInvalid) when the model is not divided among exactly the ranks of
 // `group`; kSystem when the host does not have enough memory.
 StateDict full_state_dict(torch::nn::Module& module, GroupRef group, const OfParameter& of = {});

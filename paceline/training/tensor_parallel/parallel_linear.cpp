@@ -98,7 +98,7 @@ at::Tensor RowParallelLinearImpl::forward(const at::Tensor& input) {
                              ? reduce_scatter_autograd(group_, partial, kSpreadDim)
                              : reduce_from_region(group_, partial);
   if (!bias.defined()) return sum;
-  // If positions are spread, every rank has a part of the bias's gradient.
+  // If the positions are divided, every rank has a part of the bias's gradient.
   return sum + (parallel_.sequence_parallel_output ? copy_to_region(group_, bias) : bias);
 }
 

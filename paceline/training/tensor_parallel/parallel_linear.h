@@ -15,7 +15,8 @@
 // layer is constructed.
 //
 // Results and gradients equal those of the whole layer except for rounding, and are the same on
-// every rank. The layers can spread positions (sequence parallelism), dim 1 of [N, T, features].
+// every rank. The layers can also divide the positions among the ranks (sequence parallelism): dim
+// 1 of [N, T, features].
 //
 // All ranks must run the layers in the same order. Error(kInvalid), which names rank and layer, if
 // the number of ranks does not divide the features or an input has the wrong shape.

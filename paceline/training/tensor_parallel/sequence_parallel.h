@@ -18,10 +18,10 @@
 
 namespace paceline {
 
-// The two layers below are for spread positions (sequence parallelism): every rank has all of the
-// weights and computes its part of the positions, dim 1 of [N, T, width]. So each rank computes a
-// part of the weights' gradients; the backward pass adds these up, and every rank gets the whole
-// gradient.
+// The two layers below are for positions that are divided among ranks (sequence parallelism): every
+// rank has all of the weights and computes its part of the positions, dim 1 of [N, T, width]. So
+// each rank computes a part of the weights' gradients; the backward pass adds these up, and every
+// rank gets the whole gradient.
 
 // torch::nn::LayerNorm, with an all-reduce of 2 x width numbers in each backward pass.
 class SequenceParallelLayerNormImpl : public torch::nn::Cloneable<SequenceParallelLayerNormImpl> {

@@ -51,7 +51,8 @@ void require_same(ProcessGroup& group, const std::string& doing) {
   }
 }
 
-// Sets layers that have whole weights on every rank and compute a part of the positions there.
+// Sets layers that have the whole weights on every rank and compute the rank's part of the
+// positions.
 void spread_positions(models::Layers& layers, const GroupPtr& group) {
   layers.linear = [group](const LinearOptions& linear) {
     return AnyModule(SequenceParallelLinear(linear, group));

@@ -22,9 +22,8 @@
 //
 // All ranks of the group must get the same tokens; models::generate() checks that they have the
 // same prompt and options. For dropout, call seed_rank() with the same number on all ranks of the
-// group, and with other numbers on ranks that have other samples: in replicated activations the
-// same elements are dropped on every rank, in divided ones
-// different elements.
+// group, and with other numbers on ranks that have other samples: in replicated activations every
+// rank drops the same elements, in divided activations each rank drops different ones.
 //
 // The model's constructor throws Error(kInvalid), which names the rank, the layer and what cannot
 // be divided.

@@ -81,9 +81,9 @@ struct Ranks : torch::CustomClassHolder {
   GroupPtr group;
 };
 
-// Computes a loss for each row of logits [rows, part of the vocabulary]; 0 if `counts` is false.
-// `own` is the target's column in this part; it is negative or too large if another rank has the
-// target.
+// Computes a loss for each row of logits [rows, part of the vocabulary]; 0 for a row whose `counts`
+// is false. `own` is the target's column in this part; it is negative or too large if another rank
+// has the target.
 struct RowLosses : torch::autograd::Function<RowLosses> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& logits,
                             const at::Tensor& own, const at::Tensor& counts,

@@ -1,6 +1,6 @@
 #pragma once
 
-// A program's view of an epoch of a TrainingRun that has ended, and its decision: the result of the
+// A program's view of a finished epoch of a TrainingRun, and its decision: the result of the
 // evaluation, the best value so far, and whether the run continues.
 //
 //   .after_epoch = [&](const train::EpochReport& epoch) {
@@ -27,19 +27,20 @@ class EpochReport {
   const TrainingState& state;  // state.epoch is the number of epochs that have ended
   const TestResult& test;      // the result of Training::test for this epoch
 
-  // Collective. If rank 0's `value` is lower than after every earlier epoch of the whole run, also
-  // before it was resumed, writes the weights to `file` as the run's own weights file, and returns
-  // true on every rank. For a metric that should be as high as possible, pass its negative. The
-  // values are kept by file name, without the folder. Error(kSystem) on every rank when the file
-  // cannot be written, kInvalid for two files of one name in different folders.
+  // Collective. If rank 0's `value` is lower than after every earlier epoch of the whole run,
+  // including epochs before a resume, writes the weights to `file` in the form of the run's own
+  // weights file, and returns true on every rank. For a metric that should be as high as possible,
+  // pass its negative. The values are kept by file name, without the folder. Error(kSystem) on
+  // every rank when the file cannot be written, kInvalid for two files of one name in different
+  // folders.
   bool save_if_best(const std::string& file, double value) const;
   // Epochs since save_if_best() last returned true: 0 just after it has; all epochs if it never
   // has.
   std::int64_t epochs_since_best() const;
 
-  // Ends the run regularly after this epoch, once its checkpoint is saved. Only rank 0's call
-  // counts, so that all ranks end together. The checkpoint does not keep it: if the run is resumed,
-  // it trains the next epoch, after which Training::after_epoch decides again.
+  // Ends the run normally after this epoch, once its checkpoint is saved. Only rank 0's call
+  // counts, so that all ranks end together. The checkpoint does not record the call: a resumed run
+  // trains the next epoch, after which Training::after_epoch decides again.
   void stop() const { stops_ = true; }
 
  public:  // internal

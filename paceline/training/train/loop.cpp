@@ -199,8 +199,8 @@ std::string describe_batch(const data::Batch& batch, std::int64_t step,
 }
 
 // Adds the gradients of step `step`. Returns the number of this rank's samples in it; nullopt at
-// the end of the epoch. LibTorch's errors, of a label that the model does not have for instance,
-// get the samples as their context.
+// the end of the epoch. The samples are added to errors of LibTorch, for instance about a label
+// that the model does not have.
 std::optional<std::int64_t> add_up_step(data::Epoch& epoch, const std::string& dataset,
                                         std::int64_t step, StepGradients& gradients,
                                         PhaseTimes& times, const LoopHooks& hooks) {

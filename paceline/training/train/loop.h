@@ -72,8 +72,7 @@ struct LoopHooks {
   // it.
   std::function<void()> take_step;
   std::function<void(const StepReport& report)> after_step;
-  // Called after after_step; true ends the loop here. It must return the same on all ranks
-  // (AgreedStop).
+  // Called after after_step; true ends the loop. It must return the same on all ranks (AgreedStop).
   std::function<bool()> stop_requested;
   // Called after each epoch; state.epoch is the next one. It must return the same on all ranks;
   // kStop ends the loop with kDone.

@@ -122,7 +122,7 @@ template <class Loss>
 concept TakesBatch =
     std::is_convertible_v<Loss, LossFunction> || std::is_convertible_v<Loss, CountedLoss>;
 
-// Usual mistakes: each is an error that says what to write instead.
+// Common mistakes: each is a compile-time error that shows what to write instead.
 template <class Loss, class Model>
   requires(!TakesBatch<Loss> || !requires(Model& model) { model.reducer(); })
 std::shared_ptr<StepGradients> backward_passes(const Loss& /*loss*/, Model& /*model*/) {

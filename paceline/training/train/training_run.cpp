@@ -56,7 +56,7 @@ namespace {
 
 using Fields = std::vector<MetricsLog::Field>;
 
-// Fails immediately instead of after hours of training.
+// Throws at the start of the run, not after hours of training.
 void require_writable(const std::string& file) {
   auto folder = std::filesystem::path(file).parent_path();
   if (folder.empty()) folder = ".";

@@ -13,8 +13,8 @@
 //       {.epochs = 90, .checkpoints = {.folder = "run"}, .metrics = "metrics.jsonl"});
 //   return run.train();
 //
-// With PACELINE_PROFILE=FILE in the environment it only measures a few steps and writes
-// their profile to FILE.
+// With PACELINE_PROFILE=FILE in the environment, the run only measures a few steps and writes their
+// profile to FILE.
 //
 // Rank 0 prints progress, one line per epoch and the table, and writes metrics and weights. After
 // the first step the run plans its memory; the table shows this plan and the measured peak side by
@@ -121,7 +121,7 @@ struct Training {
   std::function<void()> after_step = nullptr;
   // Collective: called after each epoch, once it has been evaluated and before its checkpoint;
   // EpochReport::stop() ends the run. A run that was begun with this function can only continue
-  // with it, and the other way round.
+  // with it, and a run that was begun without it only without it.
   std::function<void(const EpochReport& report)> after_epoch = nullptr;
   // Values of the program's own that checkpoints keep, made by state_of().
   std::vector<AttachedState> states = {};

@@ -5,8 +5,8 @@
 //
 // Freed memory behaves like that of LibTorch's caching allocator. The next allocation on the same
 // stream may get it at once, because tasks of one stream run in order. If a task of another
-// stream still uses it, the program has a bug. To make the bug visible, the memory is filled with
-// 0xff (a NaN), as a task of its own stream.
+// stream still uses it, the program has a bug. To make the bug visible, a task of the memory's own
+// stream fills it with 0xff (a NaN).
 //
 // Thread safety: every function may be called from any thread.
 

@@ -1,5 +1,5 @@
-// LibTorch's operators on the simulated devices. The memory of tensors and the copies are the
-// devices' own. Every other operator runs LibTorch's CPU kernel on copies: it waits until the
+// LibTorch's operators on the simulated devices. Allocations use the devices' memory, and copies
+// use their streams. Every other operator runs LibTorch's CPU kernel on copies: it waits until the
 // current stream has finished, computes at once, and queues the writing of the result in the
 // current stream. So a task of another stream may still see the memory as it was before.
 

@@ -165,7 +165,7 @@ bool move(Communicator& communicator, Moving& moving) {
 void move_all(Communicator& communicator, std::vector<Moving> all) {
   wait_until(communicator.is_aborted, [&] {
     std::set<std::pair<Kind, int>>
-        tried;  // of several messages to or from one peer, only the first moves
+        tried;  // only the first of several messages to or from a peer moves
     bool is_done = true, has_moved = true;
     while (has_moved) {
       has_moved = false;

@@ -277,7 +277,7 @@ EXPORTED int cudaStreamWaitEvent(void* stream, void* event, unsigned /*flags*/) 
   static_cast<const Event*>(event)->block(stream_of(stream));
   return 0;
 }
-// Part of the real runtime too. The stand-in for NCCL queues its operations with it.
+// The real runtime has this function as well. The stand-in for NCCL queues its operations with it.
 EXPORTED int cudaLaunchHostFunc(void* stream, void (*function)(void*), void* data) {
   run_or_capture(stream_of(stream), [=] { function(data); });
   return 0;

@@ -171,7 +171,7 @@ EXPORTED const char* ncclGetLastError(void* /*communicator*/) {
 EXPORTED int ncclGetUniqueId(Id* id) {
   static std::atomic<int> next = 0;
   std::snprintf(id->bytes, sizeof id->bytes, "/dev/shm/standin-nccl-%d-%d", getpid(), ++next);
-  unlink(id->bytes);  // an ended process with the same number may have left it
+  unlink(id->bytes);  // an ended process with the same pid may have left it
   std::string why;
   Segment* const segment = map_segment(id->bytes, true, &why);
   if (segment == nullptr) return fail_with(kSystemError, why);

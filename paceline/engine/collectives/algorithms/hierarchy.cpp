@@ -10,11 +10,11 @@
 // carriers on the other hosts, and leaves the result in its scratch, from which the host's ranks
 // fetch it. The ranks of a host meet between these steps.
 //
-// The order of the sum is by ranks, not by hosts, so a host adds up each of its subtrees by itself.
-// If each host has the same power of two of consecutive ranks, it makes one partial sum; a host
-// with 3 consecutive ranks makes two. If ranks are numbered round-robin over the hosts, each rank's
-// contribution is a partial sum of its own, and nothing is saved. Partial sums of 16-bit types
-// travel in float32.
+// The order of the sum is by ranks, not by hosts, so a host adds up each of its subtrees
+// separately. If each host has the same power of two of consecutive ranks, it makes one partial
+// sum; a host with 3 consecutive ranks makes two. If ranks are numbered round-robin over the hosts,
+// each rank's contribution is a partial sum of its own, and nothing is saved. Partial sums of
+// 16-bit types travel in float32.
 //
 // With up to 4 hosts, a carrier exchanges directly with the other carriers of its lane: with h
 // hosts, n(h-1)/h bytes of the lane in each direction. If there are more hosts, and each has a

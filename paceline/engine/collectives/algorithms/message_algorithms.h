@@ -47,7 +47,7 @@ Schedule build_chain(const ScheduleSpec& spec);
 Schedule build_ring(const ScheduleSpec& spec);
 
 // Bruck's all_to_all, for small blocks on many ranks: ceil(log2 p) messages of about half the
-// buffer instead of p - 1 of one block, but every byte travels log2(p)/2 times on average.
+// buffer instead of p - 1 messages of one block, but every byte travels log2(p)/2 times on average.
 Schedule build_bruck(const ScheduleSpec& spec);
 
 // Recursive doubling, for small n. all_reduce takes ceil(log2 p) rounds of n bytes; all_gather(_v),

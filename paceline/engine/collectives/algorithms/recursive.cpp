@@ -22,15 +22,16 @@
 //   level 1    0         2         1         3
 //
 // Members beyond the owners add up among themselves in the same way and hand their sums over to the
-// members before them (hand_over()), which finish the sum. The members beyond get the result
-// directly from the owners. A partial sum of a 16-bit type is sent in float32, twice the bytes.
+// members before them (hand_over()), which finish the sum. The members beyond the owners get the
+// result directly from the owners. A partial sum of a 16-bit type is sent in float32, twice the
+// bytes.
 
 #include "paceline/engine/collectives/algorithms/message_algorithms.h"
 
 namespace paceline {
 namespace {
 
-// Ranges are divided at multiples of this number of elements, so that cache lines stay whole. A
+// Ranges are divided at multiples of this number of elements: a cache line of 4-byte elements. A
 // range of at most this length is not divided.
 constexpr std::size_t kGrain = 16;
 

@@ -29,7 +29,7 @@ struct BackendInfo {
 
 // All backends, Paceline's own first.
 std::vector<BackendInfo> list_backends();
-// Also false for a name that does not exist.
+// Whether this build has the backend; false for an unknown name.
 bool is_backend_available(const std::string& name);
 // Makes Error(kUnsupported), with the reason why the backend is not available and how to get it.
 Error backend_missing(const BackendInfo& info);

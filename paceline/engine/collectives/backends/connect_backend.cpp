@@ -18,7 +18,7 @@ namespace paceline {
 
 namespace {
 
-// How much later the engine's lifeline may show a death than the library's connection.
+// How much later the engine's lifeline may show a death than the library's connection does.
 constexpr std::chrono::milliseconds kNoticeTime{500};
 constexpr std::chrono::milliseconds kLookAgain{2};
 
@@ -183,11 +183,11 @@ auto while_forming(const BackendOptions& options, Body&& body) {
   }
 }
 
-// Runs a collective of the engine outside the group's numbering: the group's numbers begin at 1,
-// these calls all have 0.
+// Runs a collective of the engine outside the group's numbering: the group's calls are numbered
+// from 1; these calls all have number 0.
 using RunBeside = std::function<void(const Collective& call, Deadline deadline)>;
 
-// Makes such a function; it is valid as long as the engine.
+// Makes a RunBeside, which is valid as long as the engine.
 RunBeside beside(PacelineBackend& engine, const Rendezvous& rendezvous,
                  const BackendOptions& options) {
   const auto generation = static_cast<std::uint32_t>(rendezvous.environment.restart_count);
@@ -232,7 +232,7 @@ void require_agreement(const std::vector<Statement>& all, const BackendOptions& 
   }
 }
 
-// LibraryContext::tell_all.
+// Implements LibraryContext::tell_all.
 std::vector<std::string> tell_all(const RunBeside& run, const BackendOptions& options,
                                   const std::function<std::string()>& tell) {
   Statement mine;

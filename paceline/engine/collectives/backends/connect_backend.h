@@ -24,7 +24,7 @@ class FailureDomain;
 class SymmetricRegistry;
 
 // A backend whose collectives are carried out by the libraries that the ranks chose, one per kind
-// of memory, and by Paceline's engine where the libraries do not serve.
+// of memory, and by Paceline's engine for calls that the libraries do not carry out.
 //
 // Before a library touches a byte, the ranks meet in the engine and compare their calls. So every
 // backend reports the same typed error for calls that differ, for a missing rank and for a dead

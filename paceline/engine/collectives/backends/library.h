@@ -43,7 +43,7 @@ class Library {
   // Whether the library takes messages between two ranks (start()).
   virtual bool takes_messages() const { return false; }
   // Starts a send or a receive of elements in the device's memory; may be called from any thread at
-  // any time. The message has its place in the device's work as a call of run() does. The library
+  // any time. The message has its place among the device's work, like a call of run(). The library
   // lets the engine match it first (LibraryContext::announce). Errors: Error(kInvalid) for a buffer
   // that the library cannot use, and the group's failure.
   virtual WorkPtr start(Op op, const PointToPointCall& call, Deadline deadline);
@@ -82,8 +82,8 @@ struct LibraryContext {
   // `mine` is true on every rank. Valid as long as the mesh.
   std::function<bool(bool mine, Deadline deadline)> agree;
   // A collective of the engine, for use once, while all ranks connect: returns the texts that
-  // `tell` returns on the ranks, in rank order; each has at most 500 bytes. If it throws on a rank,
-  // every rank throws that error, with the rank's name.
+  // `tell` returns on the ranks, in rank order; each has at most 500 bytes. If `tell` throws on a
+  // rank, every rank throws that error, with the rank's name.
   std::function<std::vector<std::string>(const std::function<std::string()>& tell)> tell_all;
   // Sends a message of the engine, or receives one. For a message on a device the engine moves only
   // PointToPointCall::announcement_bytes, but compares the facts of both ends. Valid as long as the

@@ -68,8 +68,8 @@ std::unique_ptr<Library> connect_oneccl(const LibraryContext& context);
 // the device's work (DeviceOrder) or, if the call has none, for the default stream. A call with a
 // Work is queued on the stream and watched; a call without one waits for its result.
 //
-// No reductions of 16-bit integers and no bitwise ones. It has been run on a simulated device only
-// (docs/network.md). Thread safety: that of Library.
+// NCCL has no reductions of 16-bit integers and no bitwise reductions. This backend has been run on
+// a simulated device only (docs/network.md). Thread safety: that of Library.
 BackendInfo nccl_info();
 // Collective. Errors, the same on every rank: kUnsupported if a library cannot be loaded, kInvalid
 // for different versions of NCCL, two ranks on one GPU, or a GPU that cannot be used; kSystem with

@@ -44,8 +44,8 @@ struct Explanation {
 // Method. In each group, a rank has a *position*: the last collective that it finished and the
 // first that it did not finish. The group *stands* at the lowest sequence number that some rank did
 // not finish. If ranks describe that operation differently, it is a mismatch. Ranks that have no
-// record of it never entered it; if one of them is inside another group that stands, the cause is
-// looked for there, and two groups that wait for each other are reported as crossed.
+// record of it never entered it; if one of them is inside another group that stands, the search
+// continues in that group, and groups that wait for each other are reported as crossed.
 //
 // A group that has failed refuses every call, so a rank did not enter operations that it called
 // afterwards. A failure after which the rank continued counts only if the job is over and nothing

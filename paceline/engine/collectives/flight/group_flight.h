@@ -17,9 +17,9 @@
 namespace paceline {
 
 // Opens the recorder that PACELINE_FLIGHT_DIR asks for; `paceline run` sets this variable, and
-// users may. Null if it is unset or empty, and in a job of one rank. With PACELINE_FLIGHT_KEEP=1
-// the files stay after a clean end. If the directory cannot be written, there is one warning and no
-// records. `timeline` may be null.
+// users may set it. Null if it is unset or empty, and in a job of one rank. With
+// PACELINE_FLIGHT_KEEP=1 the files stay after a clean end. If the directory cannot be written,
+// there is one warning and no records. `timeline` may be null.
 std::shared_ptr<FlightRecorder> open_flight_recorder(
     const LaunchEnvironment& environment, const GetVariable& variable = process_environment(),
     std::shared_ptr<Timeline> timeline = nullptr);
@@ -53,7 +53,8 @@ class GroupFlight {
   // Records that an asynchronous collective was called.
   FlightTicket enter(const Collective& call) const;
   // Runs a collective. `ticket` comes from enter(), or is empty for a collective that was called
-  // just now. The end of one that a device's library watches is recorded when its Work completes.
+  // just now. The end of a collective that a device's library watches is recorded when its Work
+  // completes.
   template <class Body>
   void run(const Collective& call, FlightTicket ticket, std::uint32_t sequence, Body&& body) const {
     ticket = start(call, ticket, sequence);

@@ -14,10 +14,10 @@
 // collectives, when the ranks are synchronised anyway.
 //
 // From construction to destruction the signals are caught and not fatal, however often they arrive:
-// schedulers send SIGTERM to every process, and the launcher also passes on the one that it gets.
-// The exception is a second SIGINT (Ctrl-C) from the same source, the terminal or a process: it
-// ends the rank. A rank that does not reach the end of its step is ended by the launcher's or the
-// scheduler's SIGKILL. A SIGINT that was ignored before stays ignored.
+// schedulers send SIGTERM to every process, and the launcher also passes on the SIGTERM that it
+// gets. The exception is a second SIGINT (Ctrl-C) from the same source, the terminal or a process:
+// it ends the rank. A rank that does not reach the end of its step is ended by the launcher's or
+// the scheduler's SIGKILL. A SIGINT that was ignored before stays ignored.
 //
 // Thread safety: none. One object per process, because signals belong to the process.
 

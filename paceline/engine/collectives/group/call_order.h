@@ -9,8 +9,8 @@
 // destroyed on the group's thread. In that case the destructor waits for nothing, the calls left in
 // the queue fail, and the thread ends without touching the CallOrder again.
 //
-// An operation whose Work a device's library completes has ended for the order when it has been
-// queued on the device: the next one can then be queued behind it.
+// If a device's library completes an operation's Work, the CallOrder counts the operation as ended
+// once it has been queued on the device: the next one can then be queued behind it.
 //
 // Invariants. `under_way_` counts the calls that run or wait; `calls` is the queue of those that
 // wait. A waiting call is counted when it enters the queue, under the queue's mutex, and until it
@@ -79,9 +79,9 @@ class CallOrder {
   };
 
   CallOrder();
-  // Waits until all added calls have completed. Does not wait in a child of fork(), which has no
-  // such thread, nor on the thread that runs the queued calls: there the remaining calls end with
-  // Error(kAborted) and are not run.
+  // Waits until all added calls have completed. Does not wait in a child of fork(), which does not
+  // have the group's thread, nor on the thread that runs the queued calls: there the remaining
+  // calls end with Error(kAborted) and are not run.
   ~CallOrder();
   CallOrder(const CallOrder&) = delete;
   CallOrder& operator=(const CallOrder&) = delete;

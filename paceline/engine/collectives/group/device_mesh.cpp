@@ -39,7 +39,7 @@ void require_axes(const std::vector<MeshAxis>& axes) {
   }
 }
 
-// The product of the sizes; 2^31 if it is larger, which no group is.
+// The product of the sizes; 2^31 if it is larger, because no group has that many ranks.
 std::int64_t ranks_of(const std::vector<MeshAxis>& axes) {
   constexpr std::int64_t kTooMany = std::int64_t{1} << 31;
   std::int64_t product = 1;

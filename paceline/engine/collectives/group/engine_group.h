@@ -1,7 +1,7 @@
 #pragma once
 
-// The one implementation of ProcessGroup, for the rooms of the library. engine() gives access to
-// what users do not need: calls as values, visits, the timeline, the launcher's variables.
+// The one implementation of ProcessGroup. engine() gives the other rooms of the library access to
+// features that users do not need: calls as values, visits, the timeline, the launcher's variables.
 //
 // Thread safety: every method may be called from any thread; calls are carried out one after
 // another.
@@ -92,14 +92,15 @@ class EngineGroup final : public ProcessGroup {
   int recv(const Call& call, const CallOptions& options = {}) override;
   using ProcessGroup::recv;
 
-  // A barrier with which a function begins that all ranks must call, and that their errors name
-  // (purpose.h).
+  // The barrier at the beginning of a function that all ranks must call; the ranks' errors name the
+  // function (purpose.h).
   void enter(std::string_view function) {
     run({.op = Op::kBarrier, .shape = purpose_of(function)});
   }
 
-  // Keeps the error of a call that this rank has refused, of which the other ranks know nothing. If
-  // this rank leaves the group while they wait for it, their errors contain it.
+  // Keeps the error of a call that this rank has refused, because the other ranks do not know of
+  // it. If this rank leaves the group while other ranks wait for it, their errors contain that
+  // error.
   void note_refusal(const Error& error) const;
 
   // Visits the buffers of all ranks, which have the same type and count (call.h): each rank's body

@@ -59,7 +59,7 @@ struct GroupOptions {
   // (open_flight_recorder); groups made from this one share it.
   std::shared_ptr<FlightRecorder> recorder = {};
   // Records this rank's other activities for the program (timeline()); null for no records. Set and
-  // shared as `recorder`.
+  // shared like `recorder`.
   std::shared_ptr<Timeline> timeline = {};
   // "gloo", "cpu:paceline,cuda:nccl", ...; empty: paceline.
   std::string backend = {};
@@ -79,7 +79,7 @@ struct CollectiveOptions {
   std::optional<std::chrono::milliseconds> timeout = {};
   // As in torch.distributed, the operation returns a Work at once, and the program must not touch
   // its buffers until the Work has completed. Otherwise the operation has ended when the call
-  // returns, and the returned pointer is null. send() and recv() take no async_op; isend() and
+  // returns, and the returned Work has completed. send() and recv() take no async_op; isend() and
   // irecv() return a Work.
   bool async_op = false;
   std::shared_ptr<void> keep_alive = {};  // held until an asynchronous operation has completed

@@ -175,11 +175,11 @@ class ProcessGroup {
                        const CollectiveOptions& options = {});
 
   // One operation on many buffers of one type, as if they lay one after the other: a call on many
-  // small buffers costs as much as a call on one buffer. The elements are copied, a few megabytes
-  // at a time. All ranks pass lists of the same counts.
+  // small buffers costs as much as a call on one buffer. Elements in CPU memory are copied, a few
+  // megabytes at a time. All ranks pass lists of the same counts.
   WorkPtr all_reduce_coalesced(std::span<const Buffer> buffers, ReduceOp op = ReduceOp::kSum,
                                const CollectiveOptions& options = {});
-  // As above, with the elements of root.
+  // As above, for broadcast.
   WorkPtr broadcast_coalesced(std::span<const Buffer> buffers, int root,
                               const CollectiveOptions& options = {});
   // outputs[i].count == inputs[i].count * world_size, as in all_gather.

@@ -114,8 +114,8 @@ std::vector<int> numbers_in(const CoreSet& set) {
 }
 
 // Sets OMP_NUM_THREADS for libraries that read it when they begin to compute, such as LibTorch, and
-// calls an OpenMP runtime that is already loaded, because it has read the variable before.
-// PACELINE_THREAD_SHARE marks that Paceline, not the user, set it.
+// calls an OpenMP runtime that is already loaded, because such a runtime has already read the
+// variable. PACELINE_THREAD_SHARE marks that Paceline, not the user, set it.
 void use_threads(int count) {
   for (const char* name : {"OMP_NUM_THREADS", "PACELINE_THREAD_SHARE"})
     setenv(name, std::to_string(count).c_str(), 1);
@@ -205,7 +205,7 @@ void read_environment(GroupOptions& group) {
   if (link.tcp_streams == 1) link.tcp_streams = tcp_streams_from_environment();
 }
 
-// Adds this rank to an error, if the variables contain it.
+// Adds this rank to an error, if the environment variables contain its number.
 Error said_of_init(const RendezvousOptions& options, const Error& error) {
   constexpr const char* kDoing = "init_process_group";
   const Error known = error.with({.operation = kDoing, .group = "world"});

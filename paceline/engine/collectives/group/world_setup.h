@@ -34,9 +34,9 @@ ClockOffset measure_clock_offset(ProcessGroup& group);
 
 // The number of threads with which a rank computes if its launcher does not set it: mpirun and srun
 // start ranks side by side, and every rank would use all cores that it sees. `paceline run` divides
-// the cores before the ranks start; under other launchers the ranks of a host divide them here. The
-// rule is the same: a core is divided among the ranks that may run on it. Ranks that are bound to
-// cores of their own keep them.
+// the cores before the ranks start; under other launchers the ranks of a host divide them by
+// share_cores(). The rule is the same: a core is divided among the ranks that may run on it. Ranks
+// that are bound to cores of their own keep them.
 //
 // Returns the share of rank `self`, at least 1. `cores` are the physical cores on which each rank
 // of the host may run. Pure.

@@ -50,8 +50,8 @@ const std::string* line_about(const std::byte* address, bool is_write) {
   return nullptr;
 }
 
-// Whether the fault was a write; true on processors other than x86-64, where this is not known
-// here.
+// Whether the fault was a write; true on processors other than x86-64, where this handler cannot
+// tell.
 bool is_write([[maybe_unused]] const void* context) {
 #ifdef __x86_64__
   constexpr greg_t kWrite = 2;  // the bit of a page fault's error code that marks a write

@@ -59,8 +59,8 @@ class OneCopy {
  public:
   // Collective. The memory is zeroed; a page takes memory when it is first written. `names` are the
   // names of ranges for the line about a forbidden access. Errors, on every rank: kUnsupported if
-  // the group's ranks share no memory, kSystem if the host has no room for `bytes` or, if `used` is
-  // given, for that many bytes, the most that are in use at a time.
+  // the group's ranks share no memory, kSystem if the host has no room for `bytes` or, if given,
+  // for `used`, the most bytes that are in use at a time.
   OneCopy(ProcessGroup& group, std::size_t bytes, std::vector<NamedRange> names,
           std::optional<std::size_t> used = {});
   OneCopy(const OneCopy&) = delete;

@@ -54,7 +54,7 @@ struct Event {
   double time;
   // Orders events of equal time: by kind, then by the message's number among its sender's messages,
   // then by the sender's position in its host, so that the order is the same on every host; then by
-  // `order`, in which they were made.
+  // `order`, the order in which they were made.
   std::uint64_t turn;
   std::uint64_t order;
   Kind kind;

@@ -90,7 +90,7 @@ class SendQueue {
 // A program may be started with standard streams closed (`>&-`). The next files that it opens would
 // get their numbers, and a socket with the number of stdout would receive everything that is
 // printed. This function occupies the numbers of the closed standard streams: reading from them
-// reports the end of the file, and writing fails as before (EBADF), so that lost output is noticed.
+// reports the end of the file, and writing still fails with EBADF, so that lost output is noticed.
 // Call it before anything is opened; later calls do nothing.
 void hold_standard_streams() noexcept;
 

@@ -36,8 +36,8 @@ std::optional<std::uint64_t> number_in_file(const std::string& path);
 // Reads a file of lines "key number" or "key: number kB".
 std::map<std::string, std::uint64_t> numbers_in_file(const std::string& path);
 
-// A limit on cpu time below what this process's cpus could give: a cgroup's limit (docker run
-// --cpus, Kubernetes) or a SLURM allocation that no affinity mask enforces.
+// A limit on this process's cpu time other than its affinity mask: a cgroup's limit (docker run
+// --cpus, Kubernetes) or a SLURM allocation that no mask enforces.
 struct CpuQuota {
   double cpus = 0;     // cpus that could be busy all the time
   std::string source;  // where the limit comes from: "the cgroup", "SLURM_CPUS_PER_TASK"
@@ -65,8 +65,8 @@ struct MemoryRoom {
   bool operator==(const MemoryRoom&) const = default;
 };
 
-// cgroup v1 reports "no limit" as the largest number of whole pages; anything above this value
-// means that.
+// cgroup v1 reports "no limit" as the largest number of whole pages; any number from this one on
+// means "no limit".
 inline constexpr std::uint64_t kNoMemoryLimit = std::uint64_t{1} << 60;
 
 // The cgroup that accounts for a process's memory, as a folder below `mount`.

@@ -23,7 +23,7 @@ namespace paceline {
 // Opens as open() does, but no component of `path` may be a symbolic link: ELOOP. Close-on-exec.
 Fd open_without_links(const std::string& path, int flags, mode_t mode = 0);
 
-// A path without symbolic links to the same file: the path itself if it has no links, otherwise the
+// A path to the same file without symbolic links: the path itself if it has no links, otherwise the
 // result of realpath() for the part of it that exists.
 std::string without_links(const std::string& path);
 // Like without_links(), but leaves the last component as it is: for a file that is about to be
@@ -35,7 +35,7 @@ std::string in_folder_without_links(const std::string& path);
 Fd open_to_read(const std::string& path);
 // Opens a regular file for writing, and creates it if `flags` has O_CREAT. Fails with ELOOP for a
 // link, ENOTSUP for any other kind of file, EMLINK for a file with more than one name, and EPERM
-// for a file whose owner may not own it (may_own()). O_TRUNC takes effect after these checks.
+// for a file whose owner may_own() rejects. O_TRUNC takes effect after these checks.
 Fd open_to_write(const std::string& path, int flags, mode_t mode = 0644);
 
 // Whether a file in `folder` that belongs to `owner` may be written. It may belong to this user or

@@ -137,8 +137,8 @@ bool wait_ready(int fd, short events, Deadline deadline);
 void send_all(const Fd& socket, std::span<const std::byte> bytes, Deadline deadline);
 void receive_all(const Fd& socket, std::span<std::byte> bytes, Deadline deadline);
 
-// The process at the other end of a Unix socket, as the kernel recorded it: the one that connected,
-// or the one that listens. Any user can claim a name in the abstract namespace, so a process that
+// The process at the other end of a Unix socket, as the kernel recorded it: the process that
+// connected or that listens. Any user can claim a name in the abstract namespace, so a process that
 // connects to one checks the credentials before it sends anything. Safe in signal handlers.
 std::optional<ucred> peer_credentials(int socket);
 

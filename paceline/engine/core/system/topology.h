@@ -1,9 +1,9 @@
 #pragma once
 
 // The physical cores that this process may use, each with its hardware threads (cpus) and the parts
-// of the machine it belongs to, and how much of their time the process may use. hwloc reads them
-// within the cpuset and the affinity mask of the process. I/O devices are not read (that would cost
-// tens of milliseconds).
+// of the machine it belongs to, and how much of their time the process may use. hwloc reads the
+// cores within the cpuset and the affinity mask of the process. I/O devices are not read (that
+// would cost tens of milliseconds).
 //
 // A topology is a value: tests build their own, or let hwloc invent or load a machine. Cores are in
 // hardware order, so that neighbours share caches and NUMA nodes.

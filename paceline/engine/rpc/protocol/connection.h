@@ -36,7 +36,7 @@ class Connection {
   // A frame of more than `max_message` bytes breaks the connection before memory is allocated for
   // it. With a cipher the connection is encrypted. `waits_in_receive` makes the socket blocking.
   // `spin` is how long a receive() that may wait polls the shared memory before it sleeps; 0: for a
-  // short time, as long as that helps.
+  // short time, while that helps.
   Connection(Fd socket, std::unique_ptr<Cipher> cipher, std::size_t max_message,
              bool waits_in_receive, std::chrono::nanoseconds spin = {});
   ~Connection();
@@ -72,7 +72,7 @@ class Connection {
     ~Receiver() = default;
   };
   // Reads the bytes that have arrived and passes every complete frame to the receiver. With a
-  // deadline it waits for bytes, at most until then and for at most kLongestWait, and reads once.
+  // deadline it waits for bytes, until the deadline but at most for kLongestWait, and reads once.
   // Returns false at the end of the connection, or when it is broken. Throws Error(kCorrupt) for
   // bytes that no worker sends.
   bool receive(Receiver& receiver, const Deadline* deadline = nullptr);
@@ -81,7 +81,7 @@ class Connection {
   // closed: the end may arrive together with the last bytes, without an event of its own.
   bool receive_to_the_end(Receiver& receiver);
   // The receiving thread will look for bytes by itself before it waits again, with a deadline, so
-  // the other end need not ring until then. Without this call it rings for every new message.
+  // the other end need not ring until then. Otherwise the other end rings for every new message.
   void look_without_bell();
   // Only the receiving thread may call it.
   std::uint64_t bytes_received() const { return bytes_received_; }
@@ -109,7 +109,7 @@ class Connection {
   bool wait_for_data(const Deadline& deadline);
   struct SpinEnd {
     bool saw_data = false;
-    std::chrono::nanoseconds late{};  // how much longer it took, because it yielded the core
+    std::chrono::nanoseconds late{};  // the time beyond the limit, because it yielded the core
   };
   void spin_if_worthwhile(const Deadline& deadline);
   SpinEnd spin(const Deadline& deadline, std::chrono::nanoseconds limit);

@@ -25,7 +25,7 @@
 
 namespace paceline::rpc {
 
-// The details of the installed headers, which are this room's own types.
+// Types that the installed headers keep in namespace detail, without that prefix.
 using detail::CallTarget;
 using detail::FieldKind;
 using detail::make_outgoing;
@@ -64,7 +64,7 @@ enum class FrameKind : std::uint8_t {
 // How the callee answers a request.
 enum class ReplyStatus : std::uint8_t {
   kOk,
-  kHandlerFailed,  // it threw, or dropped the answer; a text follows
+  kHandlerFailed,  // the handler threw or dropped the answer; a text follows
   // not executed; a text follows
   kNoMethod,
   kUnreadable,  // the request does not have the type that the handler takes

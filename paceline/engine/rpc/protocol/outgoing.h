@@ -73,7 +73,7 @@ OutgoingPointer make_outgoing(T message, bool is_for_self = false) {
 }
 
 // Makes the outgoing message of a request once it is known whether the request goes to this worker
-// itself. It refers to the request, which it moves.
+// itself. Refers to the request until then, and moves from it.
 class RequestMaker {
  public:
   template <Message T>

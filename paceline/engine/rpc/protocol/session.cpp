@@ -54,7 +54,7 @@ void CallerSession::resumed(const std::vector<KnownCall>& known, Steps& steps) {
   is_ready_ = true;
   for (const auto& [number, state] : known) {
     const auto call = calls_.find(number);
-    if (call == calls_.end()) {  // given up since it resumed
+    if (call == calls_.end()) {  // given up since kResume was sent
       steps.push_back({Kind::kAcknowledge, number});
       continue;
     }

@@ -3,7 +3,7 @@
 // A session: the calls of one worker (the caller) to another (the callee), over one connection
 // after another. It decides what each end may report about a call. Both halves are state machines
 // without sockets, threads and clocks, so that a test can run them through every order of events
-// (tests/engine/rpc/session_search_test.cpp). The owners of the connections carry out their steps.
+// (tests/engine/rpc/session_search_test.cpp). The owners of the connections carry out the steps.
 //
 // The rules, each an invariant of that test:
 //
@@ -22,7 +22,7 @@
 // reports for each call on the list whether it has arrived. A call that has not arrived by then
 // never will, so the caller may send it again or end it as not executed. If the callee does not
 // know the session of a message (the session has expired, or belongs to another process), it
-// refuses the message; it also refuses a session when it lets it expire. The caller then cannot
+// refuses the message; it also refuses a session that it lets expire. The caller then cannot
 // learn the fate of the calls that it has sent, and sends only repeatable ones again.
 //
 // Numbered calls whose results the callee keeps until they are acknowledged are the idea of RIFL
@@ -217,10 +217,10 @@ class CalleeSession {
 
 // The lease of a session. By its own clock, the callee keeps a session, and with it the objects to
 // which the caller has references, for one lease after the last sign of life. The caller renews the
-// lease three times as often, with one message however many references it has. By its own clock it
-// relies on the lease for four fifths of that time, from the moment at which it *sent* the last
-// confirmed renewal. So the caller stops before the callee does, even if its clock runs 10% slow
-// and the callee's 10% fast: 0.8 / 0.9 < 1 / 1.1.
+// lease three times in that time, with one message however many references it has. By its own clock
+// it relies on the lease for four fifths of that time, from the moment at which it *sent* the last
+// confirmed renewal. So the caller stops relying on the session before the callee ends it, even if
+// the caller's clock runs 10% slow and the callee's 10% fast: 0.8 / 0.9 < 1 / 1.1.
 //
 // Both clocks must continue while the machine sleeps (CLOCK_BOOTTIME).
 //

@@ -50,7 +50,7 @@ class Rings {
 
   // Copies as many bytes as there is room for. If it returns 0, the reader knows that the writer
   // waits for room. Returns -1 with errno if the system has no memory for the ring, whose pages are
-  // allocated in its first lap.
+  // allocated when they are first written.
   ssize_t write(std::span<const iovec> pieces);
   // Whether the reader waits, so that the writer must ring. Call it after writing.
   bool must_ring_reader();
@@ -63,7 +63,7 @@ class Rings {
   bool must_ring_writer();
   // Makes the writer ring from now on. Returns false if data is already there.
   bool wait_for_data();
-  // The writer need not ring any more.
+  // Tells the writer that it need not ring any more.
   void do_not_wait();
   // Whether the writer last wrote on the core that runs this thread. A reader that spins must then
   // yield the core, because the writer may be waiting for it.

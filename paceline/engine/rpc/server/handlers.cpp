@@ -153,8 +153,8 @@ std::shared_ptr<void> Incoming::find_own(std::uint64_t class_number, ObjectNumbe
 
 void Incoming::keep_own(std::uint64_t class_number, ObjectNumber number,
                         std::shared_ptr<void> kept) {
-  // A caller that gave up the call has already released the object, which would otherwise stay
-  // forever.
+  // A caller that gave up the call has already released the object, so an object that is added
+  // after that would stay forever.
   bool is_wanted = false, is_new = false;
   {
     const std::lock_guard lock(session_->mutex);

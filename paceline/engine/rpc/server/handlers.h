@@ -43,8 +43,7 @@ struct Lane {
 // A request that has arrived. As a task of the pool it runs its handler, which reads and answers
 // it.
 //
-// Thread safety: any thread may call answer() and cancel(); everything else belongs to the thread
-// that runs it.
+// Thread safety: as ServedCall; any thread may also call cancel().
 class Incoming final : public detail::ServedCall, public Pool::Task {
  public:
   Incoming(std::shared_ptr<Server> server, std::shared_ptr<CalleeRecord> session,

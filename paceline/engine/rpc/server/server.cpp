@@ -425,8 +425,8 @@ void Server::begin_to_leave() {
       for (const auto& [call, incoming] : session->running) incoming->cancel();
     }
   }
-  // The count ends before the answers: a running handler may be closing the worker, and would wait
-  // for these calls.
+  // Each call is removed from the count before it is answered: a running handler may be closing the
+  // worker, and would wait for these calls.
   for (const auto& call : waiting) {
     ended_one();
     call->answer(ReplyStatus::kLeaving, std::make_shared<OutgoingBytes>("the worker is leaving"));

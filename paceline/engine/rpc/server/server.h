@@ -140,7 +140,7 @@ class Server : public std::enable_shared_from_this<Server> {
 };
 
 // The callee's end of a connection, from accept() on. The caller must first prove that it belongs
-// to the job; nothing else is read before.
+// to the job; nothing else is read before that.
 //
 // Thread safety: any thread may call send(); everything else belongs to the receiving thread.
 class Guest final : public Pool::Source,

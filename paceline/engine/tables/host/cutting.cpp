@@ -51,7 +51,8 @@ void add_sessions(const TableMemory& memory, TableCut& cut) {
   }
 }
 
-// The locks of all slots: nothing changes any more. Each slot is opened after it has been copied.
+// Holds the locks of all slots, so that no row changes. Each lock is released after its slot has
+// been copied.
 class HeldSlots {
  public:
   explicit HeldSlots(const TableAccess& access) : memory_(*access.memory) {

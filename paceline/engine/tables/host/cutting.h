@@ -31,7 +31,7 @@ TableCut take_cut(const TableAccess& access);
 
 // Puts the ids of a cut that `takes` accepts (null: all) into an empty table. Throws
 // Error(kInvalid) if the table is not empty or if its options do not fit; Error(kSystem) if it is
-// too small. Before a row changes in both cases.
+// too small. In both cases no row has changed.
 void restore_cut(const TableAccess& access, const TableCut& cut, const TakesId& takes);
 
 }  // namespace paceline::tables

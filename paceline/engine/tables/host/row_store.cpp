@@ -227,7 +227,7 @@ class Allocation {
          access_.self_name(), access_.operation, access_.table, header_.num_rows.load(),
          settings.capacity, header_.num_entries.load(), option);
   }
-  // Allocates the pages of the next entries or data, of some megabytes at a time.
+  // Allocates the pages of the next entries or data, about a megabyte at a time.
   void make_ready(Word& ready, std::uint32_t number, std::uint32_t most, std::size_t offset,
                   std::size_t bytes) const {
     if (number <= ready) return;

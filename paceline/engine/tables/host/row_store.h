@@ -27,7 +27,7 @@ namespace paceline::tables {
 // can copy them again if this one dies after the exchange. If it dies before, nothing has changed.
 // A worker that was revoked meanwhile cannot commit.
 //
-// The row's version is odd while the values are copied, so a reader never takes half a row.
+// The row's version is odd while the values are copied, so a reader notices a half-written row.
 //
 // Requires: the worker holds the locks of everything that it changes. Thread safety: none; one
 // transaction at a time for each worker.
@@ -37,9 +37,9 @@ class Transaction {
 
   void set(Word& word, std::uint32_t value) { add(&word, value, sizeof word); }
   void set(LongWord& word, std::uint64_t value) { add(&word, value, sizeof word); }
-  // The entry whose version tells readers of the change.
+  // Sets the entry whose version tells readers of the change.
   void changes(Entry& entry);
-  // Where the new row is to be written before commit(), for these data.
+  // Returns the place at which to write the new row before commit(), which copies it to `data`.
   float* image_of(std::uint32_t data);
 
   // Makes the change. Throws Error(kPeerLost) if the worker was revoked: nothing has changed.
@@ -52,7 +52,7 @@ class Transaction {
   Journal& journal_;
 };
 
-// Copies the values of a committed journal to their places. Any number of times.
+// Copies the values of a committed journal to their places. It may be called any number of times.
 void apply_journal(const TableMemory& memory, std::uint32_t worker);
 
 // The phase of a journal, without the number of its transaction.
@@ -76,12 +76,12 @@ using AlsoSet = std::function<void(Transaction&)>;
 // changed then. Errors as LockGuard.
 void push_row(const TableAccess& access, Id id, const float* gradient, const AlsoSet& also_set);
 
-// Removes the expired rows of slots `begin` to `end`.
+// Removes the expired rows of the slots in [begin, end).
 void remove_expired(const TableAccess& access, std::uint32_t begin, std::uint32_t end);
 
 // Loads the rows of a batch into the cache, a block at a time: the buckets of all its ids, then the
 // first entries of their chains, the next ones where they are needed, and the data. Each pass is a
-// short loop, so that the processor has many rows' misses, and walks of the page table, under way.
+// short loop, so that the cache misses and the page-table walks of many rows overlap.
 template <class IdAt>
 class RowPrefetch {
  public:

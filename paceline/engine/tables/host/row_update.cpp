@@ -10,7 +10,7 @@ namespace paceline::tables {
 
 namespace {
 
-// The place in Settings::optimizer of each type of RowOptimizer.
+// The values of Settings::optimizer: the index of each type in RowOptimizer.
 enum Kind : std::uint32_t { kSgd, kAdam, kAdagrad, kRowAdagrad };
 
 // The numbers of each optimizer, in the order in which Settings::of() writes them.

@@ -9,7 +9,7 @@
 
 namespace paceline::tables {
 
-// The float32 elements that a row and its optimizer's state have.
+// The number of float32 elements of a row and its optimizer's state.
 std::uint32_t floats_of_row(const Settings& settings);
 
 // A row is `width` elements and then the optimizer's state. Thread safety: pure functions.
@@ -18,7 +18,7 @@ std::uint32_t floats_of_row(const Settings& settings);
 void write_initial_values(const Settings& settings, Id id, float* row);
 // As above, with the state of an optimizer that has taken no step.
 void write_new_row(const Settings& settings, Id id, float* row);
-// Takes a step.
+// Takes one step of the optimizer on a row.
 void step_row(const Settings& settings, double lr, float* row, const float* gradient);
 
 // A well mixed hash of 64 bits, a bijection.

@@ -115,7 +115,7 @@ void SharedRows::pull(std::span<const Id> ids, std::span<float> values) {
       prefetch.at(i);
       read_row(access, ids[i], values.data() + i * width_, options_.torn_reads);
     }
-    access.require_open();  // nothing that is read after a take-over counts
+    access.require_open();  // rows that were read after a take-over may be outdated
     count(access.self().counts.pulled_ids, ids.size());
   });
 }

@@ -28,9 +28,9 @@ struct SharedRowsOptions {
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
   TornReads torn_reads = TornReads::kRefused;
   IsLost is_lost{};
-  // Returns the memory in which the table continues after `closed`. With `successor`, a copy of the
-  // table, that may be the successor, or the copy of a worker that was faster. Without: waits a
-  // little for another worker's copy; null if there is none.
+  // Returns the memory in which the table continues after `closed`. `successor` is this worker's
+  // copy of the table: returns it, or the copy of a worker that was faster. If `successor` is null,
+  // waits a little for another worker's copy, and returns null if there is none.
   std::function<MemoryPointer(const TableMemory& closed, MemoryPointer successor)> next_memory{};
 };
 
@@ -83,7 +83,7 @@ class SharedRows final : public Rows {
   std::atomic<bool> has_left_ = false;
   std::atomic<bool> tick_failed_ = false;  // the last tick() ended with an exception
   std::mutex pushing_;            // one push, tick or leave at a time; guards the members below
-  std::uint64_t next_clock_ = 0;  // of the tick
+  std::uint64_t next_clock_ = 0;  // the clock after the current tick
   RowBatch batch_;
   std::vector<float> sum_;
 };

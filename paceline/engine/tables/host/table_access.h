@@ -2,20 +2,20 @@
 
 // One worker's access to the memory of a table, and the locks in that memory.
 //
-// A lock is a word: 0, or the token of its owner, whose lowest bit says that others sleep on the
+// A lock is a word: 0, or the token of its owner, whose lowest bit is set while others sleep on the
 // word. A worker may die or freeze while it owns a lock, so a worker that waits checks the owner
 // from time to time:
 //
 //  1. The owner's process has ended: its unfinished change is completed or dropped (row_store.h),
-//     its locks are opened, and its place is free again.
+//     its locks are released, and its place is free again.
 //  2. The owner is frozen, and the calls between workers have given it up: it is *revoked*, so that
-//     it cannot change anything any more, and its locks are opened.
+//     it cannot change anything any more, and its locks are released.
 //  3. As 2, but the owner was frozen in the middle of writing a row. It will continue writing when
 //     it thaws, and nothing can stop it. So the table moves to new memory (table_workers.h).
 //
 // A thread holds at most one lock of a slot, and after it the allocator's.
 //
-// Thread safety: none for one TableAccess; each thread has its own, or the caller's mutex.
+// Thread safety: none for one TableAccess; each thread has its own, or holds the caller's mutex.
 
 #include <cstdint>
 #include <functional>
@@ -30,7 +30,7 @@ namespace paceline::tables {
 struct TableMoved {};
 // Thrown when case 3 above makes it necessary to move the table.
 struct MustTakeOver {
-  std::string worker;  // the frozen one
+  std::string worker;  // the frozen worker
 };
 
 // Whether the calls between workers have given up a worker of this name.
@@ -74,7 +74,7 @@ class LockGuard {
   const std::uint32_t token_;
 };
 
-// Opens a lock if it has this owner, and wakes the workers that wait for it.
+// Releases a lock if it has this owner, and wakes the workers that wait for it.
 void release(Word& lock, std::uint32_t token);
 
 // Waits a little for the owner of a lock, without taking it: for a reader that found a row in the

@@ -23,7 +23,8 @@ using namespace std::chrono_literals;
 constexpr std::chrono::nanoseconds kRound = 10ms;
 constexpr int kRoundsBeforeCheck = 5;
 
-// Evicts the workers that hold the others up and will not come; returns one that may still come.
+// Evicts the dead and frozen workers whose clocks are below `clock`. Returns the slowest of the
+// live ones, or this worker if there is none.
 std::uint32_t evict_lost(const TableAccess& access, std::uint64_t clock) {
   const TableMemory& memory = *access.memory;
   std::uint32_t slowest = access.index;
@@ -121,12 +122,12 @@ class ClockGradients {
   std::vector<Id> ids_;        // of all workers
   std::vector<Place> places_;  // of these ids
   RowBatch batch_;
-  std::vector<float> sums_;                // of a row; and of it by each worker
+  std::vector<float> sums_;                // the sum of a row, then each worker's own sum for it
   std::vector<const std::byte*> sources_;  // the gradients of a row by each worker
 };
 
-// Applies one part, from where its last worker has stopped. The stages of a clock do not change
-// while this worker owns a part that is not complete, so the gradients are made then.
+// Applies one part, from the row at which its last worker stopped. Makes `gradients` only while
+// this worker owns a part that is not complete, because the stages of the clock do not change then.
 void apply_part(const TableAccess& access, std::uint64_t clock, std::uint32_t number,
                 std::optional<ClockGradients>& gradients) {
   const TableHeader& header = access.header();
@@ -240,7 +241,7 @@ void apply_stages(const TableAccess& access, std::uint64_t clock) {
   std::optional<ClockGradients> gradients;
   for (std::uint32_t part; (part = header.apply_claims.fetch_add(1)) < kApplyParts;)
     apply_part(access, clock, part, gradients);
-  // Another worker may still be applying a part, or may have died before it had.
+  // Another worker may still be applying a part, or may have died before the part was complete.
   for (std::uint32_t part = 0; part < kApplyParts; ++part)
     apply_part(access, clock, part, gradients);
   const LockGuard guard(access, header.applying);

@@ -8,8 +8,8 @@
 // An id belongs to one of 1,024 slots, each with a lock and an equal share of the buckets. A bucket
 // is the head of a chain of entries; an entry refers to the data of its row, which are the row's
 // elements and the state of the optimizer. Entries and data are numbered from 1; 0 stands for none.
-// The pages of entries and data are allocated as rows appear, all other pages when the table is
-// made.
+// The pages of entries and data are allocated as rows appear, those of the stages as pushes are
+// staged, and all other pages when the table is made.
 //
 // Where the first push of an id admits it, every entry has data. Then both have the same number,
 // since they are taken and returned together, and the data follow their entry, so that a lookup
@@ -65,7 +65,7 @@ enum class TableState : std::uint32_t {
 struct alignas(64) ApplyPart {
   static constexpr std::uint64_t kComplete = ~std::uint64_t{0};
   Word lock;       // owned by the worker that applies it
-  LongWord clock;  // of `rows`, counted from 1
+  LongWord clock;  // 1 + the clock to which `rows` belongs
   LongWord rows;   // the rows that have taken the clock's step, or kComplete
 };
 inline constexpr std::uint32_t kApplyParts = 16;
@@ -88,9 +88,9 @@ struct TableHeader {
   Word repairing;                  // the lock of the one worker that repairs or evicts another one
   Word applying;                   // the lock of the worker that begins or ends to apply a clock
   Word apply_claims;               // spreads the parts over the workers
-  LongWord applied;                // the clocks whose staged pushes have been applied
-  LongWord apply_clock;            // the clock that is being applied, if it is above `applied` - 1
-  LongWord apply_workers;          // its workers, a bit for each
+  LongWord applied;                // the number of clocks whose staged pushes have been applied
+  LongWord apply_clock;    // 1 + the clock that was begun last; above `applied` until it ends
+  LongWord apply_workers;  // the workers that have staged pushes of it, a bit for each
   Word num_evicted, num_repaired;  // lost workers; those that left an update unfinished
   std::array<ApplyPart, kApplyParts> parts;
 };
@@ -110,10 +110,10 @@ struct alignas(64) WorkerSlot {
   std::uint32_t pid;
   std::uint64_t start_ticks;  // with the pid, identifies the process
   Word descriptor;            // of the memory, in that process
-  Word session;               // number of its session
+  Word session;               // index of its SessionRecord
   LongWord clock;
   LongWord staged_rows;   // rows in its stage
-  LongWord staged_clock;  // the clock to which they belong
+  LongWord staged_clock;  // 1 + the clock to which they belong
   std::array<char, 128> name;
   WorkerCounts counts;
 };
@@ -128,7 +128,7 @@ struct alignas(64) SessionRecord {
   Word unused;
   LongWord sequence;
   LongWord digest;    // of its ids
-  LongWord ended_at;  // the table's time at which its worker went
+  LongWord ended_at;  // the table's time at which its worker left or was evicted
 };
 
 struct alignas(64) SlotState {
@@ -162,15 +162,15 @@ struct alignas(64) Journal {
   // The image of the row follows.
 };
 
-// Where the parts are. A value.
+// The offsets and sizes of the parts of the memory. A value.
 struct TableLayout {
   explicit TableLayout(const Settings& settings);
 
   std::uint32_t row_floats;  // elements and state, an even number
   std::uint32_t buckets_per_slot;
   std::uint32_t max_entries, max_data;
-  std::uint32_t stage_rows;  // a worker may push in one clock; 0 unless synchronous
-  bool is_paired;            // see above
+  std::uint32_t stage_rows;  // rows that a worker may push in one clock; 0 unless synchronous
+  bool is_paired;            // entries and data have the same numbers (see above)
   std::size_t journal_bytes, data_bytes, stage_bytes;  // of one
   std::size_t entry_stride, data_stride;               // from one to the next
   std::size_t workers, sessions, slots, journals, stages, buckets, entries, data;  // offsets

@@ -34,7 +34,7 @@ std::shared_ptr<TableMemory> TableMemory::make(const Settings& settings, std::ui
   if (!mapping) no_memory(layout.bytes);
   std::shared_ptr<TableMemory> memory(
       new TableMemory(std::move(file), std::move(mapping), settings));
-  memory->allocate(0, layout.entries);  // they are zero
+  memory->allocate(0, layout.entries);  // new pages are zero
   TableHeader& header = memory->header();
   std::random_device random;
   header.number = std::uint64_t{random()} << 32 | random();

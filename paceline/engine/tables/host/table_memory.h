@@ -2,12 +2,12 @@
 
 // A table's memory in this process, and the directory by which the processes of a host find it.
 //
-// The memory is a sealed file without a name, mapped. Every worker of the host maps the same file,
+// The memory is a mapped, sealed file without a name. Every worker of the host maps the same file,
 // and any of them can pass it on. An entry in the job's store lists the processes that hold the
 // memory open; another process opens it through /proc/PID/fd of any of them.
 //
-// Thread safety: const methods; what they return are atomics, or is protected as table_layout.h
-// says.
+// Thread safety: const methods may be called from any thread. They return atomics, or data that are
+// protected as table_layout.h says.
 
 #include <cstddef>
 #include <cstdint>

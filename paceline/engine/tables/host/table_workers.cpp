@@ -30,7 +30,7 @@ std::uint32_t claimant(const WorkerSlot& slot) {
   return static_cast<std::uint32_t>(slot.claim.load() >> 8);
 }
 
-// A process whose first thread has ended may have others that still write.
+// A process whose first thread has ended may have other threads that still write.
 bool has_threads(std::uint32_t pid) {
   std::error_code error;
   std::filesystem::directory_iterator tasks(fmt::format("/proc/{}/task", pid), error);
@@ -75,8 +75,8 @@ std::uint32_t claim_slot(const TableAccess& access, const std::string& name) {
     WorkerSlot& slot = memory.worker(i);
     std::uint64_t claim = slot.claim.load();
     const auto phase = phase_of(slot);
-    // Skips a worker whose stage is still being applied, or would be if the applying worker had not
-    // died.
+    // Skips a slot whose stage belongs to the clock that is being applied: the stage is still
+    // needed, even if the worker that was applying it has died.
     if (is_applying(access.header()) && access.header().apply_workers >> i & 1) continue;
     const bool is_free =
         phase == WorkerPhase::kFree ||
@@ -167,7 +167,7 @@ bool is_alive(const TableAccess& access, std::uint32_t token) {
   return state_of(*access.memory, token, access.is_lost) == WorkerState::kPresent;
 }
 
-// Waits until no worker that lives holds the lock. Workers that take it now see that the memory is
+// Waits until no other live worker holds the lock. Workers that take it now see that the memory is
 // closed, and change nothing.
 void wait_until_open(const TableAccess& access, Word& lock) {
   Deadline deadline = access.deadline;

@@ -29,21 +29,22 @@ struct SessionWish {
   std::optional<std::uint64_t> number;  // of a new session; default: random
 };
 
-// Takes a slot for this process and fills in `access`. The worker's clock starts as far behind the
-// fastest worker as the consistency allows. Throws Error(kInvalid) if there is no
-// place, or if the session is unknown or in use.
+// Takes a slot for this process and fills in `access`. The worker's clock starts at the fastest
+// worker's clock, less the bound of a bounded table. Throws Error(kInvalid) if there is no place,
+// or if the session is unknown or in use.
 void join_table(TableAccess& access, const std::string& name, const SessionWish& session);
 // Gives the slot back: the others do not wait for this worker any more. Errors as LockGuard.
 void leave_table(const TableAccess& access);
 
-// Removes a worker that is dead or frozen. What it changed completely stays changed, the rest does
-// not appear. Throws MustTakeOver.
+// Removes a worker that is dead or frozen. A dead worker's committed change is completed; a change
+// that was not committed is dropped. Throws MustTakeOver for a frozen worker with a committed
+// change.
 void evict(const TableAccess& access, std::uint32_t index, WorkerState state);
 
 // The smallest clock of the present workers; nullopt if there are none.
 std::optional<std::uint64_t> smallest_clock(const TableMemory& memory);
 
-// Tells workers that wait for a clock that something has changed.
+// Wakes the workers that wait for a clock, because a clock or the set of workers has changed.
 void announce(const TableMemory& memory);
 
 // Moves a table to new memory, because a frozen worker stopped in the middle of writing a row: it

@@ -21,8 +21,8 @@ namespace paceline::tables {
 
 namespace {
 
-constexpr std::chrono::seconds kAnswerTime(10);   // beyond the wait of the server
-constexpr std::chrono::milliseconds kCheck(200);  // whether a server that does not answer is lost
+constexpr std::chrono::seconds kAnswerTime(10);   // added to the time that the server may wait
+constexpr std::chrono::milliseconds kCheck(200);  // between checks whether a silent server is lost
 
 constexpr const char* kKey = "tables/slots";
 
@@ -43,8 +43,8 @@ SlotMap parse(const std::string& text) {
 
 }  // namespace
 
-// Waits for a reply. A call to a frozen server would last until its deadline; if the server is lost
-// and has a backup, throws CallError then.
+// Waits for a reply. A call to a frozen server would last until its deadline, so this throws
+// CallError earlier, if the server is lost and its backup can take over.
 template <class Value>
 Value RemoteRows::value_of(rpc::Future<Value> future, const std::string& server) const {
   while (!future.wait_for(kCheck)) {
@@ -59,7 +59,7 @@ Value RemoteRows::value_of(rpc::Future<Value> future, const std::string& server)
   return future.get();
 }
 
-// Makes a call, and again at the backup of a server that is lost. `call(server)` returns a future.
+// Makes a call; repeats it at the backup if the server is lost. `call(server)` returns a future.
 template <class Call>
 auto RemoteRows::call_server(std::size_t part, Call call) const {
   for (;;) {
@@ -73,8 +73,8 @@ auto RemoteRows::call_server(std::size_t part, Call call) const {
 }
 
 // Calls the servers of some parts before it waits for any. `call(server, part)` returns a future,
-// and `use` gets its value. The call is repeated at the backup of a server that is lost. Every
-// server is waited for, even if one fails.
+// and `use` gets its value. The call is repeated at the backup of a server that is lost. It
+// waits for every server, even if one fails.
 template <class Call, class Use>
 void RemoteRows::on_servers(const std::vector<std::size_t>& parts, Call call, Use use) const {
   std::vector<Ref> servers;
@@ -144,7 +144,7 @@ RemoteRows::Ref RemoteRows::open_at(const std::string& server, OpenRows request)
   for (std::size_t tries = 0;; ++tries) {
     try {
       Ref ref = workers_.create<ServedRows>(owner, request, call_options());
-      ref.call<&ServedRows::state>({}, call_options()).get();  // an error of the constructor
+      ref.call<&ServedRows::state>({}, call_options()).get();  // throws an error of the constructor
       return ref;
     } catch (const rpc::CallError& error) {
       const std::string backup = backup_of(*workers_.store(), owner);
@@ -154,8 +154,8 @@ RemoteRows::Ref RemoteRows::open_at(const std::string& server, OpenRows request)
   }
 }
 
-// Opens a part at the backup of its server, if that is lost. Returns false if it is not, or if it
-// has no backup.
+// Opens a part at the backup of its server, if the server is lost. Returns false if the server is
+// not lost or has no backup, and for a synchronous table.
 bool RemoteRows::move_part(std::size_t part, const std::string& lost,
                            const rpc::CallError& error) const {
   const std::lock_guard lock(moving_);
@@ -261,8 +261,8 @@ void RemoteRows::push(std::span<const Id> ids, std::span<const float> gradients,
   const std::lock_guard lock(pushing_);
   RowBatch batch;
   batch.assign(ids);
-  // A push that has not reached all servers continues if it is repeated: those that have applied it
-  // change nothing.
+  // A push that has not reached all servers continues if it is repeated: the servers that have
+  // applied it change nothing.
   const bool continues = unfinished_digest_ == batch.digest();
   sequence_ = number.value_or(continues ? sequence_ : sequence_ + 1);
   unfinished_digest_ = batch.digest();

@@ -1,9 +1,9 @@
 #pragma once
 
-// Rows on servers of other hosts. A batch is divided among the servers by a slot map, and they are
-// called at the same time. Each different id is sent once, with the sum of its gradients. If a
-// server is lost, its part of the table is opened at its backup (row_server.h), and the call is
-// made again there.
+// Rows on servers of other hosts. A batch is divided among the servers by a slot map, and the
+// servers are called at the same time. Each different id is sent once, with the sum of its
+// gradients. If a server is lost, its part of the table is opened at its backup (row_server.h), and
+// the call is made again there.
 
 #include <atomic>
 #include <chrono>
@@ -32,9 +32,9 @@ struct SlotMap {
   // The number of the server that has the row of this id.
   std::size_t owner(Id id) const;
 
-  // The map with these servers in the job's store, which is written if the newest map has others.
-  // Throws Error(kInvalid) for a list that is empty, longer than 1,024, or has a name twice; errors
-  // of the store.
+  // Returns the map with these servers, and writes it to the job's store if the newest map there
+  // has other servers. Throws Error(kInvalid) for a list that is empty, longer than 1,024, or has a
+  // name twice; errors of the store.
   static SlotMap agree(Store& store, const std::vector<std::string>& servers);
 };
 
@@ -73,7 +73,7 @@ class RemoteRows final : public Rows {
   // The part of a batch that one server has.
   struct Share {
     std::vector<Id> ids;
-    std::vector<std::size_t> places;  // in the batch's different ids
+    std::vector<std::size_t> places;  // indices into the batch's different ids
     std::vector<float> gradients;
     std::vector<std::uint16_t> bfloat16;
   };
@@ -103,7 +103,7 @@ class RemoteRows final : public Rows {
   OpenRows request_;
   std::uint64_t session_ = 0;
   mutable std::mutex moving_;         // guards servers_
-  mutable std::vector<Ref> servers_;  // that have the parts now
+  mutable std::vector<Ref> servers_;  // the server that has each part now
   std::atomic<bool> has_left_ = false;
   std::atomic<std::uint64_t> num_ticks_ = 0;
   std::mutex pushing_;  // one push, tick, cut or restore at a time; guards the members below

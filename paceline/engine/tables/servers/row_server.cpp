@@ -17,7 +17,7 @@ namespace paceline::tables {
 
 namespace {
 
-constexpr std::string_view kAt = " at ";  // "trainer0 at server1": a worker in a table's memory
+constexpr std::string_view kAt = " at ";  // names in a table's memory: "trainer0 at server1"
 
 std::string backup_key(const std::string& server) { return "tables/backups/" + server; }
 // The key of a list of the servers whose backup a worker is: one line for each start of a server.
@@ -67,7 +67,7 @@ class RowServer::Shelf {
     held_[memory_name(open)] = {.request = open, .memory = memory};
   }
 
-  // All memory that this server has.
+  // Lists all memory that this server holds open.
   HeldParts::Reply parts(rpc::Workers& workers) {
     HeldParts::Reply reply;
     const std::lock_guard lock(mutex_);
@@ -116,7 +116,7 @@ class RowServer::Shelf {
   static constexpr std::chrono::seconds kFind{20};
   static constexpr std::chrono::milliseconds kCheck{200};
 
-  // Whether the server of a worker's name in memory is lost.
+  // Whether the server in the name of a worker ("trainer0 at server1") is lost.
   static bool is_lost(rpc::Workers& workers, const std::string& name) {
     const std::size_t at = name.rfind(kAt);
     return at != std::string::npos &&
@@ -142,7 +142,7 @@ class RowServer::Shelf {
     return part.memory;
   }
 
-  // Sets the memory of a part to the present one: after a take-over it is another one.
+  // Sets the memory of a part to the open memory, which is another one after a take-over.
   static void refresh(const HostDirectory& directory, Part& part) {
     MemoryPointer& memory = part.memory;
     const bool is_open =

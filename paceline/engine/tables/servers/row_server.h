@@ -10,7 +10,7 @@
 // The memory outlives the server's process if another server of the host, its backup, keeps it
 // open. When the server is lost, its workers continue at the backup, in the same memory: their
 // sessions are in it, so each push is applied exactly once. A server that is started again under
-// its name is a backup again: it opens the memory of the servers whose backup it is.
+// its name becomes a backup again: it opens the memory of the servers whose backup it is.
 //
 // Thread safety: every method may be called from any thread.
 
@@ -22,8 +22,8 @@
 namespace paceline::tables {
 
 struct RowServerOptions {
-  // The name of the backup; empty: none. Two servers may be each other's backups. It does not help
-  // synchronous tables, whose pushes of the current clock are lost with the server.
+  // The name of the backup; empty: none. Two servers may be each other's backups. A backup does not
+  // help synchronous tables, whose pushes of the current clock are lost with the server.
   std::string backup{};
 };
 
@@ -35,9 +35,9 @@ class RowServer {
   RowServer(const RowServer&) = delete;
   RowServer& operator=(const RowServer&) = delete;
 
-  // Serves the calls of Tables::open_rows() with TableOptions::servers. `workers` must serve until
-  // they leave. Opening a table fails with Error(kInvalid) if the backup is on another host, and
-  // with errors of the calls if the backup does not answer.
+  // Serves the calls of Tables::open_rows() with TableOptions::servers, until `workers` leaves.
+  // Opening a table fails with Error(kInvalid) if the backup is on another host, and with errors of
+  // the calls if the backup does not answer.
   void serve(rpc::Workers& workers, const RowServerOptions& options = {});
 
  private:

@@ -37,7 +37,7 @@ struct OpenRows {
   std::int64_t timeout_ms = 0;
   std::uint64_t epoch = 0;  // of the slot map
   std::uint32_t server = 0, num_servers = 1;
-  std::uint64_t ticks = 0;  // that have ended, for a worker that comes from a lost server
+  std::uint64_t ticks = 0;  // ticks that have ended, for a worker that comes from a lost server
   static auto fields(auto& m) {
     return std::tie(m.table, m.width, m.optimizer, m.optimizer_numbers, m.consistency, m.bound,
                     m.capacity, m.seed, m.candidates, m.expire_after, m.admit_after,
@@ -116,9 +116,9 @@ struct LearningRate {
   static auto fields(auto& m) { return std::tie(m.lr); }
 };
 
-// A part of a cut: some of the ids. The first part has the sessions.
+// Asks for a part of a cut, which has some of the ids. The first part has the sessions.
 struct CutRange {
-  bool is_first = false;  // the server takes the cut
+  bool is_first = false;  // the server then takes the cut
   std::uint64_t begin = 0, count = 0;
   static auto fields(auto& m) { return std::tie(m.is_first, m.begin, m.count); }
 };
@@ -142,9 +142,9 @@ struct CutPart {
   }
 };
 
-// A table as one worker of another host has it open: an object of a server, which that worker holds
-// by a lease. If the worker dies, or is frozen for longer than the lease, the object goes, and with
-// it the worker's place in the table: no other worker waits for its clock any more.
+// One remote worker's access to a table on this server: an object that the worker holds by a lease.
+// If the worker dies, or is frozen for longer than the lease, the object is destroyed, and the
+// worker loses its place in the table: no other worker waits for its clock any more.
 class ServedRows {
  public:
   static constexpr std::string_view kName = "tables.rows";
@@ -188,12 +188,12 @@ class ServedRows {
   std::vector<float> gradients_;
 };
 
-// The request of a worker for its table on a server, and the options in it. `settings_in()` throws
-// Error(kInvalid) for options that no table can have.
+// request_of() makes a worker's request to open a table on a server; settings_in() reads the
+// options in it, and throws Error(kInvalid) for options that no table can have.
 OpenRows request_of(const std::string& table, const RowOptions& options);
 Settings settings_in(const OpenRows& request);
 
-// A cut in parts of some megabytes.
+// A cut is sent in parts of some megabytes: part_of() copies a part, append() adds it to a cut.
 CutPart part_of(const TableCut& cut, std::uint64_t begin, std::uint64_t count);
 void append(TableCut& cut, const CutPart& part);
 inline constexpr std::uint64_t kCutPartBytes = 16 << 20;

@@ -5,9 +5,10 @@
 // channel. All callers are served at the same time, so that silent connections do not delay the
 // group. A caller that fails is disconnected with a warning.
 //
-// Each door has at most kMaxStrangers connections that have not proved anything yet (strangers);
-// the kernel's backlog holds the others. A handshake may take 3 s; when others wait, a connection
-// that has sent nothing is closed after 1 s. A caller that was merely slow may call again.
+// Each door has at most kMaxStrangers connections that have not yet proved that they know the
+// secret (strangers); the kernel's backlog holds the others. A handshake may take 3 s; when others
+// wait, a connection that has sent nothing is closed after 1 s. A caller that was merely slow may
+// call again.
 //
 // Thread safety: none.
 

@@ -138,7 +138,7 @@ class Connector {
                    options_.link.transport == TransportKind::kLoopback);
   }
 
-  // The room's name is made of everything that the ranks have published, which is new for each
+  // The room's name contains the socket names that all ranks have published, which are new for each
   // attempt.
   void meet_in_memory() {
     std::string name = context_;
@@ -346,7 +346,7 @@ class Connector {
   const ConnectOptions& options_;
   const Secret secret_;
   const std::string context_;
-  // Made before the deadline, so that it notices every standstill of the process in between.
+  // Made before the deadline, so that its first look() notices every standstill since then.
   Vigil vigil_;
   const Deadline deadline_;
   FormationWatch watch_;

@@ -3,9 +3,10 @@
 // Builds the mesh of a group: every rank publishes its address in the store, connects to the lower
 // ranks and accepts the higher ones. Ranks of one host meet over Unix sockets and share memory;
 // others over TCP. Ranks that are all threads of one process meet in its memory, without sockets
-// (with kLoopback they never open one; with kAuto they listen until they know it). Whether ranks
-// share a host or a process is read from the kernel (boot id, network namespace, process), never
-// from a launcher's variables; only an option can separate ranks of one host.
+// (with kLoopback they never open one; with kAuto they listen until they know that they share a
+// process). Whether ranks share a host or a process is read from the kernel (boot id, network
+// namespace, process), never from a launcher's variables; only an option can separate ranks of one
+// host.
 
 #include <chrono>
 #include <functional>
@@ -46,7 +47,7 @@ struct ConnectOptions {
   std::function<std::string(std::chrono::milliseconds wait)> given_up;
   // For a subgroup: checks the group that it was split from, about ten times a second while ranks
   // are missing. Throws that group's failure; returns the ranks of this group that have left that
-  // group in order. May be left out.
+  // group cleanly. May be left out.
   std::function<std::vector<int>()> look_after_parent;
 
   int in_world(int member) const {

@@ -53,8 +53,8 @@ class Dial {
   // The descriptor to poll, for at most time_left().
   pollfd entry() const;
   std::chrono::nanoseconds time_left() const;
-  // True once the channel is connected. Error(kPeerLost) if the peer is dead, kInvalid if it is not
-  // a member of this group.
+  // True once the channel is connected. Error(kPeerLost) if the peer is dead, kInvalid if the peer
+  // is not a member of this group.
   bool go_on(bool is_ready);
   // Requires: go_on() returned true.
   NewChannel take();

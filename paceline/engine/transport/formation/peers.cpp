@@ -54,7 +54,7 @@ constexpr std::chrono::nanoseconds kPause = 1s;
 // A little shorter than kPause, so that it has passed after one pause.
 constexpr std::chrono::nanoseconds kReadingPause = 900ms;
 // How soon the parent group is first checked, and how often afterwards. Large groups check less
-// often, because their questions are long.
+// often, because they send longer requests to the store.
 constexpr std::chrono::nanoseconds kFirstLook = 10ms;
 constexpr std::chrono::nanoseconds kLookPause = 100ms;
 constexpr std::chrono::nanoseconds kLookPauseByRank = 2ms;
@@ -150,8 +150,8 @@ using namespace std::chrono_literals;
 constexpr auto kNoticePause = 900ms;
 constexpr auto kLongestNotice = 1s;
 constexpr auto kWarnAfter = 10s;
-// A rank that has formed this group and then leaves the parent group may be seen leaving before its
-// connection here is seen.
+// A peer may connect and then leave the parent group. This rank may notice the departure before the
+// connection.
 constexpr auto kLeavePatience = 3s;
 
 std::size_t index(int rank) { return static_cast<std::size_t>(rank); }

@@ -260,7 +260,7 @@ void Worker::give_up_sends() {
     return std::any_of(links_.begin(), links_.end(),
                        [&](const auto& link) { return is_sending(*link); });
   };
-  // The peer's short notice, which has the reason, may still be on its way.
+  // Gives the sends under way a moment to complete: a short one may tell its peer the reason.
   const auto deadline = Deadline::after(kLastWordsLimit);
   while (!is_dead_ && some_are_sending() && !deadline.expired()) std::this_thread::yield();
   is_dead_ = is_dead_ || some_are_sending();

@@ -181,8 +181,8 @@ void DeviceParameters::release_extra(std::span<const std::size_t> needed) {
   }
 }
 
-// Starts to gather the unit in the pool, after the release of units that are not in `kept`, those
-// first that were not used for the longest time. Returns false if there is no room.
+// Starts to gather the unit in the pool, after releasing units that are not in `kept`, the least
+// recently used first. Returns false if there is no room.
 bool DeviceParameters::make_room(std::size_t unit, std::span<const std::size_t> kept) {
   auto place = pool_.take(bytes_of(unit));
   while (!place && num_holders_ == 0) {
@@ -223,8 +223,8 @@ void DeviceParameters::arrive(std::size_t unit) {
   own.writes = count_writes(unit);
 }
 
-// Gathers the units that will probably be read next, as far as there is room for them beside those
-// that are read before them.
+// Gathers the units that will probably be read next, as far as there is room for them beside the
+// units that are read earlier.
 void DeviceParameters::prefetch(std::span<const std::size_t> needed) {
   std::vector<std::size_t> kept(needed.begin(), needed.end());
   for (const std::size_t unit : order_.next()) {
@@ -233,7 +233,7 @@ void DeviceParameters::prefetch(std::span<const std::size_t> needed) {
   }
 }
 
-// The memory is used again by the stream of gathers, after the operations that read the unit.
+// The stream of gathers reuses the memory, after the operations that read the unit.
 void DeviceParameters::release(std::size_t unit) {
   Gathered own = std::move(*gathered_[unit]);
   gathered_[unit].reset();

@@ -4,9 +4,9 @@
 //
 // Before an operation of LibTorch reads a parameter (operation_watch.h), its unit is gathered from
 // all ranks into a pool of fixed size, and the parameters' storages get this memory. At the same
-// time the units are requested that were read next in the previous step, as far as the pool has
-// room for them; units that were not used for the longest time make room. A storage without a unit
-// has a null pointer.
+// time the units that were read next in the previous step are requested, as far as the pool has
+// room for them; the least recently used units make room. A storage without a unit has a null
+// pointer.
 //
 // Nothing makes the host wait for the device. Gathers start on a stream of their own, and wait only
 // for the steps that wrote the parts and for the operations that read what was in the memory
@@ -16,11 +16,11 @@
 // order. Otherwise all ranks get an error. An operation cannot throw it: it continues with
 // undefined values, and require_whole() throws.
 //
-// The pool has room for a unit while any other one is used. An operation that reads more units, and
-// whole(), take further memory from LibTorch.
+// The pool has room for any unit while any other unit is in use. An operation that reads more
+// units, and whole(), take further memory from LibTorch.
 //
-// ReadOrder predicts which units operations read next, and RangePool says where in the pool a unit
-// lies while it is whole.
+// ReadOrder predicts which units operations read next, and RangePool determines where in the pool a
+// unit lies while it is whole.
 //
 // Thread safety: one thread runs the model.
 
@@ -57,7 +57,8 @@ class ReadOrder {
 
  private:
   static constexpr std::size_t kAhead = 8;
-  // How far an operation is looked for in the previous step's order, from where the last one was.
+  // The number of places in the previous step's order, after that of the last unit, that are
+  // searched for the next unit.
   static constexpr std::size_t kWindow = 64;
   static constexpr std::size_t kLongest = 1U << 16U;  // a longer order is not kept
 
@@ -69,7 +70,7 @@ class ReadOrder {
   std::size_t at_ = 0;                 // the place in expected_ after the last unit
 };
 
-// Gives away ranges of a block of memory. It knows only offsets. The same calls give the same
+// Allocates ranges of a block of memory; it knows only their offsets. The same calls give the same
 // ranges on every rank.
 class RangePool {
  public:
@@ -131,12 +132,12 @@ class DeviceParameters : public WatchedUnits,
   void require_whole() const;
 
  private:
-  // A unit that is whole or arrives.
+  // A unit that is whole or is being gathered.
   struct Gathered {
     at::Tensor memory;                  // the unit as a row
     std::optional<std::size_t> place;   // in the pool; empty: memory of its own
     WorkPtr work;                       // null: no longer under way
-    StreamEvent arrived;                // once `work` is null
+    StreamEvent arrived;                // set once `work` is null
     StreamJoin readers;                 // the streams that have waited for the unit and read it
     std::vector<std::uint32_t> writes;  // [parameter]: the number of writes that LibTorch counts
   };
@@ -161,7 +162,7 @@ class DeviceParameters : public WatchedUnits,
   RangePool pool_;
   at::Tensor block_;                               // the memory of the pool, as bytes
   std::vector<std::optional<Gathered>> gathered_;  // [unit]
-  std::vector<std::size_t> used_;  // gathered units; the one that was used last is at the end
+  std::vector<std::size_t> used_;  // gathered units; the most recently used unit is last
   ReadOrder order_;
   bool parts_changed_ = true;  // the current stream has written to Unit::own since the last gather
   int num_holders_ = 0;        // the number of living results of whole()

@@ -23,7 +23,7 @@
 
 namespace paceline::optim {
 
-// Drops the divided gradient of the optimizer's parameter of this number.
+// Drops the divided gradient of the optimizer's parameter number `parameter`.
 using DropGradient = std::function<void(std::size_t parameter)>;
 
 // While `divider` is alive, LibTorch's functions on this parameter treat its gradient as divided:
@@ -36,8 +36,9 @@ using DropGradient = std::function<void(std::size_t parameter)>;
 //   next backward pass would be added to a gradient that the program has dropped.
 //
 // LibTorch keeps a tensor's autograd data in an object with virtual functions; this function
-// replaces that object by one that does this. Paceline's own code uses own_gradient(). Requires:
-// the parameter is a leaf. Thread safety: none for calls with the same parameter.
+// replaces that object with one that behaves as described above. Paceline's own code uses
+// own_gradient(). Requires: the parameter is a leaf. Thread safety: none for calls with the same
+// parameter.
 void guard_divided_gradient(const at::Tensor& parameter, std::size_t number,
                             std::weak_ptr<const DropGradient> divider);
 // Whether this parameter's gradient is divided by a divider that is still alive. Functions that get

@@ -106,7 +106,7 @@ std::unique_ptr<at::ObserverContext> before_operation(const at::RecordFunction& 
   Needed needed = needed_by(operation.inputs());
   if (!needed.any_owner) remove_unused_callback();
   if (needed.owner == nullptr) return nullptr;
-  // An operation may use pointers to its units after it has run another one.
+  // The outer operation may still use pointers to its own units after this inner one.
   if (running != nullptr && running->needs.owner == needed.owner) {
     std::vector<std::size_t> all;
     std::ranges::set_union(running->needs.units, needed.units, std::back_inserter(all));

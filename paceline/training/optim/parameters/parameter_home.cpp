@@ -217,8 +217,8 @@ class OneCopyHome : public ParameterHome {
   }
 
  protected:
-  // `kept_parts`: the parts that this rank fills, here and in each step, so that their pages are on
-  // its own NUMA node.
+  // `kept_parts`: the parts that this rank fills, in this constructor and in each step, so that
+  // their pages are on its own NUMA node.
   OneCopyHome(const ParameterRows& rows, std::shared_ptr<ProcessGroup> group, HostSplit split,
               std::vector<int> kept_parts, const std::vector<std::string>& names)
       : ParameterHome(rows, std::move(group)),
@@ -321,7 +321,7 @@ class HostPartsHome : public OneCopyHome {
 };
 
 // The pool has room for the two largest units, so that one arrives while the other is used, and for
-// four units of `unit_bytes`; or for all units.
+// four units of `unit_bytes`; or only for all units, if that is less.
 std::size_t pool_bytes(std::vector<std::size_t> units, std::size_t unit_bytes) {
   constexpr std::size_t kLarge = 2, kSmall = 4;
   for (std::size_t& bytes : units) bytes = RangePool::rounded(bytes);

@@ -1,11 +1,11 @@
 #pragma once
 
 // Where the parameters of an optimizer are stored: in memory of their own (ParameterHome itself),
-// in symmetric memory of the ranks that divide a step, or in one copy per host, or in a part
-// of one copy on each host, or divided among CUDA devices (device_parameters.h). The storage
-// decides what a step has to communicate. ShardOptions say how an optimizer's step, its gradients
-// and the parameters are divided among ranks; fully_shard() (training/parallel/fully_shard.h) makes
-// them from a stage.
+// in symmetric memory of the ranks that divide a step, in one copy per host, in a part of one copy
+// on each host, or divided among CUDA devices (device_parameters.h). The storage decides what a
+// step has to communicate. ShardOptions say how an optimizer's step, its gradients and the
+// parameters are divided among ranks; fully_shard() (training/parallel/fully_shard.h) makes them
+// from a stage.
 //
 // Thread safety: none.
 
@@ -58,7 +58,7 @@ class ParameterHome {
 
   // The address at which a parameter may be written: that of its first element in memory.
   virtual std::byte* to_write(std::size_t parameter) const;
-  // As a row, the elements of a parameter in the memory to which steps and loads write. Requires:
+  // The elements of a parameter, as a row in the memory to which steps and loads write. Requires:
   // this rank updates or loads them.
   virtual at::Tensor elements(std::size_t parameter, Run run) const;
   // Throws Error(kInvalid) and aborts the group if the program has given a parameter other memory,
@@ -82,7 +82,8 @@ class ParameterHome {
   virtual std::shared_ptr<void> writable() const { return nullptr; }
   virtual std::shared_ptr<void> whole() const { return nullptr; }
   virtual void require() const {}
-  // Drops the parts of others that this host or rank holds, because all parts are about to change.
+  // Drops the parts of other hosts or ranks that this host or rank holds, because all parts are
+  // about to change.
   virtual void forget_others() {}
   // Seconds that operations have waited for other hosts' parts since the last call.
   virtual double take_fetch_seconds() { return 0; }

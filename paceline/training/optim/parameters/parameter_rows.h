@@ -2,8 +2,8 @@
 
 // The parameters of an optimizer in rows: one row for each element type or, if gradients are
 // divided, one row for each unit of parameters. A row is cut into equal parts, one for each rank. A
-// rank keeps the state of its part and, if gradients are divided, its gradients. Nothing here
-// communicates.
+// rank keeps the state of its part and, if gradients are divided, its gradients. None of the
+// functions communicates.
 //
 // Thread safety: none.
 

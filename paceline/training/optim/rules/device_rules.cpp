@@ -1,5 +1,5 @@
 // The update rules on CUDA tensors. The formulas are those of the kernels
-// (engine/optim_kernels/kernels.h). Nothing here waits for the device.
+// (engine/optim_kernels/kernels.h). None of the functions waits for the device.
 
 #include <cmath>
 

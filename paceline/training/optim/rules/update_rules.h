@@ -150,8 +150,7 @@ class SGD : public GroupedOptimizer<SGDOptions> {
 // ranks: each parameter's step is proportional to the norm of the parameter itself, through the
 // "trust ratio" of norms over the whole parameter.
 //
-// A sharded step costs one more all-gather, of 16 bytes for each block of
-// 1,024 elements.
+// A sharded step costs one more all-gather, of 16 bytes for each block of 1,024 elements.
 struct LAMBOptions {
   double lr = 1e-3;
   std::tuple<double, double> betas = {0.9, 0.999};

@@ -33,8 +33,8 @@ bool has_memory_alone(const at::Tensor& gradient, const at::Tensor& incoming) {
   return gradient.storage().use_count() == known;
 }
 
-// Another stream may have made the tensor. Its memory is then not given to others before the work
-// that the current stream has now has ended.
+// If another stream made the tensor, its memory is not reused before the work that is now queued on
+// the current stream has ended.
 void note_use(const at::Tensor& tensor) {
   if (!tensor.is_cpu()) tensor.record_stream(current_stream_of(tensor.device()));
 }

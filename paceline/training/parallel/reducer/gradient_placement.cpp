@@ -265,8 +265,8 @@ void DividedPlacement::take(std::size_t bucket) {
   units_[bucket].adds ? own.add_(received) : own.copy_(received);
 }
 
-// Informs the optimizer which parameters have a gradient now, from any rank. On a device the host
-// waits for the report, so it is read only for parameters that this rank has not used.
+// Tells the optimizer which parameters have a gradient on any rank. On a device the host waits for
+// the report, so it is read only for parameters that this rank has not used.
 void DividedPlacement::deliver(PassMonitor& monitor) {
   for (std::size_t i = 0; i < units_.size(); ++i) {
     const auto& numbers = units_[i].of_optimizer.parameters;

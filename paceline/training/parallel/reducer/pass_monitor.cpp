@@ -146,7 +146,7 @@ void PassMonitor::write(const std::vector<bool>& used, std::int64_t step, bool c
   is_on_cpu_ ? place_.copy_(values) : place_.copy_(values.pin_memory(), /*non_blocking=*/true);
 }
 
-// On a device it waits until the report has been reduced.
+// On a device this call waits until the report has been reduced.
 void PassMonitor::fetch() {
   if (!std::exchange(has_fetched_, true))
     at::from_blob(values_.data(), place_.sizes(), at::kFloat).copy_(place_);

@@ -67,7 +67,7 @@ class StepPasses {
   bool synchronize_ = true;
 };
 
-// Whether a dense tensor on the CPU has no infinities and NaNs; true for integers.
+// Whether a dense tensor on the CPU has no infinities and no NaNs; true for integers.
 bool is_finite(const at::Tensor& dense);
 
 // Sends each rank's report of a pass together with the gradients, and evaluates the reports of all

@@ -399,7 +399,7 @@ bool Reducer::compares_replicas() const {
 
 // ---- the end of a pass
 
-// If it throws, the next forward pass drops this pass.
+// If this function throws, the next forward pass drops this pass.
 void Reducer::end_backward() {
   if (options_.require_all_used && has_inputs_) require_all_ready();
   std::chrono::duration<double> waited{};

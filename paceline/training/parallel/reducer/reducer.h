@@ -36,7 +36,7 @@ class GradientSync {
  public:
   virtual ~GradientSync() = default;
 
-  // While it is false, backward passes only accumulate into `.grad`.
+  // While `synchronize` is false, backward passes only accumulate into `.grad`.
   virtual void set_synchronize(bool synchronize) = 0;
   virtual bool synchronizes() const = 0;
   // Seconds that passes have waited for communication since the last call: backward passes for
@@ -70,10 +70,10 @@ struct ReducerCallbacks {
 // passes within it (activation_checkpoint()), it is averaged at the end of the pass.
 //
 // Gradients in CUDA memory are reduced in stream order, by the group's CUDA backend or on copies in
-// host memory: a bucket's reduction begins when the streams that produced its gradients have got so
-// far, and work that is queued on the current stream after the backward pass runs after all
-// reductions. The host waits for the device only if this rank has not used a parameter, because it
-// must then know whether another rank has; and for step_loss().
+// host memory: a bucket's reduction begins when the streams have produced all of its gradients, and
+// work that is queued on the current stream after the backward pass runs after all reductions. The
+// host waits for the device only for step_loss(), and if this rank has not used a parameter,
+// because it must then know whether another rank has used it.
 //
 // With logical shards (engine/core/logical_shards.h) a step is one backward pass for each shard of
 // this rank; the last pass averages the sum over all shards of all ranks. The gradients of a step

@@ -53,8 +53,8 @@ auto of_part(const AttachedState& part, const char* what, const Action& action) 
 
 using torch::serialize::OutputArchive;
 
-// LibTorch's archives do not take undefined tensors, which LBFGS has until its history is full. It
-// writes each of them before it reads it.
+// LibTorch's archives do not take undefined tensors, which LBFGS has until its history is full. Any
+// value will do: LBFGS writes each of these tensors before it reads it.
 void define_tensors_of_lbfgs(torch::optim::OptimizerParamState& state) {
   auto* const lbfgs = dynamic_cast<torch::optim::LBFGSParamState*>(&state);
   if (lbfgs == nullptr || !lbfgs->al()) return;
@@ -63,7 +63,7 @@ void define_tensors_of_lbfgs(torch::optim::OptimizerParamState& state) {
   }
 }
 
-// The archive of LibTorch's save(), with the number of a parameter wherever LibTorch's has the
+// The archive of LibTorch's save(), with the number of a parameter wherever LibTorch writes the
 // address of its tensor, so that equal states have equal bytes; load() accepts any key.
 OutputArchive numbered_archive(torch::optim::Optimizer& optimizer) {
   OutputArchive archive;
@@ -87,7 +87,7 @@ OutputArchive numbered_archive(torch::optim::Optimizer& optimizer) {
     groups.write(fmt::format("param_groups/{}", num_groups++), group_archive);
   }
   groups.write("param_groups/size", count(num_groups));
-  archive.write("pytorch_version", c10::IValue("1.5.0"));  // of the format
+  archive.write("pytorch_version", c10::IValue("1.5.0"));  // version of the format
   archive.write("state", states);
   archive.write("param_groups", groups);
   return archive;

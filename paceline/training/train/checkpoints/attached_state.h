@@ -46,10 +46,11 @@ concept OwnValue =
 
 // The state refers to its object, which must outlive it.
 AttachedState state_of(const std::string& name, torch::optim::Optimizer& optimizer);
-// The number of its steps; the rates themselves are a part of its optimizer's state. LibTorch's
-// other schedulers have no state that a program can read.
+// The state is the schedule's number of steps; the rates are a part of its optimizer's state.
+// LibTorch's other schedulers have no state that a program can read.
 AttachedState state_of(const std::string& name, torch::optim::StepLR& schedule);
-// The position: after a restore, loader.epoch() of the saved epoch continues in its middle.
+// The state is the loader's position: after a restore, loader.epoch() continues in the middle of
+// the saved epoch.
 AttachedState state_of(const std::string& name, data::DataLoader& loader);
 AttachedState state_of(const std::string& name, double& value);
 AttachedState state_of(const std::string& name, std::int64_t& value);
@@ -59,7 +60,7 @@ AttachedState state_of(const std::string& name, at::Tensor& value);
 
 namespace detail {
 
-// Call save and load. Another exception than an Error becomes Error(kInvalid) with the part's name.
+// Call save and load. An exception other than Error becomes Error(kInvalid) with the part's name.
 std::string save_state(const AttachedState& part);
 void load_state(const AttachedState& part, const std::string& bytes);
 // Convert words to bytes and back.
@@ -74,7 +75,7 @@ AttachedState state_of(const std::string& name, T& object) {
           [&object](const std::string& bytes) { object.set_state(detail::words_in(bytes)); }};
 }
 
-// Any other number is saved as one of the two types above.
+// Any other number is saved as a double or a std::int64_t.
 template <class T>
   requires std::is_arithmetic_v<T>
 AttachedState state_of(const std::string& name, T& value) {

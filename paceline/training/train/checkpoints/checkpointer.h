@@ -43,8 +43,8 @@ struct CheckpointOptions {
   // ranks (DeviceMesh::group("dp")); null: all ranks.
   std::shared_ptr<ProcessGroup> replicas = nullptr;
   bool resume = false;            // begin() continues the state that it finds
-  bool resume_other_run = false;  // even if the newest checkpoint belongs to a run that is not the
-                                  // directory's; that run then becomes the directory's
+  bool resume_other_run = false;  // resumes even if the newest checkpoint is of a run that is not
+                                  // the directory's; that run then becomes the directory's
   std::string stop_file = {};     // TrainingRun: the file of AgreedStop
 };
 
@@ -147,25 +147,23 @@ class Checkpointer {
   }
 
   // Collective. Begins a job with the attached parts, before its first step, and returns the number
-  // of steps taken: 0, or that of the state that was restored. A first start without
-  // `resume` restores nothing; Error(kInvalid) on every rank when a state already exists, which
-  // could be lost or mistaken for a state of this run. With `resume` it restores that state;
-  // Error(kInvalid) when the newest checkpoint belongs to a run that is not its directory's, unless
+  // of steps taken: 0, or that of the state that was restored. A first start without `resume`
+  // restores nothing; Error(kInvalid) on every rank when a state already exists, which could be
+  // lost or mistaken for a state of this run. With `resume` it restores that state; Error(kInvalid)
+  // when the newest checkpoint belongs to a run that is not its directory's, unless
   // `resume_other_run` is set. A restart by the launcher restores the state that its own job saved,
-  // if any; Error(kInvalid) when the state belongs to another job. Errors: those of
-  // restore(); kSystem
-  // when the directory cannot be marked as belonging to this run. A program that calls restore()
-  // instead must make all these decisions itself. `seed`: the seed of a run that begins here; it is
-  // saved for messages that distinguish two runs.
+  // if any; Error(kInvalid) when the state belongs to another job. Errors: those of restore();
+  // kSystem when the directory cannot be marked as belonging to this run. A program that calls
+  // restore() instead must make all these decisions itself. `seed`: the seed of a run that begins
+  // here; it is saved for messages that distinguish two runs.
   // Error(kInvalid) if no module is attached; kCorrupt when no state passes verification.
   std::int64_t begin(std::uint64_t seed = 0);
-  // Collective. Returns once the state has been copied; it is written in the
-  // background. If a checkpoint cannot be written (disk full), this is logged and the
-  // older ones are kept. Returns false on every rank when an earlier checkpoint could not be
-  // written. DamagedState on every rank, without writing anything, when the parameters of replicas
-  // differ or when any code except the optimizer changed the state of a rank's optimizer
-  // (Optimizer::verify_state()). Error(kAborted) on every rank when a newer generation of the job
-  // now writes to the folder.
+  // Collective. Returns once the state has been copied; it is written in the background. If a
+  // checkpoint cannot be written (disk full), this is logged and the older ones are kept. Returns
+  // false on every rank when an earlier checkpoint could not be written. DamagedState on every
+  // rank, without writing anything, when the parameters of replicas differ or when any code except
+  // the optimizer changed the state of a rank's optimizer (Optimizer::verify_state()).
+  // Error(kAborted) on every rank when a newer generation of the job now writes to the folder.
   bool save(std::int64_t step);
   // Collective. Copies the state to memory that outlives the processes of the ranks. Returns false
   // on every rank, and logs the reason, when there is not enough memory. DamagedState as for
@@ -181,7 +179,7 @@ class Checkpointer {
   std::optional<int> checkpoints_that_fit() const;
 
  public:  // internal
-  // A usual mistake: a part that the other functions do not take.
+  // A common mistake: a part that the other overloads do not take.
   template <class Part>
     requires(!detail::Attachable<Part>)
   void attach(const std::string& /*name*/, Part& /*part*/) {

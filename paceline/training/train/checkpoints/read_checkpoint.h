@@ -31,10 +31,10 @@ struct CheckpointWeights {
 // not damaged. With `averaged` it takes the average of the weights (ExponentialMovingAverage) if
 // the checkpoint has one, rounded to the parameters' types; otherwise the weights of the last step.
 //
-// Every byte that is read is checked. A damaged
-// checkpoint is skipped with a warning if `step` is nullopt. Not collective: each rank that calls
-// it reads all tensors. Error(kInvalid) when the directory has no checkpoint, has none of this
-// step, or when the checkpoint has no tensor of a model; kCorrupt when no checkpoint is undamaged.
+// Every byte that is read is checked. A damaged checkpoint is skipped with a warning if `step` is
+// nullopt. Not collective: each rank that calls it reads all tensors. Error(kInvalid) when the
+// directory has no checkpoint, has none of this step, or when the checkpoint has no tensor of a
+// model; kCorrupt when every checkpoint is damaged.
 CheckpointWeights read_checkpoint(const std::string& directory,
                                   std::optional<std::int64_t> step = {}, bool averaged = true);
 

@@ -186,7 +186,7 @@ struct WeightsShard {
 // `path`: a file, an index (*.index.json), or a folder that contains model.safetensors or
 // model.safetensors.index.json. The index names each shard by the plain name of a file in the
 // index's own folder. Error(kCorrupt), which names the problem. Symbolic links are resolved in the
-// returned paths, because the caches of users consist of links.
+// returned paths, because Hugging Face's caches consist of links.
 std::vector<WeightsShard> find_weights_shards(const std::string& path) {
   std::error_code error;
   const fs::path file = fs::is_directory(path, error) ? weights_in(path) : fs::path(path);

@@ -15,8 +15,8 @@
 
 namespace paceline {
 
-// Tensors in one safetensors file, which Python and every other framework can read. Use such a file
-// to pass on a model's weights; to continue a training run, use a checkpoint (checkpointer.h).
+// Tensors in one safetensors file, which Python and other frameworks can read. Use such a file to
+// pass on a model's weights; to continue a training run, use a checkpoint (checkpointer.h).
 //
 //   write_weights("model.safetensors", weights_of(*model));
 //   models::load_hugging_face(gpt, read_weights("gpt2"));  // a folder from Hugging Face
@@ -38,7 +38,7 @@ void load_weights(const torch::nn::ModuleHolder<Contained>& holder, const StateD
 void write_weights(const std::string& path, const StateDict& tensors);
 
 struct ReadWeightsOptions {
-  // Leaves out the tensors for whose names it returns true, whatever their element type.
+  // Leaves out the tensors for whose names this function returns true, whatever their element type.
   std::function<bool(const std::string& name)> skip = nullptr;
   // Converts float16 and bfloat16 to float32, and types that the engine does not support as
   // widened() does: F8_E4M3 and F8_E5M2 to float32, U16 to int32, U32 to int64. No value changes.

@@ -132,9 +132,9 @@ void abandon(std::vector<std::byte> memory) {
   kept.push_back(std::move(memory));
 }
 
-// type_of() and operation_of() give Paceline's element types and reductions as MPI's. If MPI lacks
-// a type or reduction, or its reduction behaves differently, MPI gets a type of the same size and
-// an operation that calls Paceline's kernel.
+// type_of() and operation_of() map Paceline's element types and reductions to MPI's. If MPI lacks a
+// type or reduction, or its reduction behaves differently, MPI gets a type of the same size and an
+// operation that calls Paceline's kernel.
 //
 // Requires: MPI is running. Thread safety: any thread. The types and operations live as long as
 // MPI.

@@ -26,7 +26,7 @@ struct DeviceLibrary {
   std::string path;        // the file that was loaded, with symbolic links resolved
   std::string variable;    // the environment variable that can name another file
 
-  // The address of a function; null if the library has none of that name.
+  // The address of a function; null if the library has no function of that name.
   void* find(const char* name) const;
   // Stores the function's address in `function`. Error(kUnsupported), which names the library that
   // is `wanted`, if the library lacks the function.
@@ -135,7 +135,8 @@ std::string cuda_version_text(int version);
 class CudaDeviceGuard {
  public:
   // `goes_back`: false for a thread of the library, which stays on the device. Device 0 is the
-  // current one of a new thread, and to choose it again would take memory there for a context.
+  // current device of a new thread; choosing it again on destruction would allocate memory there
+  // for a context.
   CudaDeviceGuard(const CudaApi& api, int device, std::string_view self, bool goes_back = true);
   ~CudaDeviceGuard();
   CudaDeviceGuard(const CudaDeviceGuard&) = delete;

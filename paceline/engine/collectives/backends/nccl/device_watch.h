@@ -27,16 +27,17 @@ struct WatchedOperation {
   Deadline deadline = Deadline::never();
   std::string what;      // "all_reduce #3", for errors
   std::string name;      // "all_reduce", for Error::operation()
-  int source_rank = -1;  // of a received message
-  // Why it may be late, for the error at its deadline. Empty: the reasons of a collective.
+  int source_rank = -1;  // the sender of a received message
+  // Possible reasons for a delay, for the error at the deadline; if empty, those of a collective.
   std::string if_late = {};
 };
 
-// Functions and names of the device and the group for the thread; valid as long as the watch.
+// The functions and names by which the thread uses the device and the group. They must stay valid
+// as long as the watch exists.
 struct WatchHooks {
   std::string self, group;                   // for errors
   std::function<void()> begin;               // called once, in the thread
-  std::function<bool(void* event)> is_done;  // whether the device has passed it; may throw
+  std::function<bool(void* event)> is_done;  // whether the device has passed `event`; may throw
   std::function<void()> look;                // throws the error of a peer or of the library
   std::function<Error(const Error&)> fail;   // fails the group, and returns the first cause
 };

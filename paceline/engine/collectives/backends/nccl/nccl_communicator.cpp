@@ -42,8 +42,8 @@ bool NcclCommunicator::is_ready() {
   return state == nccl::kSuccess;
 }
 
-// All begin before the first one is waited for: otherwise ranks that wait in different orders would
-// wait for each other.
+// All communicators begin to close before this function waits for the first one: otherwise ranks
+// that wait in different orders would wait for each other.
 void NcclCommunicator::close(const Several& all, Deadline deadline) {
   Several closing;
   for (const auto& one : all) {

@@ -1,9 +1,9 @@
 #pragma once
 
-// One NCCL communicator, whose calls do not block, and the calls of a group as calls of NCCL, which
-// queue operations on a stream. Everything that may wait for other ranks has a deadline:
-// connecting, closing, and even aborting, because ncclCommAbort() hangs in some versions of NCCL
-// when a peer's host has vanished.
+// One NCCL communicator, whose calls do not block, and the translation of a group's calls into
+// calls of NCCL, which queue operations on a stream. Everything that may wait for other ranks has a
+// deadline: connecting, closing, and even aborting, because ncclCommAbort() hangs in some versions
+// of NCCL when a peer's host has vanished.
 //
 // Thread safety: every method of a communicator may be called from any thread. The other functions
 // are pure functions of their arguments, but only one call at a time may use a communicator.

@@ -96,8 +96,8 @@ GpuFacts GpuFacts::decode(const std::string& text) {
 // Requires: `visible` is at least 1.
 int device_of_local_rank(int local_rank, int visible) { return std::max(local_rank, 0) % visible; }
 
-// Returns the facts of this rank. If the thread's current device is still 0, first makes that of
-// the local rank current: a program that chooses no device would put all ranks of a host on GPU 0.
+// Returns the facts of this rank. If the thread's current device is still 0, first makes the local
+// rank's device current: a program that chooses no device would put all ranks of a host on GPU 0.
 // Errors: those of CudaApi::require(), for example if there is no GPU.
 GpuFacts gpu_facts_here(const NcclApi& api, const LaunchEnvironment& environment) {
   const CudaApi& cuda = *api.cuda;
@@ -306,8 +306,8 @@ class NcclLibrary : public Library {
             .fail = context.fail_group};
   }
 
-  // Whether a thread of the group carries out this call, as it does all calls with an order. Calls
-  // without an order may run on a thread of the program.
+  // Whether a thread of the group carries out this call, which is true for all calls with an order.
+  // Calls without an order may run on a thread of the program.
   static bool is_on_own_thread(const Collective& call) { return call.order != nullptr; }
 
   // Throws Error(kInvalid) if the buffer at `data` is not on the group's GPU; managed memory and

@@ -29,11 +29,11 @@ constexpr std::chrono::microseconds kSlowPoll{500};
 constexpr std::chrono::milliseconds kQuickFor{5};
 // How often the thread looks for the group's failure and for deadlines.
 constexpr std::chrono::milliseconds kLookAround{2};
-// How long a message may be unfinished after its other rank has left. A rank leaves only when its
-// own end of all messages has ended.
+// How long a message may be unfinished after its other rank has left. A rank leaves only after its
+// own end of every message has completed.
 constexpr std::chrono::seconds kMostAfterLeaving{1};
 
-// The place of a message that was called without an order, after the work of the default stream.
+// The place of a message that was started without an order: after the work of the default stream.
 class DefaultStreamOrder : public DeviceOrder {
  public:
   explicit DefaultStreamOrder(DeviceEvent ready) : ready_(std::move(ready)) {}
@@ -49,8 +49,8 @@ class DefaultStreamOrder : public DeviceOrder {
 // The contents of the engine's message. Both ranks run the same build on hosts of the same byte
 // order.
 struct NcclAnnouncement {
-  std::uint64_t number = 0;  // of the message in its direction, from 1; 0: it has no elements
-  nccl::Id id;               // of the direction's communicator
+  std::uint64_t number = 0;  // the message's number in its direction, from 1; 0: no elements
+  nccl::Id id;               // the id of the direction's communicator
 };
 
 // One end of a message.
@@ -76,7 +76,7 @@ struct NcclChannel {
   std::uint64_t next = 1;  // the number of the message that is queued on the device next
   std::map<std::uint64_t, NcclMessagePtr> waiting;  // [number]
   std::shared_ptr<NcclCommunicator> communicator;
-  NcclMessagePtr launched;  // NCCL is queueing it
+  NcclMessagePtr launched;  // the message that NCCL is queueing
   // Used only by the thread.
   CudaStream stream = nullptr;
   bool is_connected = false;
@@ -107,7 +107,7 @@ struct NcclMessages::State : std::enable_shared_from_this<State> {
   mutable std::mutex mutex;  // guards the members below, and the channels
   std::condition_variable changed;
   std::map<std::pair<int, bool>, NcclChannel> channels;  // [peer, whether this rank sends]
-  std::vector<NcclMessagePtr> on_device;                 // queued there, perhaps finished
+  std::vector<NcclMessagePtr> on_device;                 // queued on the device, perhaps finished
   std::map<int, AwakeClock::time_point> left;            // [rank]: when it was seen to have left
   std::optional<Error> failure;
   bool ends = false;
@@ -123,7 +123,7 @@ struct NcclMessages::State : std::enable_shared_from_this<State> {
 
   // ---- the caller's thread, and threads that move the engine's messages
 
-  // The engine's message for this one.
+  // The engine's message that announces this one.
   PointToPointCall announcement_of(const NcclMessagePtr& message) const {
     PointToPointCall call = message->call;
     call.data = reinterpret_cast<std::byte*>(&message->announcement);
@@ -240,8 +240,8 @@ struct NcclMessages::State : std::enable_shared_from_this<State> {
     return false;
   }
 
-  // Channels are never removed, and only this thread uses the fields that it reads without the
-  // lock.
+  // Channels are never removed, and only this thread uses the fields that this function reads
+  // without the lock.
   bool advance_all() {
     std::vector<std::pair<std::pair<int, bool>, NcclChannel*>> busy;
     {

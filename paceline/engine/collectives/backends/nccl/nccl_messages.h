@@ -1,6 +1,6 @@
 #pragma once
 
-// Messages between two ranks of a group in the memory of their GPUs.
+// Messages in GPU memory between two ranks of a group.
 //
 // The messages from one rank to another use a communicator and a stream of their own on both ranks.
 // So on the device a message waits only for the work that its caller's stream had, and for earlier
@@ -9,8 +9,8 @@
 // NCCL knows messages by their order alone. So each one is first announced by a message of the
 // engine, which finds its receive by sender and tag, and compares the facts of both ends. The
 // announcement contains the message's number among those of its direction, and the id by which the
-// two ranks connect when the first one is received. The ranks queue the messages of a direction in
-// the order of their numbers, that is of sending: a receive waits until this rank has asked for
+// two ranks connect when the first message is received. The ranks queue the messages of a direction
+// in the order of their numbers, that is of sending: a receive waits until this rank has asked for
 // all earlier messages of its sender.
 //
 // A thread connects the ranks and queues the messages, so neither a caller nor a thread of the

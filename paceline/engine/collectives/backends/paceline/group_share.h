@@ -98,8 +98,8 @@ class PhaseBarrier {
   // object.
   PhaseBarrier(Mesh& mesh, const SharedBlocks& blocks);
 
-  // Announces what this rank is about to do. Call before the first arrive_and_wait() of a
-  // collective.
+  // Announces the collective that this rank is about to enter. Call before the first
+  // arrive_and_wait() of a collective.
   void announce(const Announcement& announcement);
   // agrees() returns whether a peer announced the same fingerprint as this rank for the last
   // announced collective (wrong with a chance of 1 in 2^64); announcement_of() returns the peer's

@@ -121,9 +121,9 @@ class MessageQueues {
   // has another tag); call receive() instead.
   enum class AtOnce { kTaken, kNotYet, kNo };
   AtOnce receive_at_once(const PointToPointCall& call);
-  // Both begin an operation, which pump() then advances. A receive whose message has already been
-  // kept completes at once; Error(kInvalid) if that message has another type or size than the
-  // receive. `progress` is passed to the Work.
+  // send() and receive() begin an operation, which pump() then advances. A receive whose message
+  // has already been kept completes at once; Error(kInvalid) if that message has another type or
+  // size than the receive. `progress` is passed to the Work.
   WorkPtr send(const PointToPointCall& call, Deadline deadline, std::weak_ptr<Progress> progress);
   WorkPtr receive(const PointToPointCall& call, Deadline deadline,
                   std::weak_ptr<Progress> progress);

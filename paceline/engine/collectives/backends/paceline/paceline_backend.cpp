@@ -161,8 +161,7 @@ Planner agree_on_planner(Mesh& mesh, Exchange& exchange, bool shares_memory,
 
 namespace {
 
-// Aborts the group because of the exception being handled, which all ranks are sent, and rethrows
-// it.
+// Aborts the group with the exception being handled, which is sent to all ranks, and rethrows it.
 [[noreturn]] void rethrow_aborting(const Mesh& mesh,
                                    const std::function<void(const Error& cause)>& abort) {
   try {

@@ -24,7 +24,7 @@ constexpr std::size_t kTinyBytesWhenSharingCores = 32 << 10;
 // Up to this size, the data that peers read is copied before the ranks meet, which saves a phase.
 constexpr std::size_t kSmallBytes = 16 << 10;
 // Up to this size, in staged calls, every rank reduces everything itself, which saves a phase. With
-// two ranks this applies to every size, because it does not make them read more of each other's
+// two ranks this applies to every size, because it makes neither rank read more of the other's
 // memory.
 constexpr std::size_t kOneShotBytes = 8 << 10;
 
