@@ -97,7 +97,7 @@ struct CheckpointTeam::Report {
       for (const auto& file : json["files"])
         report.files.emplace(file[0].get<std::uint32_t>(), ManifestFile{file[1], file[2], file[3]});
     }
-    report.not_finite = json.value("not_finite", "");
+    if (json.contains("not_finite")) report.not_finite = json["not_finite"];
     if (json.contains("error")) {
       report.error.emplace(static_cast<ErrorCode>(json["code"].get<int>()),
                            json["error"].get<std::string>());

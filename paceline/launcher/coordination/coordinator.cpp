@@ -24,9 +24,9 @@ using namespace std::chrono_literals;
 constexpr auto kFirstReminder = 5s, kNextReminder = 30s;
 // How long this process may take to read a report that has arrived.
 constexpr auto kDelayHere = 20ms;
-// A signal that takes a host away is often one for all hosts, such as Ctrl-C at the front or the
-// end of a batch job. The other hosts may get it this much later; until then nothing is started on
-// them.
+// A signal that takes a host away is often sent to all hosts, for example after Ctrl-C at the
+// launcher of --hosts or at the end of a batch job. The other hosts may get the signal this much
+// later; until then nothing is started on them.
 constexpr auto kSignalDelay = 1s;
 
 }  // namespace
@@ -383,7 +383,8 @@ void Coordinator::tick(Moment now) {
   if (first_failure_ && now >= first_failure_->decided_at) show_first_failure();
   if (phase_ == Phase::kStopping && now >= stop_until_) return lose_the_stuck(now);
   if (phase_ != Phase::kGathering) return;
-  if (pause_until_ && now >= *pause_until_) pause_until_.reset();  // or next_deadline() stays there
+  // Otherwise next_deadline() would remain in the past.
+  if (pause_until_ && now >= *pause_until_) pause_until_.reset();
   start_if_possible(now);
   if (phase_ != Phase::kGathering) return;
   if (now >= gather_until_) return end_all({kExitEnvironment, "", missing()});

@@ -28,8 +28,8 @@
 //   5. After a gap in the network the job may have two coordinators, each with some of its nodes. A
 //      coordinator with fewer nodes than it needs asks the agents that may lead the job elsewhere
 //      (others_to_ask). It gives way to a coordinator that has enough nodes, or more nodes than it
-//      has itself, or as many nodes and the lower endpoint. The coordinator that is asked decides,
-//      so the two never both give way.
+//      has itself, or the same number of nodes and the lower endpoint. The coordinator that is
+//      asked decides, so the two never both give way.
 //   6. A deserter is an agent that has been in a generation and gives up on this coordinator. Once
 //      the deserters are enough for a job of their own, the job continues elsewhere.
 //
@@ -209,7 +209,7 @@ class Coordinator {
   // Why this generation is being stopped: the failure of a rank, the loss of a host, or neither.
   std::optional<FirstFailure> first_failure_;
   std::optional<Failure> lost_host_;
-  std::string change_;                  // which node joined or left, if neither
+  std::string change_;                  // which node joined or left, if nothing failed
   bool shown_ = false;                  // an agent has been ordered to show the first failure
   std::chrono::milliseconds lived_{};   // how long the stopping generation lived
   std::optional<std::uint64_t> steps_;  // how many steps it made, if its ranks count them

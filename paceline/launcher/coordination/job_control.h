@@ -161,7 +161,7 @@ class CoordinatorHost final : public JobControl {
   Moment resume_at_ = Moment::max();  // when to watch the listener again, if it is paused
   std::size_t max_strangers_ = 0;
   Moment last_complaint_{};
-  int num_unsaid_ = 0;  // complaints since then that were not logged
+  int num_unsaid_ = 0;  // complaints since last_complaint_ that were not logged
   std::optional<Secret> secret_;
   KeepAlive keep_alive_;
   Moment next_signs_ = Moment::max();

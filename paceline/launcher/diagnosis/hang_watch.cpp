@@ -190,8 +190,8 @@ bool HangWatch::is_suspicious(const Ranks& ranks) const {
          !quiet_.meeting().missing.empty() || is_waited_long(ranks);
 }
 
-// A wait for the whole timeout is always complete here: it began with the last operation, just
-// before the standstill was first seen.
+// Whether a rank has waited for the whole timeout. A wait that is still open began before look()
+// last saw progress, because the beginning of an operation is progress.
 bool HangWatch::is_waited_long(const Ranks& ranks) const {
   try {
     return longest_wait(read_flights(directory_).flights, ranks) >= Seconds(timeout_).count();

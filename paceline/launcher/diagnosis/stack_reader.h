@@ -29,7 +29,7 @@ struct ThreadFrames {
 
 struct ProcessStacks {
   std::vector<ThreadFrames> threads;
-  std::string problem;  // why there are no threads, or why their frames lack something; or empty
+  std::string problem;  // why threads or frames are missing; empty if none are
 };
 
 // Reads the output of `paceline stacks --pid PID --json`. For any other text the result has a

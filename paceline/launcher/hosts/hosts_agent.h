@@ -1,8 +1,9 @@
 #pragma once
 
 // The agent (launcher/process/supervisor.h) of `paceline run --hosts`: starts a job on several
-// hosts and runs until the job has ended on all of them. Also has its plan, and the entry through
-// which `paceline ps` and `paceline stop` find the job on the launcher's machine.
+// hosts and runs until the job has ended on all of them. This header also declares the job's
+// plan, and the entry through which `paceline ps` and `paceline stop` find the job on the
+// launcher's machine.
 
 #include <array>
 #include <chrono>
@@ -107,7 +108,7 @@ class HostReturn {
   static constexpr std::chrono::minutes kLongLife{10};
 };
 
-// Has one thread, with one event loop over the connections to the hosts.
+// The agent of --hosts. It has one thread, with one event loop over the connections to the hosts.
 //
 // No host starts a rank before every host has answered or start_timeout has passed; then the job
 // begins without the missing hosts, if enough hosts have answered. Host 0 gets its part first,
@@ -164,7 +165,7 @@ class HostsAgent {
     bool trying() const { return stage > Stage::kLost; }
   };
 
-  // While hosts are connected.
+  // Called while hosts are connected.
   void turn();
   Deadline next_deadline() const;
   void on_control();
@@ -195,7 +196,7 @@ class HostsAgent {
   void on_late_start();
   void fail_start();
 
-  // When something ends.
+  // Called when a connection, a host or the job ends.
   void on_over(int exit_code);
   void on_end(std::size_t index);
   void end_stragglers();
@@ -208,7 +209,7 @@ class HostsAgent {
   void wait_for_timelines();
   int exit_code() const;
 
-  // When lost hosts return.
+  // Called when lost hosts are started again.
   bool plan_return(std::size_t index);
   void tend_returns();
   void try_again(std::size_t index);
@@ -218,7 +219,7 @@ class HostsAgent {
   void refuse_return(std::size_t index, const std::string& why);
 
   const HostsPlan& plan_;
-  const AgentChannel channel_;  // without stdin_fd, which input_ has
+  const AgentChannel channel_;  // without stdin_fd, which input_ owns
   EventLoop loop_;
   Consoles consoles_;
   HostsEntry entry_;
@@ -238,7 +239,7 @@ class HostsAgent {
   std::optional<std::size_t> culprit_;  // the host whose loss or failure ends the job
   int culprit_code_ = 0;
   Ending ending_ = Ending::kNot;
-  bool at_rest_ = false;             // the user has stopped the ranks, including those to come
+  bool at_rest_ = false;             // the user has stopped the ranks; later ranks stop as well
   std::optional<Deadline> push_at_;  // while stopping(): when to call push_harder()
 };
 

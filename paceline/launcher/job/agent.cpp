@@ -75,7 +75,7 @@ int Agent::run() {
   if (abandoned_) end_all_descendants(Deadline::after(kEndOfJobsDescendants));
   if (abandoned_ && !concluded_ && stop_signal_ == 0) {
     finish_timeline();
-    remove_records();  // no supervisor is left that could tell the user of the logs
+    remove_records();  // no supervisor is left to tell the user about the logs
   }
   if (logs_may_go_ && consoles_.lost().empty()) logs_.remove_if_temporary();
   return exit_code();

@@ -13,7 +13,7 @@
 //   3. If the output of a failed rank accuses another rank of this node that still runs, the
 //      decision waits for the end of that other rank. If the other rank ends in time, it counts as
 //      first (accused_rank in failure_report.h).
-//   4. If a rank died of a signal with which jobs are stopped, the decision waits as well: the
+//   4. If a rank was killed by a signal that usually stops whole jobs, the decision also waits: the
 //      signal may be meant for the whole job, and may be about to reach the launcher. If another
 //      rank fails meanwhile, the signal was meant for the first rank alone, which then counts as
 //      first.
@@ -118,7 +118,7 @@ class Generation {
   // Why the culprit ended; empty while that is not known.
   const std::string& cause() const { return cause_; }
   // Whether ranks ended with kStoppedAsAgreed before wind_up(), and none failed. After stop(), this
-  // is true only if all ranks ended so.
+  // is true only if all ranks ended in this way.
   bool stopped_as_agreed() const;
   // The ranks that failed because the culprit did.
   const std::vector<RankEnd>& followers() const { return followers_; }

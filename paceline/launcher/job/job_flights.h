@@ -37,7 +37,7 @@ class JobFlights {
   std::string sentence(bool waited_long) const;
   // sentence() as the text that the launcher prints last, with the folder of the records.
   std::string text(bool waited_long) const;
-  // The error with which this rank failed, as its flight record has it; "" if it recorded none.
+  // The error with which this rank failed, from its flight record; "" if it recorded none.
   std::string failure_of(int rank) const;
   // Removes the records of these ranks.
   void remove(const std::vector<int>& ranks) const;

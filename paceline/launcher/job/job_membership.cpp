@@ -17,7 +17,8 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kLookUpPause = 1s;
-// An agent that waits does not report that earlier: agents are seldom started in the same second.
+// How long an agent waits before it reports that it waits: agents are seldom started in the same
+// second.
 constexpr auto kSilence = 5s;
 // Added to the time in which ranks must end by themselves: for SIGKILL, and for the processes that
 // they leave running.
@@ -89,7 +90,7 @@ Fd CoordinatorSearch::listen_if_host() const {
     return listen_tcp_for_others(meeting.endpoint);
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kInvalid) throw;
-    return {};  // not this host's address, or another agent of this host was here first
+    return {};  // not this host's address, or another agent of this host already listens
   }
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 
 // The membership of a node in its job: finds the coordinator, joins the job through it, and changes
-// to another coordinator when it is lost.
+// to another coordinator when the current one is lost.
 
 #include <chrono>
 #include <memory>

@@ -54,7 +54,7 @@ class RunTally {
   // Both are nullopt if the ranks do not count steps, or do not report at which step they began.
   std::optional<std::uint64_t> steps_lost() const;
   std::optional<double> goodput() const;
-  // nullopt in these cases, and if the ranks do not report when they made their steps.
+  // Also nullopt if the ranks do not report when they made their steps.
   std::optional<TimeSpent> time_spent() const;
   // The result for the user: several lines, each indented by two spaces.
   std::string text() const;

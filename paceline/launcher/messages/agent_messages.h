@@ -65,7 +65,7 @@ struct Joining {
   bool operator==(const Joining&) const = default;
 };
 
-// The first rank of the node that failed.
+// The first failure of a rank of the node.
 struct RankFailure {
   int generation = 0;
   Failure failure;

@@ -1,6 +1,6 @@
 #pragma once
 
-// How far the monotonic clock of another host is from this one's, found by asking it for the time.
+// Measures how far another host's monotonic clock is from this host's, by asking it for the time.
 // An exchange has four readings, as in NTP: asked (here), heard and answered (there), returned
 // (here). The other host heard and answered at some moment between the outer two readings. So the
 // middle of these two is wrong by at most half the round trip, whichever direction was slower. Of

@@ -97,8 +97,8 @@ struct JobTerms {
 
   // Whether there may be more than one generation.
   bool may_restart() const { return restarts.max_restarts > 0 || min_nodes < num_nodes; }
-  // Whether the job may continue after a loss that leaves it `nodes` nodes: that is enough, or a
-  // restart may wait for other nodes.
+  // Whether the job may continue after a loss that leaves it `nodes` nodes: these are enough,
+  // or a restart may wait for other nodes.
   bool may_go_on_with(int nodes) const { return nodes >= min_nodes || !restarts.is_used_up(); }
   bool operator==(const JobTerms&) const = default;
 };

@@ -66,9 +66,9 @@ class Consoles {
   // Tells the launcher on the other host that this agent leads the job, and that the other agents
   // connect to it at `meeting`.
   void tell_leads(const Endpoint& meeting);
-  // Tells it that the job is over on all hosts, with this exit code.
+  // Tells that launcher that the job is over on all hosts, with this exit code.
   void tell_over(int exit_code);
-  // Sends it the timeline of one rank, packed.
+  // Sends that launcher the timeline of one rank, packed.
   void tell_timeline(const std::string& packed);
   // Names the console that could not be written, and why, for example because of a full disk. Empty
   // while no output is lost; a reader that has closed its end does not count.

@@ -25,7 +25,7 @@ namespace paceline::launcher {
 
 enum class BindTo { kCore, kCache, kNuma, kPackage, kNone, kMap };
 
-// The word that --bind uses for it: "core", "cache", ...
+// The word that --bind uses for this binding: "core", "cache", ...
 const char* name_of(BindTo bind);
 
 struct Binding {

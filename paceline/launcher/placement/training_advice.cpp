@@ -260,8 +260,8 @@ class Reasoning {
     needs.rank_bytes = std::max(needs.rank_bytes, memory_ / static_cast<std::uint64_t>(num_ranks));
   }
 
-  // No trial could be measured, but the sizes that were reported before memory ran out are enough
-  // for advice.
+  // Gives advice if no trial could be measured: the sizes that were reported before memory ran out
+  // are enough for that.
   void judge_what_failed() {
     for (const Trial& trial : trials_) {
       if (!trial.lacked_memory || trial.parameter_bytes == 0) continue;

@@ -1,9 +1,9 @@
 #pragma once
 
 // The process of a rank, from its start to its end: prepares its environment, forks and executes
-// the program (launcher/process/program_file.h finds it). Also has the signals that the launcher
-// handles itself, and their descriptors; the end of a rank as a value; a check whether a signal is
-// ending a process at this moment; and a function that ends this process by a signal.
+// the program (launcher/process/program_file.h finds it). Also declares the signals that the
+// launcher handles itself, and their descriptors; the end of a rank as a value; a check whether a
+// signal is ending a process at this moment; and a function that ends this process by a signal.
 
 #include <array>
 #include <chrono>
@@ -93,7 +93,7 @@ struct RankEnd {
   std::chrono::steady_clock::time_point at{};  // when the process ended
   std::uint64_t peak_bytes = 0;                // resident memory; 0: not known
 
-  // True for an agreed stop, too.
+  // Also true for an agreed stop.
   bool failed() const { return exit_code != 0 || signal != 0; }
   bool stopped_as_agreed() const { return signal == 0 && exit_code == kStoppedAsAgreed; }
   // The status that a shell would report: the exit code, or 128 + signal.

@@ -75,8 +75,8 @@ struct Head {
   bool is_binary() const { return begins_with(ELFMAG); }
 };
 
-// A message about a file that is no program whatever its permissions are; empty if it may be one.
-// A shared library has no address where it begins.
+// A message about a file that is not a program, whatever its permissions; empty if it may be one.
+// A shared library has no entry address.
 std::string_view message_about_kind(const std::string& path, const Head& head) {
   if (head.is_binary()) {
     Elf64_Ehdr header;

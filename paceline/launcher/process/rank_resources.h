@@ -22,8 +22,8 @@ void restore_descriptor_limit();
 // memory.) The policy is kept across fork and exec. Changes nothing if there are no nodes.
 //
 // Returns false if the kernel does not allow it; many containers forbid the call. Pages are then
-// allocated on the node of the core that first touches them. For a bound rank that is one of these
-// nodes, until they are full.
+// allocated on the node of the core that first touches them. For a bound rank that node is one of
+// `numa_nodes`, until these are full.
 bool prefer_memory_of(const std::vector<int>& numa_nodes);
 
 // A TCP port kept for rank 0: bound but not listening. The kernel gives it to no other process, yet

@@ -56,7 +56,7 @@ class RankProcess {
 // with the job, and text() tells the user.
 //
 // Helpers of a rank may notice its end a moment later than the launcher does. So all such processes
-// of a generation together get half a second to end before they count.
+// of a generation together get half a second to end before they are counted.
 //
 // Requires: this process adopts orphans (launcher/process/descendants.h).
 //

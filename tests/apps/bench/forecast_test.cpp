@@ -1,5 +1,7 @@
 #include "apps/bench/forecast.h"
 
+#include <utility>
+
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -56,15 +58,14 @@ TEST(Forecast, carries_4096_ranks) {
 }
 
 TEST(Forecast, simulates_every_operation_among_4096_ranks) {
-  for (const int ranks : {1, 8}) {
+  for (const auto& [ranks, bytes] :
+       {std::pair(1, std::size_t{64} << 20), std::pair(8, std::size_t{64} << 10)}) {
     const Planner planner = planner_for(4096 / ranks, ranks);
     for (const Operation operation : measurable_ops()) {
       if (!is_plannable(operation)) continue;
       const Op op = operation.op;
-      for (const std::size_t bytes : {std::size_t{64} << 10, std::size_t{64} << 20}) {
-        const auto rows = forecast(planner, op, Dtype::kFloat32, bytes, Which::kChosen);
-        EXPECT_TRUE(rows[0].simulated) << paceline::name_of(op) << ": " << rows[0].refusal;
-      }
+      const auto rows = forecast(planner, op, Dtype::kFloat32, bytes, Which::kChosen);
+      EXPECT_TRUE(rows[0].simulated) << paceline::name_of(op) << ": " << rows[0].refusal;
     }
   }
 }

@@ -233,9 +233,10 @@ INSTANTIATE_TEST_SUITE_P(
         MeshCase{.axes = kEight, .step = {.clip_norm = 0.25}},
         MeshCase{.axes = kEight,
                  .optimizer = "lamb",
-                 .lr = 0.03,
+                 .lr = 0.02,
                  .step = {.clip_norm = 0.25},
-                 .shard = 1},
+                 .shard = 1,
+                 .steps = 50},
         MeshCase{.axes = kEight, .step = {.clip_norm = 0.25, .scales_loss = true}, .shard = 2},
         // Each replica has 5 samples in 4 micro-batches; then 3 samples in 4.
         MeshCase{.axes = {{"dp", 2}, {"tp", 1}, {"pp", 2}}, .batch = 10},
@@ -245,7 +246,8 @@ INSTANTIATE_TEST_SUITE_P(
                  .schedule = "interleaved-1f1b",
                  .stages_per_rank = 2,
                  .optimizer = "lamb",
-                 .lr = 0.03},
+                 .lr = 0.02,
+                 .steps = 50},
         MeshCase{{{"pp", 1}, {"dp", 1}, {"tp", 4}}}));
 
 TEST(ModelParts, need_the_group_of_the_layers) {
