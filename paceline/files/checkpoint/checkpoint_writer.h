@@ -57,11 +57,12 @@ class CheckpointWriter {
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
   bool is_busy() const;
-  // Waits until the current save has ended; the memory that it reads may change afterwards. Returns
-  // false at the deadline. `step`: the save that waits, for a warning; nothing: no save is waiting.
+  // Waits until the current save has ended; then the caller may change the memory that the save
+  // has read. Returns false at the deadline. `step`: the step of the next save, for the warning
+  // that saves delay the training; nullopt: no save is waiting, so there is no warning.
   bool take_turn(std::optional<std::int64_t> step, Deadline deadline);
-  // Records that the save of `step` does not start, because of `error`; it is logged and returned
-  // later.
+  // Records that the save of `step` was not started because of `error`. Logs the error now;
+  // take_error() or finish() returns it.
   void refuse(std::int64_t step, const Error& error);
   // Waits until the current save has ended, for at most `patience`; then starts `write` and returns
   // while it runs. An exception of `write` is the error of the save. Error(kSystem) when no thread

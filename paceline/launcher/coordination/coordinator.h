@@ -192,7 +192,7 @@ class Coordinator {
   RestartPolicy policy_;
   Phase phase_ = Phase::kGathering;
   std::map<Agent, Member> members_;
-  std::map<Agent, Spare> spares_;  // in the order of arrival, in which agents are numbered
+  std::map<Agent, Spare> spares_;  // by arrival, because agents are numbered as they connect
   std::vector<Mail> mail_;         // orders for the next take_mail()
   HangInquiry inquiry_;            // about hangs of the running generation
   StragglerInquiry stragglers_;    // about stragglers of the running generation

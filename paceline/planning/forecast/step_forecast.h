@@ -44,7 +44,7 @@ struct StepTimes {
 };
 
 struct Forecast {
-  Way way;
+  Way way;  // how the job is divided among ranks
   StepTimes times;
   double hidden_s = 0;  // seconds of the gradients' exchange that the backward pass hides
   MemoryPlan memory;
@@ -63,11 +63,11 @@ struct Forecast {
 
 class Forecaster {
  public:
-  // `global_batch`: the number of samples of a step, of all replicas together. Errors: those of
-  // require_valid().
+  // `global_batch`: the number of samples in a step, over all replicas. Error(kInvalid) if it is
+  // not positive, or if require_valid() refuses the profile.
   Forecaster(const JobProfile& profile, const Machine& machine, std::int64_t global_batch);
 
-  // Error(kInvalid), with the text of why_not(), if the way is not possible.
+  // Error(kInvalid), with the text of why_not(), if the job cannot be divided in this way.
   Forecast forecast(const Way& way);
   // The number of pipelines that have been simulated so far.
   std::int64_t num_simulations() const { return num_simulations_; }

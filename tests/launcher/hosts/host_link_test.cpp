@@ -64,7 +64,8 @@ TEST_F(HostLinkTest, a_host_that_is_held_is_not_silent_and_has_its_time_again_af
 TEST_F(HostLinkTest, messages_of_ssh_are_shown_without_carriage_returns) {
   const auto link = connect("printf 'Permission denied.\\r\\nbye\\033\\r\\n' >&2");
   turn_until([&] { return link->ended(); });
-  EXPECT_TRUE(link->last_lines().starts_with("  | Permission denied.\n  | bye")) << link->words();
+  EXPECT_TRUE(link->last_lines().starts_with("  | Permission denied.\n  | bye"))
+      << link->last_lines();
   EXPECT_EQ(link->last_lines().find('\r'), std::string::npos);
   EXPECT_EQ(link->last_lines().find('\033'), std::string::npos);
 }

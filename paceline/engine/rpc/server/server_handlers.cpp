@@ -165,7 +165,7 @@ void Server::reply(Incoming& call, ReplyStatus status, OutgoingPointer message) 
         table->await_creation(message->writer().references(), call.deadline());
         table->pass_on(message->writer().references());
       }
-    } catch (const Error& error) {  // for example a reference of another worker
+    } catch (const Error& error) {  // for example, another worker's table holds the reference
       status = ReplyStatus::kHandlerFailed;
       message = std::make_shared<OutgoingBytes>(error.what());
     }
@@ -199,12 +199,13 @@ void Server::reply(Incoming& call, ReplyStatus status, OutgoingPointer message) 
 void Server::told(Incoming& call, ReplyStatus status, const OutgoingPointer& message) {
   if (status != ReplyStatus::kOk) {
     const auto text = message->writer().copy();
-    log::warning(fmt::format(
-        "{}: a one-way message of worker {} to {} was not handled: {}", setup_->self.name,
-        call.caller(), call.method_ ? call.method_->name : "a method",
-        std::string_view(reinterpret_cast<const char*>(text.data()), text.size())));
+    log::warning(
+        fmt::format("{}: a one-way message of worker {} to {} failed: {}", setup_->self.name,
+                    call.caller(), call.method_ ? call.method_->name : "a method",
+                    std::string_view(reinterpret_cast<const char*>(text.data()), text.size())));
   }
-  // Credit belongs to the connection, which by now may carry another session or be lost.
+  // Credit is counted per connection, so it goes to the one that carried the message, although that
+  // connection may carry another session by now, or be lost.
   const GuestPointer guest = std::move(call.teller_);
   {
     const std::lock_guard lock(call.session_->mutex);
