@@ -24,7 +24,7 @@ using namespace std::chrono_literals;
 constexpr auto kFirstReminder = 5s, kNextReminder = 30s;
 // How long this process may take to read a report that has arrived.
 constexpr auto kDelayHere = 20ms;
-// A signal that takes a host away is often sent to all hosts, for example after Ctrl-C at the
+// A signal that makes a host leave is often sent to all hosts, for example after Ctrl-C at the
 // launcher of --hosts or at the end of a batch job. The other hosts may get the signal this much
 // later; until then nothing is started on them.
 constexpr auto kSignalDelay = 1s;
@@ -129,8 +129,7 @@ void Coordinator::stopped(Agent from, const Stopped& report, Moment now) {
   if (phase_ == Phase::kStopping) settle(now);
 }
 
-// When a host is taken away, a job that still has enough nodes continues without it; any other job
-// ends.
+// When a host leaves, a job that still has enough nodes continues without it; any other job ends.
 void Coordinator::leave(Agent from, const Leaving& leaving, Moment now) {
   const std::string host = members_.at(from).joining.host;
   pause_until_ = std::max(pause_until_.value_or(now), now + kSignalDelay);
@@ -259,8 +258,8 @@ void Coordinator::start_if_possible(Moment now) {
   const int count = num_members();
   if (phase_ != Phase::kGathering || !has_enough()) return;
   if (pause_until_ && now < *pause_until_) return;
-  // Before the first generation, hosts arrive one after the other; before later generations, no
-  // more hosts are expected.
+  // Only before the first generation do hosts arrive one after the other. Before later generations
+  // there is no last call, because no more hosts are expected.
   if (count < settings_.expected_nodes && generation_ == settings_.first_generation) {
     if (!last_call_) last_call_ = now + settings_.last_call_timeout;
     if (now < *last_call_) return;
@@ -281,9 +280,9 @@ void Coordinator::start_if_possible(Moment now) {
 }
 
 // The members in the order of their node ranks. A node whose user gave it a rank below the number
-// of nodes gets that rank. The other nodes get the remaining ranks, in the order of the rank that
-// the user gave (too high) or that the node had in the last generation, and new nodes at the end in
-// the order of arrival.
+// of nodes gets that rank. The other nodes get the remaining ranks. They are sorted by the rank
+// that the user gave (which is too high) or, without one, by the node's rank in the last
+// generation. New nodes come last, in the order of arrival.
 std::vector<Coordinator::Agent> Coordinator::seats() const {
   const auto count = members_.size();
   std::vector<Agent> seats(count, -1);

@@ -21,10 +21,10 @@
 //   3. In a job of logical shards (engine/core/logical_shards.h) a generation takes as many nodes
 //      as possible such that their ranks together divide the shards. The other nodes wait as spares
 //      without a limit.
-//   4. The cause of an end is the loss of a host, if one is lost before the last rank has ended,
-//      and otherwise the first failure of a rank (launcher/diagnosis/failure_report.h). After the
-//      first report of a failure, the coordinator waits for other reports that may be under way;
-//      then, or when the last rank has ended, it decides which failure was the first.
+//   4. A generation that fails has one cause: the loss of a host, if one is lost before the last
+//      rank has ended, and otherwise the first failure of a rank (diagnosis/failure_report.h).
+//      After the first report of a failure, the coordinator waits for other reports that may be
+//      under way; then, or when the last rank has ended, it decides which failure was the first.
 //   5. After a gap in the network the job may have two coordinators, each with some of its nodes. A
 //      coordinator with fewer nodes than it needs asks the agents that may lead the job elsewhere
 //      (others_to_ask). It gives way to a coordinator that has enough nodes, or more nodes than it
@@ -98,11 +98,11 @@ class Coordinator {
   // are enough for a job of their own: then this coordinator no longer leads the job.
   bool has_lost_its_job_with(Agent agent);
 
-  // The agents that may lead the job elsewhere, while too few nodes are here; usually none.
+  // The agents that may lead the job elsewhere. Empty unless this coordinator has too few nodes.
   std::vector<Endpoint> others_to_ask() const;
   Looking question_to(const Endpoint& other) const;
   // Call when another coordinator has answered that the job continues at `leader`. Sends all agents
-  // there, unless enough nodes have arrived here meanwhile.
+  // there, unless this coordinator has enough nodes by now.
   void follow(const Endpoint& leader, Moment now);
 
   // Returns the orders since the last call. Deliver them in this sequence.
@@ -192,7 +192,7 @@ class Coordinator {
   RestartPolicy policy_;
   Phase phase_ = Phase::kGathering;
   std::map<Agent, Member> members_;
-  std::map<Agent, Spare> spares_;  // by arrival, because agents are numbered as they connect
+  std::map<Agent, Spare> spares_;  // in order of arrival: agents are numbered as they connect
   std::vector<Mail> mail_;         // orders for the next take_mail()
   HangInquiry inquiry_;            // about hangs of the running generation
   StragglerInquiry stragglers_;    // about stragglers of the running generation

@@ -208,7 +208,7 @@ bool CoordinatorHost::drop_oldest_stranger(const std::string& cause) {
   return true;
 }
 
-// Ignores the listener for a while: it stays readable as long as a connection waits there, and
+// Ignores the listener for a while: it stays readable while a connection waits to be accepted, and
 // would wake the loop in every turn.
 void CoordinatorHost::pause_listener() {
   loop_.change(listener_.get(), 0);
@@ -264,8 +264,8 @@ void CoordinatorHost::take(Agent agent, const Report& report) {
       *host, giving_up->silence.count() / 1000.0);
 }
 
-// The agent makes this call over an additional connection, because the first one stays silent while
-// TCP waits after a gap in the network.
+// Handles a sign of life that an agent gives over an additional connection, because its first
+// connection stays silent while TCP waits after a gap in the network.
 void CoordinatorHost::hear(Agent caller, const Alive& alive) {
   const auto found = std::find_if(remotes_.begin(), remotes_.end(), [&](const auto& entry) {
     return entry.second.stand_in == alive.stand_in;
@@ -402,8 +402,8 @@ void CoordinatorHost::take_answers() {
   }
 }
 
-// While a generation is being stopped anyway, a silent agent is given up after the default limit if
-// that is shorter: its loss ends no work.
+// How long an agent may be silent. While a generation is being stopped, the limit is the default
+// one if that is shorter, because the loss of an agent then ends no work.
 KeepAlive CoordinatorHost::patience() const {
   const bool usual = !coordinator_.stopping() || keep_alive_.limit() <= KeepAlive{}.limit();
   return usual ? keep_alive_ : KeepAlive{};

@@ -33,7 +33,7 @@ class JobControl {
   // Call this after each turn of the loop, and when next_deadline() has passed.
   virtual void tend() = 0;
   virtual Deadline next_deadline() const = 0;
-  // Why the coordinator is lost; empty while it is not.
+  // Why the coordinator is lost; empty while it is not lost.
   virtual std::string lost() const = 0;
   // Whether all messages that were sent have left this process.
   virtual bool flushed() const = 0;

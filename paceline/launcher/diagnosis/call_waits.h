@@ -15,7 +15,7 @@ namespace paceline::launcher {
 enum class CalleeState {
   kRunning,   // the handler runs
   kQueued,    // the call waits for a handler, or for its object
-  kNotTaken,  // the callee lives, and the call is not among its open calls
+  kNotTaken,  // the callee is alive, and the call is not among its open calls
   kNotSent,   // the caller has no connection
   kStopped,   // the callee's process is stopped (SIGSTOP)
   kGone,      // the callee's process has ended

@@ -291,8 +291,8 @@ std::string cause_by_loader(std::string_view line) {
   return "";
 }
 
-// The line, and if it announces a list, such as the tensors that two models differ in, the first
-// line of this list.
+// The line and, if it announces a list (such as the tensors in which two models differ), the first
+// line of the list.
 std::string with_detail(std::string_view line, const std::vector<std::string_view>& lines,
                         std::size_t at) {
   std::string text(line);
@@ -367,7 +367,7 @@ std::string cause_by_c_library(std::string_view line) {
       line);
 }
 
-// The cause of a crash that the engine has explained just before it (WriteFaultRange).
+// The cause of a crash that the engine explained just before the crash (WriteFaultRange).
 std::string cause_by_last_line(const EndEvidence& evidence) {
   const auto lines = lines_of(evidence.last_lines);
   return lines.empty() ? "" : cause_by_program(lines, lines.size() - 1);

@@ -91,8 +91,9 @@ struct EndEvidence {
 // Why the rank ended, as a sentence without a full stop; empty when nothing is known for certain.
 std::string cause_of(const EndEvidence& evidence);
 
-// Why a rank crashed, from the frames of the thread that crashed, innermost first: the function,
-// the first one whose line is known, and the usual cause; empty if it ended without a signal.
+// Why a rank crashed, from the frames of the thread that crashed, innermost first. Names the
+// innermost function, its nearest caller with a known line if its own line is not known, and the
+// usual cause. Empty if no signal ended the rank, or if there are no frames.
 std::string cause_of_crash(const RankEnd& end, const std::vector<std::string>& frames);
 
 // "out of memory" if `cause`, a result of cause_of(), begins with that; otherwise empty.

@@ -171,7 +171,7 @@ using namespace std::chrono_literals;
 
 constexpr auto kTimeToAnswer = 2s;
 
-// Seconds since the last moment when a rank began an operation; nullopt if no rank began one.
+// Seconds since a rank last began an operation; nullopt if no rank has begun one.
 std::optional<double> still_for(const std::vector<Flight>& flights) {
   std::optional<double> shortest;
   for (const Flight& flight : flights) {
@@ -199,7 +199,7 @@ int longest_waiting(const std::vector<Flight>& flights, const std::vector<int>& 
   return rank;
 }
 
-// Whether the verdict means that no rank waits for another (any more).
+// Whether the verdict means that no rank is waiting for another rank.
 bool is_calm(Verdict verdict) {
   return verdict == Verdict::kNothing || verdict == Verdict::kFinished ||
          verdict == Verdict::kStraggler;
@@ -370,7 +370,8 @@ HangInquiry::Judgement HangInquiry::idle_ranks(const Standstill& signs) const {
   return judgement;
 }
 
-// Whether a report was made and the ranks of all agents that answered have made no progress since.
+// Whether a hang was reported and the ranks of all agents that answered have made no progress
+// since.
 bool HangInquiry::is_said_of(const std::map<Agent, std::uint64_t>& progress) const {
   return !said_of_.empty() && std::all_of(progress.begin(), progress.end(), [&](const auto& entry) {
     const auto said = said_of_.find(entry.first);

@@ -82,8 +82,8 @@ class QuietRanks {
 // has waited for it for as long as the timeout. Whether the job hangs, and which rank blocks it, is
 // decided together with the other hosts (hang_inquiry.h).
 //
-// The agent reads the progress from the flight records and step gauges, at most 80 bytes of each
-// rank's files; it reads whole flight records only while no rank makes progress. The ranks are not
+// The agent reads the progress from the flight records and step gauges, at most 80 bytes per rank
+// and look; it reads whole flight records only while no rank makes progress. The ranks are not
 // disturbed. Programs that create no group and count no steps are never reported as hanging.
 //
 // Thread safety: none.
@@ -95,18 +95,18 @@ class HangWatch {
   // `directory` has the flight records; `meeting` may be empty.
   HangWatch(std::chrono::nanoseconds timeout, std::string directory, QuietRanks::Meeting meeting);
 
-  // How often to look.
+  // The time between two calls of look().
   std::chrono::nanoseconds interval() const;
   // Returns true when these ranks make no progress, and again after every quarter of the timeout,
   // until the standstill is settled or there is progress.
   bool look(const Ranks& ranks, Clock::time_point now = Clock::now());
   // The signs that are not in the flight records, as of the last look.
   Standstill standstill(const Ranks& ranks, Clock::time_point now = Clock::now()) const;
-  // Call this when the standstill has been reported. `settled`: the report is complete, so look()
-  // does not return true for this standstill again.
+  // Call this when the standstill has been reported. `settled`: the report names the ranks that
+  // block the others, so look() does not return true for this standstill again.
   void tell(bool settled);
-  // Returns, once, the length in seconds of a reported standstill after which there is progress
-  // again.
+  // After a reported standstill has ended, returns once how many seconds it lasted; otherwise
+  // nullopt.
   std::optional<double> take_recovery();
 
  private:

@@ -49,9 +49,10 @@ class StackReader {
   };
   using Handler = std::function<void(ProcessStacks)>;
 
-  // `helper` is a path. If it is not an executable file, the stacks that are read have a problem.
+  // `helper` is a path. If it is not an executable file, the result is a problem instead of stacks.
   // `held` is the descriptor on which the process waits until its stack has been read. `handler` is
-  // called once, when all has been read or the helper has failed; it may destroy the reader.
+  // called once, when the stacks have been read or the helper has failed; it may destroy the
+  // reader.
   StackReader(EventLoop& loop, const std::string& helper, const Target& target, Fd held,
               Handler handler);
   StackReader(const StackReader&) = delete;

@@ -119,7 +119,7 @@ class StragglerReport {
 // tenth of the time below the next lowest share, and at most half of that share, in four reports in
 // a row. Shares need no common clock.
 //
-// Like HangInquiry (hang_inquiry.h), it belongs to the job's coordinator.
+// Like a HangInquiry (hang_inquiry.h), a StragglerInquiry belongs to the job's coordinator.
 //
 // Thread safety: none. Does no I/O.
 class StragglerInquiry {

@@ -151,7 +151,7 @@ HostLink::Taken HostLink::read_err() {
   return Taken::kSome;
 }
 
-// Reads the last output of the process, which is still in the pipes. Kills the rest of its process
+// Reads the rest of the process's output from the pipes. Kills the other processes of its process
 // group, because a script that stands in for ssh may have left children.
 void HostLink::on_process_end() {
   loop_.forget(process_.pidfd.get());

@@ -127,9 +127,9 @@ class HostsAgent {
   HostsAgent(const HostsAgent&) = delete;
   HostsAgent& operator=(const HostsAgent&) = delete;
 
-  // Runs the job and returns its exit code: the one that its agents reported, kStoppedAsAgreed when
-  // the ranks of all hosts ended by an agreed stop, 3 when too few hosts could be reached or were
-  // left, or 128 + N when signal N ended the launcher.
+  // Runs the job and returns its exit code: the code that its agents reported, kStoppedAsAgreed
+  // when the ranks of all hosts ended by an agreed stop, 3 when too few hosts could be reached or
+  // were left, or 128 + N when signal N ended the launcher.
   int run();
 
  private:
@@ -226,7 +226,7 @@ class HostsAgent {
   TimelineCollection timelines_;
   RemoteInput input_;
   std::vector<HostState> hosts_;
-  std::optional<std::uint16_t> port_;  // where the agents meet on host 0, once it has reported that
+  std::optional<std::uint16_t> port_;  // the port of host 0 where the agents meet, once reported
   Deadline start_by_;
   Deadline alive_at_ = Deadline::after(kAliveInterval);
   bool abandoned_ = false;   // the supervisor has ended

@@ -30,14 +30,14 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::size_t kRemoteReadSize = 64 << 10;
-// With more bytes waiting for the connection, the agent's messages are not read.
+// While more bytes than this wait for the connection, the agent's messages are not read.
 constexpr std::size_t kMostNotices = 8 << 20;
 constexpr auto kEndOfRemoteDescendants = 5s;
 // How long the agent may take to end after its supervisor was killed. It kills the ranks and
 // removes its folder, which takes milliseconds.
 constexpr auto kEndOfAgent = 500ms;
-// How long the launcher may take to send the job after it has connected. It waits for all hosts
-// first.
+// How long the launcher may be silent before it has sent the job. It sends the job only when all
+// hosts have answered.
 constexpr auto kJobDeadline = 10min;
 
 // The streams that carry the frames. No other bytes may be written to them.

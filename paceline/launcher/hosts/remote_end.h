@@ -8,9 +8,9 @@
 //   paceline run --hosts a,b ─┬─ ssh a ┄ remote-agent ── supervisor ── agent ── ranks
 //                             └─ ssh b ┄ remote-agent ── supervisor ── agent ── ranks
 //
-// When its stdin ends, or nothing has arrived for kSilenceLimit, the launcher has ended or cannot
-// be reached, and every process of the job on this host is ended. Killing this process with SIGKILL
-// has the same effect.
+// When its stdin ends, or nothing has arrived for kSilenceLimit (ten minutes before the job has
+// arrived), the launcher has ended or cannot be reached, and every process of the job on this host
+// is ended. Killing this process with SIGKILL has the same effect.
 
 #include <chrono>
 #include <functional>

@@ -24,7 +24,7 @@ constexpr auto kEndOfJobsDescendants = 5s;
 // How long ranks may take to end when they are stopped because a rank failed on another node, or
 // because a host was lost. After such a loss they could only wait for the lost node.
 constexpr std::chrono::nanoseconds kGraceOfOthers = 5s, kGraceAfterLoss = 500ms;
-// How long other agents may take at the end to receive their last orders.
+// How long the last messages to other agents may take to be sent at the end of the job.
 constexpr auto kLastWords = 2s;
 
 double seconds() {
@@ -386,11 +386,11 @@ void Agent::on_signal(int signal) {
   }
 }
 
-// Waits for orphans that have ended, but not for ranks: their generation does that, to keep the
-// order of deaths.
+// Reaps orphans that have ended, but no ranks: their generation reaps them, in the order in which
+// they ended.
 void Agent::reap_orphans() {
   if (!orphans_.may_wait()) return;
-  seeds_.pids();  // lets seeds_ notice a seed that has ended before orphans_ waits for it
+  seeds_.pids();  // lets seeds_ notice a seed that has ended before orphans_ reaps it
   orphans_.reap([this](pid_t pid) { return generation_ && generation_->owns(pid); });
 }
 
@@ -438,7 +438,7 @@ void Agent::conclude() {
 }
 
 // Writes the trace. In a job of --hosts the launcher of the job writes it, so the timelines are
-// sent there.
+// sent to that launcher.
 void Agent::finish_timeline() {
   consoles_.say(plan_.options.part ? timeline_.hand_over([this](const std::string& packed) {
     consoles_.tell_timeline(packed);

@@ -4,7 +4,7 @@
 // (generation.h) when the job's coordinator orders it (launcher/coordination/coordinator.h; this
 // process may contain the coordinator), reports how they end, and runs until the job is over. It
 // has one thread, with one event loop over the ranks, the other agents and the supervisor's control
-// pipe. It never polls, and never waits for a reader of its output.
+// pipe. It never waits for a reader of its stdout or stderr.
 //
 // Thread safety: none. Requires, like RankSeeds, that orphans become children of this process.
 
@@ -123,7 +123,7 @@ class Agent {
   std::string stopped_for_;    // why the coordinator stopped the last generation
   std::string own_cause_;      // the failure of this node's culprit, as reported to the coordinator
   bool failed_first_ = false;  // a rank of this node was the first to fail in this generation
-  std::string held_back_;      // messages about a failure, until it is known to be the first
+  std::string held_back_;      // messages about a failure that may not be the first of the job
   bool work_done_ = false;     // on_work_done() was called in this generation
   Stage stage_ = Stage::kFinished;
   bool warned_about_logs_ = false, warned_about_terminals_ = false, warned_about_console_ = false;
@@ -131,7 +131,8 @@ class Agent {
   bool logs_may_go_ = false;  // logs may be removed, unless output was lost on the console
   int stop_signal_ = 0;       // the first signal that asked the job to end; 0: none
   std::optional<EndOrder> end_;
-  // Set once everything has been reported: until when to wait for the other agents to receive it.
+  // Set once the end of the job has been reported: how long to wait until the messages to other
+  // agents have been sent.
   std::optional<Deadline> concluded_;
 };
 

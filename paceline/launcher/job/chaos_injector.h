@@ -56,10 +56,11 @@ class ChaosInjector {
   const bool active_;
   ChaosPlan plan_;
   std::optional<Clock::time_point> started_;  // when the first generation started
-  std::map<std::string, int> faults_;         // the number on this node, by name
+  std::map<std::string, int> faults_;         // the number of faults on this node, by name
   std::set<int> named_;                       // ranks that faults name
   int largest_world_ = 0;
-  // The faults at a step: the most steps that the rank has reported, if it ran on this node.
+  // A fault at a step, and the most steps that its rank has reported, if that rank ran on this
+  // node.
   struct AtStep {
     int rank = 0;
     std::uint64_t step = 0;

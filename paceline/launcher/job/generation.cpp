@@ -201,8 +201,8 @@ bool Generation::may_have_followed(const RankProcess& rank) {
   return true;
 }
 
-// Whether the rank was killed by a signal that may be meant for the whole job; sets the time limit
-// for the decision, if so. systemd and batch systems may signal every process of a job at once, and
+// Whether the rank was killed by a signal that may be meant for the whole job. If so, sets the time
+// limit for the decision. systemd and batch systems may signal every process of a job at once, and
 // a rank may die before the launcher receives the signal.
 bool Generation::may_belong_to_a_stop(const RankEnd& end) {
   if (!ended_by_stop_signal(end)) return false;
@@ -310,8 +310,8 @@ bool Generation::send_to(int rank, int signal) {
   return process.running();
 }
 
-// The ranks that have ended, including ends that the loop has not handled yet; those are in no
-// particular order.
+// The ranks that have ended, including ends that the loop has not handled yet; the latter are last,
+// in no particular order.
 std::vector<RankEnd> Generation::ends_so_far() const {
   std::vector<RankEnd> ends = ends_;
   for (const auto& rank : ranks_) {

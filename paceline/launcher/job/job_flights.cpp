@@ -48,7 +48,7 @@ JobFlights::JobFlights(const Environment& inherited, const std::string& log_dire
   const auto named = inherited.find(kVariable);
   if (named == inherited.end()) return;
   directory_ = named->second;
-  // The path is absolute for ranks that change their folder, and for commands that the user runs in
+  // Makes the path absolute, because ranks may change their folder and the user may run commands in
   // another folder.
   if (!directory_.empty()) directory_ = std::filesystem::absolute(directory_);
 }

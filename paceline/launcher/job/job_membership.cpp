@@ -20,8 +20,8 @@ constexpr auto kLookUpPause = 1s;
 // How long an agent waits before it reports that it waits: agents are seldom started in the same
 // second.
 constexpr auto kSilence = 5s;
-// Added to the time in which ranks must end by themselves: for SIGKILL, and for the processes that
-// they leave running.
+// Added to the time in which ranks must end by themselves: the time for SIGKILL, and for the end of
+// processes that ranks leave running.
 constexpr auto kStopMargin = 30s;
 
 // Whether some process accepts connections at the endpoint.

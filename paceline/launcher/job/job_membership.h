@@ -32,7 +32,7 @@ struct LastStart {
   RestartBudget restarts() const { return order.place.restarts.after(AwakeClock::now() - at); }
 };
 
-// Finds the coordinator of this agent's job, or becomes it.
+// Finds the coordinator of this agent's job, or makes this agent the coordinator.
 //
 // At first:
 //   1. The agent of node 0 is the coordinator and listens at the job's endpoint. If no node ranks
@@ -56,7 +56,7 @@ struct LastStart {
 //      (coordination/coordinator.h), and its own agents follow.
 //
 // The endpoint's name may not resolve at first, because the name of a container or pod resolves
-// only once it runs.
+// only once the container or pod runs.
 //
 // Thread safety: none. An attempt blocks for at most kAttempt, or 3 s if a peer answers, or as long
 // as the system takes to resolve a name.
@@ -68,8 +68,8 @@ class CoordinatorSearch {
   CoordinatorSearch(EventLoop& loop, const LaunchOptions& options);
 
   // Makes one attempt; returns null if it finds no coordinator. Error(kTimeout) when join_timeout
-  // has passed. (An agent that was the coordinator waits only as long as the other agents may take
-  // to find each other.) Error(kInvalid) or Error(kSystem) for a problem that waiting cannot solve.
+  // has passed. (An agent that was the coordinator waits at most as long as the ranks may take to
+  // be stopped.) Error(kInvalid) or Error(kSystem) for a problem that waiting cannot solve.
   std::unique_ptr<JobControl> find();
   // From now on find() looks for a successor. `last`: the start of the last generation.
   void lose(const LastStart& last, const std::string& cause);
@@ -150,7 +150,8 @@ class JobMembership {
   // Call when the coordinator is lost; returns the cause. From now on seek() looks for a successor
   // or, if the job has not begun, for the same coordinator.
   std::string lose_coordinator();
-  // Call when the coordinator has given way to the one at `leader`, which seek() then looks for.
+  // Call when the coordinator has given way to another one, at `leader`. seek() then tries `leader`
+  // first.
   void follow(const Endpoint& leader);
 
   // The terms of the job with its current budget of restarts, as far as this node knows.

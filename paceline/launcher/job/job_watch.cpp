@@ -298,7 +298,7 @@ std::string JobWatch::description() const {
 
 namespace {
 
-// How long another host may take to read the stacks of its ranks, end the ranks and report that.
+// How long another host may take to read the stacks of its ranks, end them and report their ends.
 constexpr std::chrono::seconds kTimeToEnd{5};
 
 // Whether the timer has expired since the last call.

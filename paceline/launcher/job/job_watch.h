@@ -76,7 +76,7 @@ class JobWatch {
   bool holds_back(int rank) const {
     return (crashes_.contains(rank) && !crashes_.at(rank).known) || !ended_elsewhere_.expired();
   }
-  // Sets the cause for the end of a rank that the launcher ends on purpose.
+  // Records why the launcher ends this rank on purpose.
   void ended_because(int rank, std::string cause) { ended_because_[rank] = std::move(cause); }
   // Adds the cause and the stack to the report of the first failure.
   void explain(const RankEnd& end, FailureContext& context);

@@ -103,7 +103,7 @@ std::string RunTally::text() const {
 }
 
 NodeEnd::Manner NodeEnd::manner() const {
-  // The user may have asked another node to stop.
+  // Does not require a stop_signal: the user may have sent the signal to another node.
   if (ranks_agreed && (!order || order->cause.empty())) return Manner::kAgreed;
   if (stop_signal != 0 && !culprit) return Manner::kStopped;
   return order && order->exit_code == 0 ? Manner::kDone : Manner::kFailed;

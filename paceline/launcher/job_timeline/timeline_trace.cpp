@@ -74,7 +74,7 @@ std::string part_of(const std::string& path) { return path + ".part"; }
 class NewFile {
  public:
   explicit NewFile(const std::string& path) : path_(path), part_(part_of(path)) {
-    unlink(part_.c_str());  // left by an earlier job, or a link that another user made
+    unlink(part_.c_str());  // a file of an earlier job, or a link that another user made
     file_.reset(std::fopen(part_.c_str(), "wxe"));
     if (!file_) throw system_error("opening the trace " + part_);
   }
@@ -280,7 +280,7 @@ void write_ranks_name(NewFile& out, const RankTimeline& timeline, bool& is_first
 std::string obstacle_to_trace(const std::string& output) {
   const auto folder = std::filesystem::absolute(output).parent_path();
   if (!std::filesystem::is_directory(folder)) return "there is no folder " + folder.string();
-  std::error_code ignored;  // a loop of links is not an obstacle: it is replaced
+  std::error_code ignored;  // a loop of links is not an obstacle: the trace replaces it
   if (std::filesystem::is_directory(output, ignored)) return "it is a folder";
   const std::string part = part_of(output);
   unlink(part.c_str());

@@ -73,7 +73,7 @@ class AgentLink {
 
   Fd socket_;
   std::string peer_;
-  std::unique_ptr<ServerHandshake> handshake_;  // null once it is done
+  std::unique_ptr<ServerHandshake> handshake_;  // null once the handshake is done
   Deadline::Clock::time_point last_heard_ = Deadline::Clock::now();
   Silence silence_, standstill_;
   ClockComparison clock_;

@@ -2,11 +2,11 @@
 
 // The messages between a launcher and the launcher that it starts on another host, through stdin
 // and stdout of the command that connects them (ssh, srun): frames that consist of a kind, a length
-// and that many bytes (messages/FORMAT.md). One of them carries the job.
+// and that many bytes (messages/FORMAT.md). One frame carries the job.
 //
 // Shells and login scripts of the other host may print something before the first frame. So the
-// bytes from that host begin with a greeting, and the reader skips everything before it. The code
-// here does no input or output.
+// launcher on that host first sends a greeting, and the reader skips everything before the
+// greeting. These functions do no input or output.
 
 #include <cstdint>
 #include <map>
@@ -80,8 +80,8 @@ class FrameReader {
 
 // One host's part in a job that a launcher somewhere else started.
 struct HostPart {
-  std::string host;                 // the launcher's name for it; before the rank in "[a:3] "
-  std::string secret;               // of the job, as text
+  std::string host;                 // its name at the launcher, as in the prefix "[a:3] "
+  std::string secret;               // the secret of the job, as text
   std::vector<int> ranks_per_host;  // in the order of hosts
   // Where the agents meet now, in a job that has begun. nullopt: at the first host.
   std::optional<Endpoint> meeting;

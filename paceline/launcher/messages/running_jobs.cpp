@@ -117,7 +117,7 @@ class Question {
   const Deadline patience_ = Deadline::after(kPatienceWithJobs);
 };
 
-// Waits until go_on() of one of them may make progress.
+// Waits until go_on() of one of the questions may make progress.
 void wait_for(const std::list<Question>& asked, Deadline deadline) {
   std::vector<pollfd> entries;
   milliseconds limit = kPatienceWithJobs;

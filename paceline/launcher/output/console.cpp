@@ -45,7 +45,7 @@ void Console::flush() {
 }
 
 // Waits for the reader, which pauses only while megabytes are in transit, for example those of a
-// timeline. An error is ignored: if the reader has gone, this host's part of the job ends anyway.
+// timeline. An error is ignored: if the reader has ended, this host's part of the job ends anyway.
 void Consoles::tell(FrameKind kind, std::string_view payload) {
   if (notices_fd_ >= 0) write_whole(notices_fd_, as_bytes(encode_frame(kind, payload)));
 }

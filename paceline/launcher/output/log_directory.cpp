@@ -40,7 +40,7 @@ constexpr std::chrono::seconds kOthersClaim{1};
 // The most bytes of a job's name that are read from a claim file.
 constexpr std::size_t kLongestName = 512;
 
-// Replaces the content of a claim file by the name of the job that holds the claim.
+// Replaces the content of a claim file with the name of the job that holds the claim.
 bool write_holder(int file, const std::string& job) {
   return ftruncate(file, 0) == 0 && write_whole_at(file, 0, as_bytes(job));
 }
@@ -224,7 +224,7 @@ int num_requeues() {
   return text != nullptr ? std::atoi(text) : 0;
 }
 
-// Writes a line into the log that marks where a part of it begins. Ignores a full disk, which is
+// Writes a line that marks where a part of the log begins. Ignores a full disk, which is
 // reported when the first line of the rank cannot be written.
 void mark(const Fd& file, const std::string& what) {
   const std::string line = fmt::format("=== paceline: {} ===\n", what);

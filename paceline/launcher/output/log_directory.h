@@ -16,8 +16,8 @@ inline constexpr const char* kClaimFile = ".paceline.lock";
 
 // A job's claim on a folder: a lock (flock) on the file ".paceline.lock" in it, which names the
 // job. The launchers of one job, on any host, share the lock. The claim ends when the last of their
-// processes ends, for whatever reason; the last one that releases the claim removes the file. On a
-// file system without locks no claim is made, and every job may write.
+// processes ends, for whatever reason; the last launcher that releases the claim removes the file.
+// On a file system without locks no claim is made, and every job may write.
 struct FolderClaim {
   Fd lock;              // keeps the claim while it is open; empty: no claim
   std::string holder;   // the other job that has claimed the folder
@@ -74,7 +74,7 @@ class LogDirectory {
   std::string path_of(int rank) const;
   // The absolute path, because ranks may change their folder and commands may run in another one.
   const std::string& path() const { return path_; }
-  // Why logs are missing; empty if they are not missing.
+  // Why logs are missing; empty if none is missing.
   const std::string& problem() const { return problem_; }
   // path(), or "" if logs are missing.
   std::string usable_path() const { return problem_.empty() ? path_ : ""; }

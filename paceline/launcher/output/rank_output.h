@@ -37,8 +37,8 @@ class RankOutput {
   // Reads the bytes that have arrived, at most 64 KiB; returns false if there were none. Closes the
   // stream at its end.
   bool read_some(int stream);
-  // Reads the bytes that have arrived from both streams, at most as many of each as a full pipe
-  // holds.
+  // Reads the bytes that have arrived from both streams: at most 2 MiB of each, which is more than
+  // a full pipe holds, and none from a stream that is held up.
   void drain();
   void close(int stream);
 

@@ -5,8 +5,8 @@
 // (packages, NUMA nodes, caches, clusters), because access to the memory of another node or to the
 // lines of another cache is slower.
 //
-// The levels are handled from the largest parts to the smallest. At each level the first of these
-// divisions is used that leaves the smallest share large enough (80% of an even share for packages
+// The levels are handled from the largest parts to the smallest. At each level, the division is the
+// first in this list that leaves the smallest share large enough (80% of an even share for packages
 // and NUMA nodes, 90% for caches and clusters):
 //   1. every rank lies within one part; D'Hondt's method assigns ranks to parts, which makes the
 //      smallest share as large as possible (a part that is too small for a rank stays idle);

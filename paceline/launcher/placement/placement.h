@@ -36,7 +36,7 @@ struct Binding {
 
 struct PlacementRequest {
   int num_local_ranks = 1;
-  std::optional<int> threads_per_rank;  // set: instead of one per core
+  std::optional<int> threads_per_rank;  // if set, replaces one thread per core
   Binding binding;
 };
 

@@ -12,7 +12,8 @@ namespace paceline::launcher {
 
 namespace {
 
-// Copies of the model's size: parameters, gradients and Adam's two moments; and the moments alone.
+// Memory in multiples of the model's size: kCopies is that of the parameters, the gradients and
+// Adam's two moments, kCopiesOfMoments that of the moments alone.
 constexpr double kCopies = 4, kCopiesOfMoments = 2;
 // The share of the machine's memory that a job may use; the rest is for the system and for peaks.
 constexpr double kUsable = 0.9;

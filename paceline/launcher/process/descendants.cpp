@@ -47,8 +47,9 @@ pid_t parent_of(const char* pid) {
 }
 
 // Whether this process is the master of a connection that several sessions of a user share
-// (ControlPersist in ssh_config(5)). An ssh that connects to a host leaves it running, under the
-// title "ssh: PATH [mux]". If it were ended, the user's sessions would end with it.
+// (ControlPersist in ssh_config(5)). An ssh that connects to a host leaves its master running,
+// under the title "ssh: PATH [mux]". If the master were ended, the user's sessions would end with
+// it.
 bool is_shared_connection(const char* pid) {
   constexpr std::string_view kBegin = "ssh: ", kEnd = " [mux]";
   char text[4096];

@@ -38,8 +38,8 @@ bool await_all_descendants(Deadline deadline);
 // (CONFIG_PROC_CHILDREN).
 std::vector<pid_t> children_of(pid_t pid);
 
-// Reaps the orphans of ranks as they end. Does not reap a rank itself: its owner does, and so sees
-// the order in which ranks ended.
+// Reaps the orphans of ranks as they end. Does not reap a rank itself: the rank's owner does that,
+// and so sees the order in which ranks ended.
 //
 // Thread safety: none.
 class Orphans {
@@ -51,8 +51,8 @@ class Orphans {
 
   // Whether a child may have ended since the last call.
   bool may_wait();
-  // Reaps all children that have ended, until it meets one for which `is_owned` is true: other code
-  // has yet to see its end. In that case may_wait() is true again.
+  // Reaps children that have ended, until the next one is a child for which `is_owned` is true: the
+  // owner of that child must reap it first. may_wait() is then true again.
   void reap(const std::function<bool(pid_t pid)>& is_owned);
 
  private:

@@ -75,7 +75,7 @@ void block_handled_signals();
 // The handled signals that other processes send: all except SIGCHLD.
 std::vector<int> outside_signals();
 bool stays_ignored(int signal);
-// Whether the launcher passes the signal on to the ranks and continues to run itself.
+// Whether the launcher only passes the signal on to the ranks, and does not end the job.
 bool is_for_ranks(int signal);
 
 // Makes a non-blocking signalfd(2) for the signals. Error(kSystem).

@@ -22,7 +22,7 @@ namespace paceline::launcher {
 
 namespace {
 
-// Files that are known by the end of their names. In the messages, {} is the file.
+// Files whose kind follows from the end of their name. In the messages, {} is the file.
 struct KindOfFile {
   std::string_view end;
   std::string_view message;
@@ -75,8 +75,8 @@ struct Head {
   bool is_binary() const { return begins_with(ELFMAG); }
 };
 
-// A message about a file that is not a program, whatever its permissions; empty if it may be one.
-// A shared library has no entry address.
+// A message about a file that is not a program, whatever its permissions; empty if it may be a
+// program. A shared library has no entry address.
 std::string_view message_about_kind(const std::string& path, const Head& head) {
   if (head.is_binary()) {
     Elf64_Ehdr header;
@@ -106,7 +106,7 @@ std::string_view message_about_permission(const std::string& path, const Head& h
            "program elsewhere";
   if ((permissions & (S_IXUSR | S_IXGRP | S_IXOTH)) != 0)
     return "'{}' may be executed by other users, but not by this one (see ls -l)";
-  // A linker sets the permission last, so it has not finished such a file yet, or it has failed.
+  // A linker sets the permission last, so the linker of such a file is still running or has failed.
   if (head.size == 0 || head.is_binary())
     return "'{0}' may not be executed: it is being linked, or its build has failed; start it when "
            "the build has ended (a finished program that was copied without its permissions: "

@@ -1,14 +1,14 @@
 #pragma once
 
-// Finds the program that the user named. A file that cannot be one, for example a source file or a
-// shared library, is refused with a message that says what the file is and what to run instead.
+// Finds the program that the user named. A file that is not a program, for example a source file or
+// a shared library, is refused with a message that says what the file is and what to run instead.
 
 #include <stdexcept>
 #include <string>
 
 namespace paceline::launcher {
 
-// Thrown when the program cannot be started. exit_code() is the one that a shell would return: 127
+// Thrown when the program cannot be started. exit_code() is the code that a shell returns: 127
 // if the program was not found, 126 if it was found but is not executable.
 class ProgramError : public std::runtime_error {
  public:

@@ -40,7 +40,8 @@ class StdinRelay {
   // The descriptor to poll now (-1: none), and the events to poll for.
   int poll_fd() const;
   short poll_events() const;
-  // Whether it waits for this process to come to the foreground. If so, call poll_fd() again soon.
+  // Whether the relay waits for this process to come to the foreground. If so, call poll_fd() again
+  // soon.
   bool waits_for_foreground() const;
   // Call this when poll_fd() is ready.
   void pass_on();
@@ -161,7 +162,7 @@ void Supervisor::pass_signals_on() {
   }
 }
 
-// Call this when the agent has ended, so that signals that arrived before are still taken into
+// Call this when the agent has ended, so that signals that arrived earlier are still taken into
 // account.
 void Supervisor::note_signals() {
   signalfd_siginfo info;
@@ -215,8 +216,8 @@ int Supervisor::finish() {
   return 128 + WTERMSIG(status);
 }
 
-// Replaces this process's stdin by /dev/null. Then only rank 0 holds the input, so its writer
-// notices when no process reads it any more.
+// Replaces this process's stdin with /dev/null. Then only rank 0 holds the input, so the writer of
+// the input notices when no process reads it any more.
 void let_go_of_input() {
   const Fd nothing(open("/dev/null", O_RDONLY | O_CLOEXEC));
   dup2(nothing.get(), STDIN_FILENO);

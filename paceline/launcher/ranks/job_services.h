@@ -31,7 +31,8 @@ struct JobAddresses {
 // The environment of one rank: the variables that the launcher inherited, plus torchrun's (with the
 // same names, so that Python scripts run unchanged), thread counts and the job's store. Leaves out
 // the variables in which MPI's launchers and torchrun describe the launcher itself. Keeps the
-// user's own OMP_NUM_THREADS, OPENBLAS_NUM_THREADS, OMP_WAIT_POLICY and GOMP_SPINCOUNT. Pure.
+// user's own OMP_WAIT_POLICY and GOMP_SPINCOUNT and, unless --threads-per-rank is given,
+// OMP_NUM_THREADS and OPENBLAS_NUM_THREADS. Pure, except that it reads the current folder.
 Environment worker_environment(const Environment& inherited, const LaunchOptions& options,
                                const NodePlace& place, int local_rank, const Placement& placement,
                                const JobAddresses& addresses);
@@ -43,7 +44,7 @@ Environment worker_environment(const Environment& inherited, const LaunchOptions
 void set_terminal(Environment& env, const LaunchOptions& options, const NodePlace& place,
                   int local_rank);
 
-// The secret of a job on several nodes: the one that the launcher of --hosts sent, or the one in
+// The secret of a job on several nodes, as the launcher of --hosts sent it, or as read from
 // PACELINE_SECRET_FILE. Error(kInvalid) if there is none.
 Secret require_job_secret(const LaunchOptions& options);
 

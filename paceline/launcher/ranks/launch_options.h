@@ -64,7 +64,7 @@ struct LaunchOptions : JobTerms {
   bool show_rank_0 = false;                // show all output of rank 0, on whichever node it runs
   std::vector<ConsoleStreams> redirected;  // kept off the console; one per local rank, or empty
   bool prefix_lines = false;               // "[3] " before every console line
-  bool terminal = false;                   // the console is a terminal on which one can draw
+  bool terminal = false;                   // the console is a terminal that can move its cursor
 
   std::chrono::nanoseconds shutdown_timeout = std::chrono::seconds(10);
 

@@ -51,7 +51,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kPatience = 500ms;  // for processes that outlive their rank to end by themselves
+constexpr auto kPatience = 500ms;  // time for processes that outlive their rank to end
 constexpr int kPause = 5;          // between two looks at these processes, in ms
 
 // Returns true also if there is no such child.
