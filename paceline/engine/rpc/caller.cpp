@@ -24,7 +24,7 @@ std::uint32_t to_ms(std::chrono::nanoseconds time) {
 }  // namespace
 
 Caller::Caller(SetupPointer setup, std::shared_ptr<Pool> pool, std::string name,
-               std::function<void()> session_lost)
+               SessionLost session_lost)
     : setup_(std::move(setup)),
       pool_(std::move(pool)),
       name_(std::move(name)),
@@ -394,6 +394,7 @@ void Caller::look() {
 
 void Caller::end_all(const std::string& why, ErrorCode code, bool is_gone) {
   bool lost = false;
+  std::string incarnation;
   {
     const Lock lock(mutex_);
     why_ = why;
@@ -406,14 +407,14 @@ void Caller::end_all(const std::string& why, ErrorCode code, bool is_gone) {
     num_told_ = bytes_told_ = num_handled_ = bytes_handled_ = 0;
     if (is_gone) {
       lost = std::exchange(had_session_, false);
-      incarnation_.clear();
+      incarnation = std::exchange(incarnation_, {});
       // A later process of this name needs a new session.
       steps.clear();
       if (session_.session() != 0) session_.refused(session_.session(), steps);
     }
     begin_what_has_credit_locked();
   }
-  if (lost) session_lost_();
+  if (lost) session_lost_(incarnation);
 }
 
 void Caller::close() {

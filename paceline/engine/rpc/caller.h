@@ -100,10 +100,11 @@ class Caller final : public Pool::Source,
                      public Connection::Receiver,
                      public std::enable_shared_from_this<Caller> {
  public:
-  // `session_lost` is called when the callee no longer keeps any state of this worker; it must not
-  // throw and must not call this object.
+  // `session_lost` is called when the callee's process of this incarnation no longer keeps any
+  // state of this worker; it must not throw and must not call this object.
+  using SessionLost = std::function<void(const std::string& incarnation)>;
   Caller(SetupPointer setup, std::shared_ptr<Pool> pool, std::string name,
-         std::function<void()> session_lost);
+         SessionLost session_lost);
 
   const std::string& name() const { return name_; }
   bool is_self() const { return name_ == setup_->self.name; }
@@ -197,7 +198,7 @@ class Caller final : public Pool::Source,
   const SetupPointer setup_;
   const std::shared_ptr<Pool> pool_;
   const std::string name_;
-  const std::function<void()> session_lost_;
+  const SessionLost session_lost_;
 
   struct Reply {
     Frame frame;

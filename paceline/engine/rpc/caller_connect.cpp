@@ -140,7 +140,7 @@ void Caller::connect_to(const WorkerEntry& callee) {
   if (is_closed_) return;
   const bool is_another = !incarnation_.empty() && incarnation_ != callee.incarnation;
   const bool lost = is_another && std::exchange(had_session_, false);
-  incarnation_ = callee.incarnation;
+  const std::string before = std::exchange(incarnation_, callee.incarnation);
   is_callee_gone_ = false;
   connection_ = std::move(connection);
   descriptor_ = connection_->socket();
@@ -155,7 +155,7 @@ void Caller::connect_to(const WorkerEntry& callee) {
   carry_out(steps);
   pool_->add(shared_from_this(), EPOLLIN);
   send(lock);
-  if (lost) session_lost_();
+  if (lost) session_lost_(before);
 }
 
 // Ends calls and messages that are too large for the callee; they began before its limit was known.

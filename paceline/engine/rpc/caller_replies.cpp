@@ -261,8 +261,9 @@ void Caller::take(const Frame& frame, Payload payload) {
   carry_out(steps_);
   // The connection works again, so earlier failures no longer count.
   if (frame.kind == FrameKind::kOpened || frame.kind == FrameKind::kResumed) why_.clear();
+  const std::string incarnation = lost ? incarnation_ : "";
   send(lock);
-  if (lost) session_lost_();
+  if (lost) session_lost_(incarnation);
 }
 
 void Caller::take_credit(const Frame& frame) {

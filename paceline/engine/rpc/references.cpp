@@ -150,7 +150,7 @@ ReferenceTable::ReferenceTable(std::string self, LeaseTime lease, FindCaller fin
 
 HandlePointer ReferenceTable::created(const ObjectId& id) {
   const std::lock_guard lock(mutex_);
-  Owner& owner = owners_[id.owner];
+  Owner& owner = owners_[owner_of(id)];
   owner.counts.receive_held(id.number);
   return std::make_shared<ReferenceHandle>(weak_from_this(), id, owner.generation);
 }
@@ -160,27 +160,27 @@ HandlePointer ReferenceTable::receive(const ObjectId& id) {
   HandlePointer handle;
   {
     const std::lock_guard lock(mutex_);
-    Owner& owner = owners_[id.owner];
+    Owner& owner = owners_[owner_of(id)];
     handle = std::make_shared<ReferenceHandle>(weak_from_this(), id, owner.generation);
     owner.counts.receive(id.number, steps);
   }
-  for (const auto& step : steps) ask(id.owner, step);
+  for (const auto& step : steps) ask(owner_of(id), step);
   return handle;
 }
 
-void ReferenceTable::ask(const std::string& owner, const ReferenceCounts::Step& hold) {
+void ReferenceTable::ask(const OwnerId& owner, const ReferenceCounts::Step& hold) {
   const std::lock_guard asking(asking_);
   // References that were dropped earlier must be released first.
   send_releases(owner, true);
   try {
-    const auto caller = find_caller_(owner);
+    const auto caller = find_caller_(owner.name);
     auto call = caller->call(target_of(kHoldMethod),
                              make_outgoing(ObjectList{{hold.object}}, caller->is_self()),
                              Deadline::after(kOwnerAnswers));
     const std::lock_guard lock(mutex_);
     owners_[owner].asked[hold.object] = {hold.hold, std::move(call)};
   } catch (const std::exception& error) {
-    log::debug(self_ + ": a reference to an object of " + owner + ": " + error.what());
+    log::debug(self_ + ": a reference to an object of " + owner.name + ": " + error.what());
     const std::lock_guard lock(mutex_);
     owners_[owner].counts.refused(hold.object, hold.hold);
   }
@@ -213,18 +213,18 @@ void ReferenceTable::settle_locked(Owner& owner, ObjectNumber object) {
 
 void ReferenceTable::confirm(const std::vector<HandlePointer>& references, Deadline deadline) {
   for (const auto& reference : references) {
-    const auto& [owner_name, incarnation, number] = reference->id;
+    const ObjectId& id = reference->id;
     PendingPointer call;
     {
       const std::lock_guard lock(mutex_);
-      const Owner& owner = owners_[owner_name];
-      const auto asked = owner.asked.find(number);
+      const Owner& owner = owners_[owner_of(id)];
+      const auto asked = owner.asked.find(id.number);
       if (asked == owner.asked.end()) continue;
       call = asked->second.call;
     }
-    find_caller_(owner_name)->wait(call, deadline);
+    find_caller_(id.owner)->wait(call, deadline);
     const std::lock_guard lock(mutex_);
-    settle_locked(owners_[owner_name], number);
+    settle_locked(owners_[owner_of(id)], id.number);
   }
 }
 
@@ -253,7 +253,7 @@ std::shared_ptr<Caller> ReferenceTable::caller_of(const ReferenceHandle& referen
   const bool counts = caller->lease_counts();
   const bool is_owner_gone = caller->is_callee_gone();
   const std::lock_guard lock(mutex_);
-  Owner& owner = owners_[owner_name];
+  Owner& owner = owners_[owner_of(reference.id)];
   settle_locked(owner, number);
   if (owner.generation != reference.generation || !counts) {
     if (is_owner_gone) refuse(Reason::kOwnerLost, "its worker has left or is lost");
@@ -266,7 +266,7 @@ std::shared_ptr<Caller> ReferenceTable::caller_of(const ReferenceHandle& referen
 
 std::function<void(CallEnd)> ReferenceTable::pass(const std::vector<HandlePointer>& references) {
   struct Passed {
-    std::string owner;
+    OwnerId owner;
     std::uint64_t generation;
     PassNumber number;
   };
@@ -278,16 +278,17 @@ std::function<void(CallEnd)> ReferenceTable::pass(const std::vector<HandlePointe
           "{}: a message has a reference that belongs to another worker or job (to an object of "
           "worker {})",
           self_, reference->id.owner);
-    Owner& owner = owners_[reference->id.owner];
+    Owner& owner = owners_[owner_of(reference->id)];
     if (owner.generation != reference->generation || !owner.counts.has(reference->id.number)) {
       continue;
     }
-    all.push_back({reference->id.owner, owner.generation, owner.counts.pass(reference->id.number)});
+    all.push_back(
+        {owner_of(reference->id), owner.generation, owner.counts.pass(reference->id.number)});
   }
   return [all = std::move(all), self = shared_from_this()](CallEnd end) {
     const std::lock_guard locked(self->mutex_);
-    for (const auto& [owner_name, generation, number] : all) {
-      Owner& owner = self->owners_[owner_name];
+    for (const auto& [owner_id, generation, number] : all) {
+      Owner& owner = self->owners_[owner_id];
       if (owner.generation != generation) continue;
       ReferenceCounts::Steps steps;
       owner.counts.passed(number, end, boot_time() + self->lease_, steps);
@@ -306,16 +307,16 @@ void ReferenceTable::note_releases_locked(Owner& owner, const ReferenceCounts::S
 
 void ReferenceTable::drop(const ReferenceHandle& reference) {
   const std::lock_guard lock(mutex_);
-  Owner& owner = owners_[reference.id.owner];
+  Owner& owner = owners_[owner_of(reference.id)];
   if (owner.generation != reference.generation) return;
   ReferenceCounts::Steps steps;
   owner.counts.drop(reference.id.number, steps);
   note_releases_locked(owner, steps);
 }
 
-void ReferenceTable::lose(const std::string& owner_name) {
+void ReferenceTable::lose(const OwnerId& owner_id) {
   const std::lock_guard lock(mutex_);
-  Owner& owner = owners_[owner_name];
+  Owner& owner = owners_[owner_id];
   owner.counts.lose_all();
   ++owner.generation;
   owner.to_release.clear();
@@ -324,17 +325,17 @@ void ReferenceTable::lose(const std::string& owner_name) {
 
 // Sends the releases that wait for an owner. With `now` it sends them even while many calls to the
 // owner are under way. Requires: asking_ is held.
-void ReferenceTable::send_releases(const std::string& owner_name, bool now) {
+void ReferenceTable::send_releases(const OwnerId& owner, bool now) {
   const auto take = [&](std::size_t most) {
     const std::lock_guard lock(mutex_);
-    auto& all = owners_[owner_name].to_release;
+    auto& all = owners_[owner].to_release;
     const auto end = all.begin() + static_cast<std::ptrdiff_t>(std::min(all.size(), most));
     std::vector<ObjectNumber> objects(all.begin(), end);
     all.erase(all.begin(), end);
     return objects;
   };
   try {
-    const auto caller = find_caller_(owner_name);
+    const auto caller = find_caller_(owner.name);
     if (!now && caller->num_calls() >= kMostCalls) return;
     // The owner's limit may be smaller.
     const std::size_t most =
@@ -347,33 +348,33 @@ void ReferenceTable::send_releases(const std::string& owner_name, bool now) {
                    Deadline::after(kOwnerAnswers));
     } while (now);
   } catch (const std::exception& error) {  // this worker is leaving, so its sessions end
-    log::debug(self_ + ": releasing objects of " + owner_name + ": " + error.what());
+    log::debug(self_ + ": releasing objects of " + owner.name + ": " + error.what());
   }
 }
 
 void ReferenceTable::look() {
   const std::unique_lock asking(asking_, std::try_to_lock);
   if (!asking) return;
-  std::vector<std::string> owners;
+  std::vector<OwnerId> owners;
   {
     const std::lock_guard lock(mutex_);
-    for (auto& [name, owner] : owners_) {
+    for (auto& [id, owner] : owners_) {
       std::vector<ObjectNumber> asked;
       for (const auto& [object, call] : owner.asked) asked.push_back(object);
       for (const ObjectNumber object : asked) settle_locked(owner, object);
       ReferenceCounts::Steps steps;
       owner.counts.look(boot_time(), steps);
       note_releases_locked(owner, steps);
-      if (!owner.to_release.empty()) owners.push_back(name);
+      if (!owner.to_release.empty()) owners.push_back(id);
     }
   }
-  for (const auto& name : owners) send_releases(name, false);
+  for (const OwnerId& owner : owners) send_releases(owner, false);
 }
 
 std::size_t ReferenceTable::num_objects() const {
   const std::lock_guard lock(mutex_);
   std::size_t count = 0;
-  for (const auto& [name, owner] : owners_) count += owner.counts.num_objects();
+  for (const auto& [id, owner] : owners_) count += owner.counts.num_objects();
   return count;
 }
 

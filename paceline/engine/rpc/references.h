@@ -181,8 +181,15 @@ class ReferenceTable : public std::enable_shared_from_this<ReferenceTable> {
   // A reply or a one-way message carries the references. Their holds are kept for one lease.
   void pass_on(const std::vector<HandlePointer>& references);
 
-  // Call this when the owner no longer keeps any state of this worker.
-  void lose(const std::string& owner);
+  // The process that owns an object.
+  struct OwnerId {
+    std::string name;
+    std::string incarnation;
+    auto operator<=>(const OwnerId&) const = default;
+  };
+  // Call this when the owner no longer keeps any state of this worker. References to objects of a
+  // later process of the same name stay.
+  void lose(const OwnerId& owner);
   // Sends releases and takes answers that no thread waits for; called about ten times a second.
   void look();
   std::size_t num_objects() const;
@@ -199,11 +206,12 @@ class ReferenceTable : public std::enable_shared_from_this<ReferenceTable> {
     std::vector<ObjectNumber> to_release;
     std::unordered_map<ObjectNumber, Asked> asked;  // requested holds without an answer yet
   };
+  static OwnerId owner_of(const ObjectId& id) { return {id.owner, id.incarnation}; }
   void drop(const ReferenceHandle& reference);
   static void note_releases_locked(Owner& owner, const ReferenceCounts::Steps& steps);
-  void ask(const std::string& owner, const ReferenceCounts::Step& hold);
+  void ask(const OwnerId& owner, const ReferenceCounts::Step& hold);
   static void settle_locked(Owner& owner, ObjectNumber object);
-  void send_releases(const std::string& owner, bool now);
+  void send_releases(const OwnerId& owner, bool now);
 
   const std::string self_;
   const LeaseTime lease_;
@@ -211,7 +219,7 @@ class ReferenceTable : public std::enable_shared_from_this<ReferenceTable> {
 
   std::mutex asking_;         // one message to the owners at a time, to keep their order
   mutable std::mutex mutex_;  // guards the members below
-  std::map<std::string, Owner> owners_;
+  std::map<OwnerId, Owner> owners_;
 };
 
 // Begins a call, and keeps the references in its request alive until the call has arrived.

@@ -130,10 +130,11 @@ struct Workers::Impl : std::enable_shared_from_this<Impl> {
     const std::lock_guard lock(callers_mutex);
     auto& caller = callers[worker];
     if (!caller) {
-      caller = std::make_shared<Caller>(setup, pool, worker,
-                                        [worker, table = std::weak_ptr(references)] {
-                                          if (const auto there = table.lock()) there->lose(worker);
-                                        });
+      caller = std::make_shared<Caller>(
+          setup, pool, worker,
+          [worker, table = std::weak_ptr(references)](const std::string& incarnation) {
+            if (const auto there = table.lock()) there->lose({worker, incarnation});
+          });
     }
     return caller;
   }

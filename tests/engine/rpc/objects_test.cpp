@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "paceline/engine/rpc/references.h"
+
 #include "tests/engine/rpc/job.h"
 
 namespace paceline::rpc::testing_job {
@@ -224,6 +226,17 @@ TEST_F(Objects, what_cannot_be_used_any_more_says_why) {
   const auto counter = holder_->create<Counter>("owner");
   EXPECT_EQ(counter.call<&Counter::add>({5}).get().value, 5);
   owner_.reset();
+  // A call that was sent before the end of the connection was noticed may have been executed.
+  EXPECT_TRUE(soon([&] {
+    try {
+      counter.call<&Counter::add>({5}).get();
+    } catch (const ReferenceError&) {
+      return true;
+    } catch (const CallError& error) {
+      EXPECT_EQ(error.executed(), CallError::Executed::kUnknown);
+    }
+    return false;
+  }));
   expect_reference_error(Reason::kOwnerLost, {"counter.add", "owner"},
                          [&] { counter.call<&Counter::add>({5}).get(); });
   owner_ = job_.join("owner");
@@ -247,6 +260,18 @@ TEST_F(Objects, what_cannot_be_used_any_more_says_why) {
   expect_error(ErrorCode::kInvalid, {"belongs to another worker or job"}, [&] {
     other->call<Use>("stranger", {next, 1}).get();
   });
+}
+
+// A worker may create an object at a later process before it learns that the earlier process of
+// the same name has ended.
+TEST(ReferenceTable, keeps_the_references_to_a_later_process_when_the_earlier_one_is_lost) {
+  const auto table = std::make_shared<ReferenceTable>("holder", LeaseTime(1s), nullptr);
+  const auto before = table->created({"owner", "first incarnation", 1});
+  const auto after = table->created({"owner", "second incarnation", 2});
+  table->lose({"owner", "first incarnation"});
+  EXPECT_EQ(table->num_objects(), 1U);
+  table->lose({"owner", "second incarnation"});
+  EXPECT_EQ(table->num_objects(), 0U);
 }
 
 TEST_F(Objects, a_method_leaves_an_object_behind_for_its_caller) {
