@@ -101,7 +101,8 @@ void Caller::refuse_locked(PendingCall& call) {
                 fmt::format("{}: {} of worker {} was not sent: {}; it was not executed",
                             setup_->self.name, call.target_.method, name_,
                             is_closed_ ? "this worker has left"
-                                       : fmt::format("{} to it were under way until the deadline",
+                                       : fmt::format("it waited until its deadline behind {} to "
+                                                     "that worker",
                                                      counted(calls_.size(), "call"))),
                 is_closed_ ? std::nullopt : call.deadline_.timeout());
   if (call.when_ended_) call.when_ended_(CallEnd::kNotExecuted);
@@ -149,7 +150,7 @@ void Caller::tell(const CallTarget& target, OutgoingPointer request) {
         ErrorCode::kSystem, CallError::Executed::kNo, name_, std::string(target.method),
         fmt::format("{}: {} of worker {} was not sent: {}", setup_->self.name, target.method, name_,
                     is_closed_ ? "this worker has left"
-                               : fmt::format("{} wait for its handlers; slow down{}",
+                               : fmt::format("its handlers have {} waiting; slow down{}",
                                              counted(num_told_ - num_handled_, "message"),
                                              connection_ ? "" : " (" + why_ + ")")));
   }
@@ -392,27 +393,40 @@ void Caller::look() {
   send(lock);
 }
 
-void Caller::end_all(const std::string& why, ErrorCode code, bool is_gone) {
+Caller::Begun Caller::begun() const {
+  const Lock lock(mutex_);
+  return {session_.last_call(), num_told_};
+}
+
+// Ends the calls and drops the messages that had begun when the callee was found to be gone. Later
+// ones are for a process that has taken its name since.
+void Caller::end_all(const std::string& why, ErrorCode code, const Begun& begun) {
   bool lost = false;
   std::string incarnation;
   {
     const Lock lock(mutex_);
+    is_connecting_ = false;
     why_ = why;
     why_code_ = code;
-    is_callee_gone_ = is_gone;
+    is_callee_gone_ = true;
     CallerSession::Steps steps;
-    session_.give_up_all(steps);
+    session_.give_up_all(begun.last_call, steps);
     carry_out(steps);
-    to_tell_.clear();
-    num_told_ = bytes_told_ = num_handled_ = bytes_handled_ = 0;
-    if (is_gone) {
-      lost = std::exchange(had_session_, false);
-      incarnation = std::exchange(incarnation_, {});
-      // A later process of this name needs a new session.
+    while (to_tell_.size() > num_told_ - begun.num_told) to_tell_.pop_front();
+    num_told_ = to_tell_.size();
+    bytes_told_ = num_handled_ = bytes_handled_ = 0;
+    for (const auto& told : to_tell_) bytes_told_ += told.second->writer().size();
+    lost = std::exchange(had_session_, false);
+    incarnation = std::exchange(incarnation_, {});
+    // A later process of this name needs a new session, which its connection opens.
+    if (session_.session() != 0) {
       steps.clear();
-      if (session_.session() != 0) session_.refused(session_.session(), steps);
+      session_.refused(session_.session(), steps);
+      steps.pop_back();
+      carry_out(steps);
     }
     begin_what_has_credit_locked();
+    if (!calls_.empty() || !to_tell_.empty()) want_connection_locked(0ms);
   }
   if (lost) session_lost_(incarnation);
 }
@@ -424,7 +438,7 @@ void Caller::close() {
     if (std::exchange(is_closed_, true)) return;
     connection = connection_;
   }
-  end_all("this worker is leaving", ErrorCode::kInvalid, true);
+  end_all("this worker is leaving", ErrorCode::kInvalid, begun());
   if (!connection) return;
   connection->queue({.kind = FrameKind::kGoodbye});
   connection->flush();

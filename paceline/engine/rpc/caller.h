@@ -178,7 +178,13 @@ class Caller final : public Pool::Source,
   void want_connection_locked(std::chrono::milliseconds delay);
   void connection_failed(ErrorCode code, const std::string& why);
   void disconnect(const ConnectionPointer& connection, const std::string& why);
-  void end_all(const std::string& why, ErrorCode code, bool is_gone);
+  // The calls that have begun, and the number of messages that were told.
+  struct Begun {
+    CallNumber last_call = 0;
+    std::uint64_t num_told = 0;
+  };
+  Begun begun() const;
+  void end_all(const std::string& why, ErrorCode code, const Begun& begun);
   void end_what_is_too_large_locked();
 
   void carry_out(const CallerSession::Steps& steps);

@@ -53,6 +53,9 @@ void Caller::want_connection_locked(std::chrono::milliseconds delay) {
 }
 
 void Caller::connect() {
+  // The directory is read after this: if it says that the worker has left, calls that begin from
+  // now on may be for a process that has taken its name since.
+  const Begun before = begun();
   try {
     const auto callee = setup_->directory->find(name_);
     if (!callee) {
@@ -65,19 +68,11 @@ void Caller::connect() {
       return want_connection_locked(kNameless);
     }
     if (callee->state == WorkerInfo::State::kPresent) return connect_to(*callee);
-    {
-      const Lock lock(mutex_);
-      is_connecting_ = false;
-    }
     end_all(
         callee->state == WorkerInfo::State::kLeft ? "the worker has left" : "the worker is lost",
-        ErrorCode::kPeerLost, true);
+        ErrorCode::kPeerLost, before);
   } catch (const CalleeGone&) {
-    {
-      const Lock lock(mutex_);
-      is_connecting_ = false;
-    }
-    end_all("the worker is lost: its process has ended", ErrorCode::kPeerLost, true);
+    end_all("the worker is lost: its process has ended", ErrorCode::kPeerLost, before);
   } catch (const Error& error) {
     connection_failed(
         error.code() == ErrorCode::kInvalid ? ErrorCode::kInvalid : ErrorCode::kPeerLost,

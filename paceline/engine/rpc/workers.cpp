@@ -123,8 +123,8 @@ struct Workers::Impl : std::enable_shared_from_this<Impl> {
 
   std::shared_ptr<Caller> caller_of(const std::string& worker) {
     check(owner.is_this(),
-          "{}: a call to {} in a process that was forked from the worker's (process {}); call "
-          "join() there",
+          "{}: a call to {} in a child that this worker's process ({}) forked; the child must call "
+          "join() itself",
           setup->self.name, worker, owner.pid());
     check(is_present, "{}: a call to {} after leave()", setup->self.name, worker);
     const std::lock_guard lock(callers_mutex);

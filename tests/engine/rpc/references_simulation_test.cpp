@@ -260,7 +260,7 @@ class World {
   }
   void give_up(int caller, int callee) {
     CallerSession::Steps steps;
-    worker(caller).calls[callee].session.give_up_all(steps);
+    worker(caller).calls[callee].session.give_up_all(~CallNumber{0}, steps);
     carry_out(caller, callee, steps);
   }
 

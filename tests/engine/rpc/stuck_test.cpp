@@ -11,7 +11,10 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
+
+#include "paceline/engine/store/store_request.h"
 
 #include "tests/engine/rpc/job.h"
 #include "tests/harness/open_descriptors.h"
@@ -370,6 +373,53 @@ TEST(Stuck, a_store_that_hangs_costs_neither_calls_nor_the_end) {
   caller.reset();
   EXPECT_LT(std::chrono::steady_clock::now() - left, 10s);
   store->door.open();
+}
+
+// A store in which a reader of the entry of one worker, once it has read it, stands at a door.
+class SlowStore final : public Store {
+ public:
+  SlowStore(std::shared_ptr<Store> store, std::string key)
+      : store_(std::move(store)), key_(std::move(key)) {}
+  StoreReply run(const StoreRequest& request) override {
+    StoreReply reply = store_->run(request);
+    const bool reads = request.command == StoreCommand::kGet && request.keys.front() == key_;
+    if (reads && is_slow.exchange(false)) {
+      has_read.open();
+      (void)door.pass();
+    }
+    return reply;
+  }
+  std::atomic<bool> is_slow{false};
+  Door has_read, door;
+
+ private:
+  const std::shared_ptr<Store> store_;
+  const std::string key_;
+};
+
+TEST(Stuck, a_call_made_while_an_earlier_process_is_found_gone_reaches_the_new_one) {
+  const auto shared = std::make_shared<MemoryStore>();
+  const auto store = std::make_shared<SlowStore>(shared, "rpc/worker/callee");
+  Job job(shared);
+  auto options = job.options();
+  options.store = store;
+  options.lease = 10s;
+  const auto caller = job.join("caller", options);
+  const auto serve = [&](int more) {
+    auto callee = job.join("callee");
+    callee->serve<Add>(
+        [more](const Add::Request& r, Context&) { return Add::Reply{r.a + r.b + more}; });
+    return callee;
+  };
+  auto callee = serve(0);
+  EXPECT_EQ(caller->call<Add>("callee", {2, 3}).get().sum, 5);
+  store->is_slow = true;
+  callee.reset();  // the caller loses its connection, and looks for the worker
+  ASSERT_TRUE(store->has_read.pass());
+  callee = serve(100);
+  auto call = caller->call<Add>("callee", {2, 3});
+  store->door.open();
+  EXPECT_EQ(call.get().sum, 105);
 }
 
 // ---- leaks ----

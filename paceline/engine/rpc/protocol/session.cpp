@@ -25,8 +25,8 @@ void CallerSession::give_up(CallNumber number, Steps& steps) {
   end(call, call->second.may_have_run ? CallEnd::kUnknown : CallEnd::kNotExecuted, steps);
 }
 
-void CallerSession::give_up_all(Steps& steps) {
-  while (!calls_.empty()) give_up(calls_.begin()->first, steps);
+void CallerSession::give_up_all(CallNumber last, Steps& steps) {
+  while (!calls_.empty() && calls_.begin()->first <= last) give_up(calls_.begin()->first, steps);
 }
 
 void CallerSession::connected(Steps& steps) {

@@ -89,8 +89,8 @@ class CallerSession {
   // The caller no longer waits for the call: its deadline has passed, or it was cancelled. Has no
   // effect if the call has ended.
   void give_up(CallNumber number, Steps& steps);
-  // Ends all calls, because the callee will not return.
-  void give_up_all(Steps& steps);
+  // Ends the calls up to number `last`, because the callee to which they were made will not return.
+  void give_up_all(CallNumber last, Steps& steps);
 
   // A connection has been made. Its number is connection().
   void connected(Steps& steps);
@@ -105,6 +105,7 @@ class CallerSession {
 
   SessionNumber session() const { return session_; }  // 0: none
   std::uint64_t connection() const { return connection_; }
+  CallNumber last_call() const { return last_call_; }  // the call that began last; 0: none
   // The calls that were sent and have not ended, which kResume lists.
   std::vector<CallNumber> sent() const;
   std::size_t num_calls() const { return calls_.size(); }
