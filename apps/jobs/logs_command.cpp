@@ -30,19 +30,26 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kReadEvery = 100ms;  // poll() cannot wait for a regular file to grow
-constexpr off_t kTailBytes = 1 << 20;
+constexpr off_t kChunkBytes = 1 << 20;
 constexpr long kMostLines = 1'000'000;
 
-// The position at which the last `count` lines of a text begin.
-std::size_t start_of_last(const std::string& text, long count) {
-  if (count == 0) return text.size();
-  std::size_t at = text.size() - (text.ends_with('\n') ? 1 : 0);
-  for (; count > 0; --count) {
-    const auto newline = at == 0 ? std::string::npos : text.rfind('\n', at - 1);
-    if (newline == std::string::npos) return 0;
-    at = newline;
+// The position at which the last `count` lines of a file begin.
+off_t start_of_last(const Fd& file, long count) {
+  const off_t size = lseek(file.get(), 0, SEEK_END);
+  if (count == 0) return size;
+  std::string text;
+  // The last byte is left out: if it ends a line, no line begins after it.
+  for (off_t end = size - 1; end > 0;) {
+    const off_t begin = std::max<off_t>(0, end - kChunkBytes);
+    text.resize(static_cast<std::size_t>(end - begin));
+    const auto bytes = std::as_writable_bytes(std::span(text));
+    if (read_whole_at(file.get(), begin, bytes) != end - begin) return end;
+    for (std::size_t at = text.size(); at-- > 0;) {
+      if (text[at] == '\n' && --count == 0) return begin + static_cast<off_t>(at) + 1;
+    }
+    end = begin;
   }
-  return at + 1;
+  return 0;
 }
 
 // Prints the log of one rank, beginning with its last lines.
@@ -53,15 +60,7 @@ class LogTail {
 
   bool is_open() const { return static_cast<bool>(file_); }
 
-  void begin_at_last(long count) {
-    std::string text(kTailBytes, '\0');
-    const off_t size = lseek(file_.get(), 0, SEEK_END);
-    const off_t begin = std::max<off_t>(0, size - kTailBytes);
-    const ssize_t length =
-        read_whole_at(file_.get(), begin, std::as_writable_bytes(std::span(text)));
-    text.resize(static_cast<std::size_t>(std::max<ssize_t>(0, length)));
-    lseek(file_.get(), begin + static_cast<off_t>(start_of_last(text, count)), SEEK_SET);
-  }
+  void begin_at_last(long count) { lseek(file_.get(), start_of_last(file_, count), SEEK_SET); }
 
   void print_new() {
     char bytes[65536];
@@ -87,13 +86,14 @@ class LogTail {
 
 LogTail open_log(const JobEntry& agent, int rank, bool alone) {
   if (agent.log_directory.empty()) {
-    throw UsageError(fmt::format("{} keeps no logs: its log folder could not be made", agent.id));
+    throw UsageError(
+        fmt::format("{} keeps no logs: its launcher could not make the folder for them", agent.id));
   }
   LogTail log(fmt::format("{}/rank-{:03}.log", agent.log_directory, rank),
               alone ? "" : fmt::format("[{}] ", rank));
   if (!log.is_open()) {
     throw system_error(
-        fmt::format("opening the log of rank {} in {} (does it run on this machine?)", rank,
+        fmt::format("opening the log of rank {} in {} (the rank may run on another machine)", rank,
                     launcher::neutralise_in_line(agent.log_directory)));
   }
   return log;

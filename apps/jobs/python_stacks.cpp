@@ -124,8 +124,8 @@ bool add_frames_of_dump(const std::string& dump, std::vector<ThreadStack>& stack
 std::string add_python_frames(pid_t pid, std::vector<ThreadStack>& stacks) {
   const auto reader = find_reader();
   if (!reader) {
-    return "the functions of Python are not shown, because py-spy is not installed: pip install "
-           "py-spy, and ask again";
+    return "Python functions are not shown, because py-spy is not installed: pip install py-spy, "
+           "then run this command again";
   }
   std::string dump;
   try {
@@ -135,8 +135,7 @@ std::string add_python_frames(pid_t pid, std::vector<ThreadStack>& stacks) {
     dump = error.what();
   }
   if (add_frames_of_dump(dump, stacks)) return "";
-  return fmt::format("the functions of Python are not shown: {} failed: {}", *reader,
-                     last_line_of(dump));
+  return fmt::format("Python functions are not shown: {} failed: {}", *reader, last_line_of(dump));
 }
 
 }  // namespace paceline::apps

@@ -1,5 +1,6 @@
 // `paceline ps`, `top`, `logs` and `stop` on real jobs, and which users may use them.
 
+#include <algorithm>
 #include <csignal>
 #include <cstddef>
 #include <fstream>
@@ -153,6 +154,16 @@ TEST(JobCommands, logs_shows_the_last_lines_and_follows_until_the_end) {
   EXPECT_THAT(outcome.out, HasSubstr("[0] last 0\n"));
   EXPECT_THAT(outcome.out, HasSubstr("[1] last 1\n"));
   EXPECT_THAT(outcome.out, Not(HasSubstr("\x1b")));
+}
+
+TEST(JobCommands, logs_finds_as_many_lines_as_are_wanted_however_long_the_output_is) {
+  constexpr int kWritten = 300'000, kWanted = 250'000;  // about 3 MB
+  Job job("long-logs-test",
+          fmt::format("[ $RANK = 0 ] || seq {}; echo ready; read end; sleep 60", kWritten));
+  const Outcome last =
+      run_paceline({"logs", "long-logs-test", "--rank", "1", "-n", std::to_string(kWanted + 1)});
+  EXPECT_THAT(last.out, StartsWith(std::to_string(kWritten - kWanted + 1) + "\n"));
+  EXPECT_EQ(std::count(last.out.begin(), last.out.end(), '\n'), kWanted + 1);
 }
 
 TEST(JobCommands, logs_and_top_end_when_their_reader_has_left_though_nothing_is_written) {
