@@ -56,7 +56,7 @@ expect learners 0 'outer steps: 4, [0-9.]+ MB sent by this rank, which waited [0
 expect divided_learners 0 'mesh learner=2,pp=1,dp=2,tp=1, shard 3' "${run4[@]}" "${gpt[@]}" "${steps[@]}" --outer 2 --outer-period 4 \
   --outer-fragments 2 --outer-delay 1 --shard 3
 expect learners_alone 2 'outer 2: does not divide 1 ranks' "${gpt[@]}" --outer 2
-expect long_delay 2 'outer-delay 5: must end before the next' "${gpt[@]}" --outer 2 --outer-period 5 --outer-delay 5
+expect long_delay 2 'outer-delay 5: must be below period / fragments' "${gpt[@]}" --outer 2 --outer-period 5 --outer-delay 5
 for mesh in dp tp both pp eight; do expect "loss_of_$mesh" 0 alone bash -c 'same_loss "$@"' _ "$work" "$mesh"; done
 # After its first step each run had taken about as much memory as planned, for every mesh and stage.
 planned() {
@@ -101,7 +101,7 @@ expect kept_to_memory 0 '^yes$' awk -v most="$(memory_of "$work/within_memory")"
 expect no_memory 2 'no schedule fits into memory: rank 0 may keep .* one micro-batch on its stages needs' "${searched[@]}" --schedule search \
   --stage-memory 0.001
 # The first lines of the output show what the search chose. A layout that the flags ask for is kept.
-expect searched_layout 0 'searched: [1-2] stages? a rank; of those with names [a-z0-9-]+ would take [0-9.]+ ms' "${searched[@]}" --schedule search
+expect searched_layout 0 'searched: [1-2] stages? a rank; the best named schedule: [a-z0-9-]+ would take [0-9.]+ ms' "${searched[@]}" --schedule search
 expect asked_layout 0 'pipeline: stages of 1\+1\+1\+1 layers; .*, 8 micro-batches' "${searched[@]}" --schedule search --stages-per-rank 2
 sampled=(--batch-size 8 --max-steps 20 --prompt 'the rank ')
 expect sample 0 '^the rank ' "${gpt[@]}" "${sampled[@]}"
@@ -238,7 +238,7 @@ expect small_batch 2 'micro-batches 8: a replica has 4 sequences in a step' "${g
 expect odd_rounds 2 'interleaved-1f1b' "${run2[@]}" "${gpt[@]}" --layers 4 --mesh pp=2 --stages-per-rank 2 --schedule interleaved-1f1b --micro-batches 5
 expect unknown_schedule 2 'schedule: .*1f1b' "${gpt[@]}" --mesh pp=2 --schedule fast
 expect no_pipeline 2 'need a pipeline; add pp=2' "${gpt[@]}" --micro-batches 4
-expect memory_of_a_name 2 'stage-memory: --schedule 1f1b keeps what it keeps; use --schedule search' "${gpt[@]}" --mesh pp=2 --stage-memory 4
+expect memory_of_a_name 2 'stage-memory: --schedule 1f1b cannot limit memory; use --schedule search' "${gpt[@]}" --mesh pp=2 --stage-memory 4
 expect unknown_picture 2 'must end with .svg or .json' "${gpt[@]}" --mesh pp=2 --pipeline-picture step.png
 expect hook_of_parts 2 'hook bf16: is not available where --mesh divides the model' "${gpt[@]}" --mesh tp=2 --hook bf16
 expect hook_of_units 2 'hook bf16: needs --shard 0 or 1' "${gpt[@]}" --shard 2 --hook bf16

@@ -61,7 +61,7 @@ expect it_saves 85 'stopped after step [0-9]+ by SIGTERM; to continue' bash -c '
 content >"$work/before"
 kill -CONT "${frozen[@]}"
 wait "$first"
-expect the_thawed_node_ends 3 'the job is not begun again here' bash -c 'cat "$1"; exit "$2"' _ "$work/node.true" $?
+expect the_thawed_node_ends 3 'the job is not restarted here' bash -c 'cat "$1"; exit "$2"' _ "$work/node.true" $?
 content >"$work/after"
 expect nothing_has_changed 0 '' cmp "$work/before" "$work/after"
 expect there_are_checkpoints 0 'step-[0-9]*/manifest.json' cat "$work/after"

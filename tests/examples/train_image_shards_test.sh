@@ -6,7 +6,7 @@ set -uo pipefail
 source "$(dirname "$0")/small_job.sh" "$1" "$2"
 data+=(--model net)  # a quarter of the time of the cnn
 
-steps=45
+steps=30
 job=("$train_image" "${data[@]}" --batch-size 4 --epochs 40 --checkpoint-every 5)
 run=("$paceline" run --logical-shards 8 --nproc-per-node)
 
@@ -37,9 +37,9 @@ for ranks in 1 2; do
   expect "by_option_on_$ranks" 0 " s, $steps steps" "$paceline" run --nproc-per-node $ranks "${job[@]}" --logical-shards 8 \
     --max-steps $steps --checkpoint-dir "$work/by_option_on_$ranks"
 done
-expect on_4_first 0 ' s, 15 steps' "${run[@]}" 4 "${job[@]}" --max-steps 15 --checkpoint-dir "$work/changing"
-expect then_on_1 0 'resumed at step 15' "${run[@]}" 1 "${job[@]}" --max-steps 30 --checkpoint-dir "$work/changing" --resume
-expect then_on_2 0 'resumed at step 30' "${run[@]}" 2 "${job[@]}" --max-steps $steps --checkpoint-dir "$work/changing" --resume
+expect on_4_first 0 ' s, 10 steps' "${run[@]}" 4 "${job[@]}" --max-steps 10 --checkpoint-dir "$work/changing"
+expect then_on_1 0 'resumed at step 10' "${run[@]}" 1 "${job[@]}" --max-steps 20 --checkpoint-dir "$work/changing" --resume
+expect then_on_2 0 'resumed at step 20' "${run[@]}" 2 "${job[@]}" --max-steps $steps --checkpoint-dir "$work/changing" --resume
 expect another_number_of_shards 2 'has 8 logical shards, this job has 4' \
   "$paceline" run --logical-shards 4 --nproc-per-node 2 "${job[@]}" --max-steps 60 --checkpoint-dir "$work/changing" --resume
 

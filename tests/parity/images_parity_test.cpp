@@ -194,7 +194,7 @@ TEST(ImagesParity, random_regions_are_distributed_as_torchvisions) {
     for (double& value : deviations) in >> value;
     SampleRandom random(3, 0, count++);
     int drawn = 0;
-    for (int i = 0; i < 8000; ++i) {
+    for (int i = 0; i < 4000; ++i) {
       const Region region = what == "crop"
                                 ? random_resized_crop(size, {0.08, 1}, {3.0 / 4, 4.0 / 3}, random)
                                 : random_erasing(size, {.probability = 1}, random);

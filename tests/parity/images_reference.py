@@ -229,10 +229,10 @@ def write_draws(folder):
         for width, height in (500, 375), (32, 32), (300, 40), (40, 300):
             image = sample(width, height)
             drawn = np.array([transforms.RandomResizedCrop.get_params(image, (0.08, 1), (3 / 4, 4 / 3))
-                              for _ in range(8000)], dtype="float64")  # top, left, height, width
+                              for _ in range(4000)], dtype="float64")  # top, left, height, width
             f.write(f"crop {width} {height} " + " ".join(str(v) for v in (*drawn.mean(0), *drawn.std(0))) + "\n")
             blank = torch.zeros(3, height, width)
-            drawn = [transforms.RandomErasing.get_params(blank, (0.02, 0.33), (0.3, 3.3), [0.0]) for _ in range(8000)]
+            drawn = [transforms.RandomErasing.get_params(blank, (0.02, 0.33), (0.3, 3.3), [0.0]) for _ in range(4000)]
             drawn = np.array([d[:4] for d in drawn if d[2:4] != (height, width)], dtype="float64")
             f.write(f"erase {width} {height} " + " ".join(str(v) for v in (*drawn.mean(0), *drawn.std(0))) + "\n")
 

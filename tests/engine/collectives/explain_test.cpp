@@ -466,7 +466,7 @@ TEST(Explain, a_group_without_the_records_of_all_its_ranks_is_undecided) {
   EXPECT_EQ(found.verdict, Verdict::kUndecided);
   EXPECT_EQ(found.sentence,
             "all_reduce #1 (float32 x 1000, sum, group world) did not end; 1 of its 3 ranks has no "
-            "records here (another machine, or it left in order); ranks 0, 2 have been waiting for "
+            "records here (on another machine, or left in order); ranks 0, 2 have been waiting for "
             "30.0 s");
   EXPECT_THAT(found.ranks, IsEmpty());  // the ranks that wait are not to blame
 }

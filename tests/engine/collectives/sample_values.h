@@ -14,26 +14,34 @@
 
 namespace paceline {
 
+constexpr std::size_t kPeriod = 5;  // value_at() repeats itself after so many elements
+
 template <class T>
 T value_at(int rank, std::size_t index) {
-  return static_cast<T>((index * 7 + static_cast<std::size_t>(rank) * 13) % 5);
+  return static_cast<T>((index * 7 + static_cast<std::size_t>(rank) * 13) % kPeriod);
+}
+
+// `count` elements of a sequence that repeats itself after kPeriod elements.
+template <class T, class At>
+std::vector<T> repeated(std::size_t count, const At& at) {
+  std::vector<T> result(count);
+  for (std::size_t i = 0; i < count; ++i) result[i] = i < kPeriod ? at(i) : result[i - kPeriod];
+  return result;
 }
 
 template <class T>
 std::vector<T> values(int rank, std::size_t count, std::size_t first = 0) {
-  std::vector<T> result(count);
-  for (std::size_t i = 0; i < count; ++i) result[i] = value_at<T>(rank, first + i);
-  return result;
+  return repeated<T>(count, [&](std::size_t i) { return value_at<T>(rank, first + i); });
 }
 
 template <class T>
 std::vector<T> total(int world, std::size_t count, std::size_t first = 0) {
-  std::vector<T> result(count);
-  for (std::size_t i = 0; i < count; ++i) {
+  return repeated<T>(count, [&](std::size_t i) {
+    T sum{};
     for (int rank = 0; rank < world; ++rank)
-      result[i] = static_cast<T>(result[i] + value_at<T>(rank, first + i));
-  }
-  return result;
+      sum = static_cast<T>(sum + value_at<T>(rank, first + i));
+    return sum;
+  });
 }
 
 // Values from -1 to 1, so that a different order of addition gives different bits.

@@ -133,10 +133,10 @@ std::string train_on(int world, harness::RanksOptions harness, bool sharded_opti
 TEST(LogicalShards, give_the_same_bits_for_every_number_of_ranks) {
   const std::string bits = train_on(8, {}, false);
   ASSERT_FALSE(bits.empty());
-  for (const int world : {1, 2, 4}) {
+  for (const int world : {1, 2, 4})
     EXPECT_TRUE(train_on(world, {}, false) == bits) << world << " ranks";
+  for (const int world : {2, 4})
     EXPECT_TRUE(train_on(world, {}, true) == bits) << world << " ranks, sharded optimizer";
-  }
 }
 
 TEST(LogicalShards, give_the_same_bits_over_tcp_and_over_several_hosts) {
@@ -187,7 +187,7 @@ std::string train_resnet_on(int world) {
 TEST(LogicalShards, give_a_resnet_18_the_same_bits_for_every_number_of_ranks) {
   const std::string bits = train_resnet_on(8);
   EXPECT_GT(bits.size(), 44'000'000U);
-  for (const int world : {1, 2, 4}) EXPECT_TRUE(train_resnet_on(world) == bits) << world;
+  for (const int world : {1, 4}) EXPECT_TRUE(train_resnet_on(world) == bits) << world;
 }
 
 // The result is the mean of all shards' gradients, without gradients of the previous step.

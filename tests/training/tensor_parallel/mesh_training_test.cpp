@@ -15,7 +15,6 @@
 
 #include "paceline/engine/collectives/group/device_mesh.h"
 #include "paceline/planning/schedules/named_schedules.h"
-#include "paceline/planning/schedules/schedule_makers.h"
 #include "paceline/training/data/dataset.h"
 #include "paceline/training/models/transformer_stage.h"
 #include "paceline/training/parallel/fully_shard.h"
@@ -53,7 +52,7 @@ struct MeshCase {
   StepOptions step = {};
   int shard = 0;
   std::int64_t batch = 8;
-  int steps = 25;
+  int steps = 15;
 
   int size(const std::string& axis) const {
     for (const MeshAxis& one : axes) {
@@ -233,10 +232,10 @@ INSTANTIATE_TEST_SUITE_P(
         MeshCase{.axes = kEight, .step = {.clip_norm = 0.25}},
         MeshCase{.axes = kEight,
                  .optimizer = "lamb",
-                 .lr = 0.02,
+                 .lr = 0.04,
                  .step = {.clip_norm = 0.25},
                  .shard = 1,
-                 .steps = 50},
+                 .steps = 30},
         MeshCase{.axes = kEight, .step = {.clip_norm = 0.25, .scales_loss = true}, .shard = 2},
         // Each replica has 5 samples in 4 micro-batches; then 3 samples in 4.
         MeshCase{.axes = {{"dp", 2}, {"tp", 1}, {"pp", 2}}, .batch = 10},
@@ -246,8 +245,8 @@ INSTANTIATE_TEST_SUITE_P(
                  .schedule = "interleaved-1f1b",
                  .stages_per_rank = 2,
                  .optimizer = "lamb",
-                 .lr = 0.02,
-                 .steps = 50},
+                 .lr = 0.04,
+                 .steps = 30},
         MeshCase{{{"pp", 1}, {"dp", 1}, {"tp", 4}}}));
 
 TEST(ModelParts, need_the_group_of_the_layers) {
