@@ -179,7 +179,7 @@ int explain_command(const Arguments& arguments) {
   table.word("DIR", "The directory with the records [that of the last job that failed]");
   table.flag("--json", "One JSON object with every record", bool_target(json));
   app.footer(
-      "\nWhile a job runs, it reports where the ranks are now. Files of several machines can be "
+      "\nFor a running job, reports where its ranks are now. Files of several machines can be "
       "copied into one directory.\n\nExamples:\n  paceline explain\n  paceline explain logs\n  "
       "paceline explain --json logs | jq .verdict");
   const auto words = table.read_line(arguments, 1);

@@ -72,9 +72,9 @@ void declare_step(CLI::App& app, TrainingFlags& flags) {
   group.count("--warmup", step.warmup_steps,
               "Steps in which the rate of cosine or one-cycle rises; 0: none, or 30%", 0);
   group.count("--lr-schedule-steps", step.schedule_steps,
-              "Steps of that schedule; 0: those of this run", 0);
+              "Length of the schedule in steps; 0: this run's", 0);
   group.count("--rate-every", step.rate_every,
-              "Steps after which --lr-schedule step takes a tenth; 0: a third of all", 0);
+              "Steps between cuts to a tenth by --lr-schedule step; 0: a third of all", 0);
   group.number("--clip-norm", step.clip_norm, "Largest norm of the gradients; 0: any");
   group.number("--clip-value", step.clip_value, "Largest element of the gradients; 0: any");
   group

@@ -139,7 +139,7 @@ class Adviser {
 int advise_command(const Arguments& arguments) {
   CLI::App app(
       "Runs PROGRAM for a few seconds with each sensible number of ranks and threads on this "
-      "machine, and recommends the best. With --mesh or --memory: plans how to divide it.",
+      "machine, and recommends the best. With --mesh or --memory: plans how to divide its model.",
       "paceline advise");
   app.footer(kHelp);
   set_usage(app, "Usage: paceline advise [options] -- PROGRAM [arguments]\n");

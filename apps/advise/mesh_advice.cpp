@@ -261,7 +261,8 @@ class MeshAdviser {
         });
     if (best == search.ways.end()) {
       throw UsageError(fmt::format(
-          "--check {}: not one of the meshes for these ranks and this batch (--rows 1000)", text));
+          "--check {}: not one of the meshes for these ranks and this batch; see --rows 1000",
+          text));
     }
     return *best;
   }

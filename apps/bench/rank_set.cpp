@@ -180,8 +180,8 @@ void RankSet::accept_ranks(Deadline deadline) {
       const Hello hello = conversation->receive<Hello>(deadline);
       check(hello.world_size == num_ranks_ && hello.rank >= 0 && hello.rank < num_ranks_ &&
                 !ranks_[hello.rank],
-            "a rank that claims to be {} of {} was started; {} ranks were wanted (is {} its "
-            "library's launcher?)",
+            "a process arrived as rank {} of {}; {} ranks with different numbers were expected (is "
+            "{} the launcher of this library?)",
             hello.rank, hello.world_size, num_ranks_, located_.launcher);
       ranks_[hello.rank] = std::move(conversation);
       ++come;

@@ -90,9 +90,9 @@ void leave_out(Entrant& entrant, const std::string& point, const Error& error, R
 
 void note_end(std::size_t done, std::size_t wanted, const Error* error, ReportHead& report) {
   const std::string points = fmt::format("{} of {}", done, counted(wanted, "point"));
-  report.notes.push_back(error == nullptr
-                             ? fmt::format("interrupted: {} measured", points)
-                             : fmt::format("ended after {} by: {}", points, error->what()));
+  report.notes.push_back(error == nullptr ? fmt::format("interrupted: {} measured", points)
+                                          : fmt::format("stopped after {} because of an error: {}",
+                                                        points, error->what()));
 }
 
 }  // namespace paceline::bench

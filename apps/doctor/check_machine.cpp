@@ -104,8 +104,8 @@ Finding check_running_jobs() {
                         counted(job.num_ranks, "rank"), format_cpu_list(job.cpus));
   }
   return {"running jobs", CheckResult::kWarn, text,
-          "a job on the same cores gets only the time that they leave; give each job its own "
-          "cores: taskset -c LIST paceline run ..."};
+          "jobs on the same cores slow each other down; give each job its own cores: "
+          "taskset -c LIST paceline run ..."};
 }
 
 // Checks whether memory can be bound to NUMA nodes, because access to memory on another node is

@@ -226,10 +226,12 @@ int run_job(const launcher::RemoteJob& job, int notices_fd) {
 
 int remote_agent_command(const Arguments& arguments) {
   if (!arguments.empty()) {
-    throw UsageError("a launcher starts it on another host; there is nothing to type");
+    throw UsageError("the launcher starts this command on other hosts; do not start it by hand");
   }
   if (isatty(STDIN_FILENO) == 1) {
-    throw UsageError("a launcher starts it on another host, and speaks to it through its stdin");
+    throw UsageError(
+        "the launcher starts this command on other hosts and sends it messages through stdin; do "
+        "not start it by hand");
   }
   return launcher::serve_remote_end(version_number(), run_job);
 }

@@ -222,7 +222,7 @@ void declare_run_options(OptionTable& table, RunOptions& run) {
   constexpr unsigned kHosts = kDecidedHere | kNotSubmitted;
   table.value("--hosts", "LIST", "Start on these hosts, through ssh: a:4,b:4 (4 ranks on each)", {},
               kHosts);
-  table.value("--hostfile", "FILE", "The same from a file, one host per line: a slots=4", {},
+  table.value("--hostfile", "FILE", "Start on the hosts of this file, one per line: a slots=4", {},
               kHosts);
   table.value("--ssh-command", "CMD",
               "Command to reach a host [ssh with BatchMode]; gets HOST and one command", {},

@@ -6,7 +6,6 @@
 
 #include "paceline/engine/core/error.h"
 #include "paceline/planning/schedules/named_schedules.h"
-#include "paceline/planning/schedules/schedule_makers.h"
 
 #include "apps/cli/option_value.h"
 
@@ -76,7 +75,7 @@ void declare_pipeline(CLI::App& app, PipelineFlags& flags) {
              "for the layers' measured costs")
       ->check(CLI::IsMember(schedule_names()));
   group.count("--micro-batches", flags.micro_batches,
-              "Parts of each replica's batch; [twice the stages]", 1, 100000);
+              "Parts of each replica's batch [twice the stages]", 1, 100000);
   group.count("--stages-per-rank", flags.stages_per_rank,
               "Stages of each rank, for interleaved-1f1b, zero-bubble and search; 0: what is best "
               "for search, otherwise 1",
@@ -95,9 +94,9 @@ void declare_outer(CLI::App& app, OuterFlags& flags) {
               100000);
   group.count("--outer-period", step.period, "Steps between two outer steps", 1);
   group.count("--outer-fragments", step.fragments, "Parts that travel one after another", 1);
-  group.count("--outer-delay", step.delay, "Steps while which a part travels", 0);
+  group.count("--outer-delay", step.delay, "Steps during which a part travels", 0);
   group.count("--outer-warmup", step.warmup_steps,
-              "Steps at the beginning after each of which the learners take their mean", 0);
+              "First steps, after each of which the learners average their parameters", 0);
   group.value("--outer-wire", flags.wire, "NAME", "float32, bf16 or int8: fewer bytes")
       ->check(paceline::apps::is_one_of({"float32", "bf16", "int8"}));
   group.number("--outer-lr", step.outer_lr, "Learning rate of the outer steps");
@@ -148,8 +147,8 @@ void check_outer(const Options& options) {
   const auto& step = options.outer.step;
   if (step.fragments > step.period || step.delay >= step.period / step.fragments) {
     throw UsageError(
-        fmt::format("--outer-delay {}: must end before the next of --outer-fragments {} leaves in "
-                    "--outer-period {}",
+        fmt::format("--outer-delay {}: must be below period / fragments, so that a part arrives "
+                    "before the next one leaves (--outer-fragments {}, --outer-period {})",
                     step.delay, step.fragments, step.period));
   }
 }
@@ -176,7 +175,7 @@ void check_pipeline(const Options& options) {
   }
   if (memory_mib > 0 && schedule != "search") {
     throw UsageError(fmt::format(
-        "--stage-memory: --schedule {} keeps what it keeps; use --schedule search", schedule));
+        "--stage-memory: --schedule {} cannot limit memory; use --schedule search", schedule));
   }
   const auto& loading = options.training.loading;
   const int stages = options.least_stages(), count = options.micro_batches();

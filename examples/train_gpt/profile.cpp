@@ -6,7 +6,7 @@
 
 #include <torch/torch.h>
 
-#include "paceline/planning/schedules/schedule_makers.h"
+#include "paceline/planning/schedules/named_schedules.h"
 #include "paceline/training/models/transformer_stage.h"
 #include "paceline/training/tensor/compute_settings.h"
 #include "paceline/training/tensor/random.h"

@@ -91,7 +91,7 @@ class StagedLearner : public Learner {
                1e3 * division_.seconds(), 100 * division_.bubble_share(),
                division_.peak_bytes() / kMiB) +
            (best_named.empty() ? ""
-                               : fmt::format("  searched: {} a rank; of those with names {}\n",
+                               : fmt::format("  searched: {} a rank; the best named schedule: {}\n",
                                              paceline::counted(each, "stage"), best_named));
   }
 

@@ -84,7 +84,7 @@ void require_no_launcher(const LaunchEnvironment& environment, const char* what,
                          const std::string& advice) {
   if (environment.world_size == 1) return;
   throw UsageError(
-      fmt::format("this process is rank {} of {} ({}), and bench starts {} of its own: type it "
+      fmt::format("this process is rank {} of {} ({}), and bench starts {} of its own: run it "
                   "without the launcher: {}",
                   environment.rank, environment.world_size, starter_of(environment), what, advice));
 }
@@ -110,8 +110,8 @@ void require_transport(const BenchOptions& options) {
   const TransportKind transport = options.transport;
   if (options.mode == BenchMode::kMeasure && transport == TransportKind::kUcx) {
     throw UsageError(
-        "--transport: 'ucx' is for ranks of several hosts, and those that bench starts share one: "
-        "shm, tcp or auto");
+        "--transport: 'ucx' is for ranks on several hosts, and bench starts all ranks on one host: "
+        "choose shm, tcp or auto");
   }
   if (options.mode != BenchMode::kSimulate) return;
   if (transport != TransportKind::kAuto && transport != TransportKind::kTcp) {

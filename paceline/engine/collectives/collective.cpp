@@ -165,7 +165,7 @@ void require_same(const Fingerprint& mine, const Fingerprint& theirs, const std:
     const bool is_own = !own.empty();
     const std::string_view second = is_own ? other : own;
     cure = fmt::format(
-        ", so every rank must call {}; if all do, some ranks alone have called {} before",
+        ", so every rank must call {}; if every rank does, only some called {} before that",
         is_own ? own : other, !second.empty() ? second : name_of(is_own ? theirs.op : mine.op));
   } else if (mine == reshaped) {
     cure =

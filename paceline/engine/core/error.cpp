@@ -83,7 +83,7 @@ std::string describe_errno(int error_number) {
   std::string text = std::generic_category().message(error_number);
   rlimit limit{};
   if (error_number == EMFILE && getrlimit(RLIMIT_NOFILE, &limit) == 0) {
-    text += "; raise the limit: ulimit -n, now " + std::to_string(limit.rlim_cur);
+    text += "; raise ulimit -n, which is now " + std::to_string(limit.rlim_cur);
   }
   return text;
 }

@@ -160,7 +160,8 @@ std::optional<Row> pmi_row(const GetVariable& variable) {
 std::string corrected_command(const Row& first, const Row& second) {
   if (first.environment.launcher == "env") {
     return "to use " + second.environment.launcher +
-           "'s, unset the others: env -u RANK -u WORLD_SIZE -u LOCAL_RANK -u LOCAL_WORLD_SIZE " +
+           "'s variables, unset the first: env -u RANK -u WORLD_SIZE -u LOCAL_RANK "
+           "-u LOCAL_WORLD_SIZE " +
            own_command();
   }
   return fmt::format("start the program with one launcher only, for example: {} {} {}",
@@ -291,8 +292,8 @@ Secret read_descriptor(int fd) {
       is_open(fd),
       "the descriptor of PACELINE_SECRET_FD={} is closed: something between the launcher and this "
       "program closed it, as Python's subprocess does. Let it pass (subprocess: close_fds=False, "
-      "or pass_fds=[int(os.environ['PACELINE_SECRET_FD'])]), or give the launcher a private file "
-      "by PACELINE_SECRET_FILE, which the ranks then read",
+      "or pass_fds=[int(os.environ['PACELINE_SECRET_FD'])]), or set PACELINE_SECRET_FILE for the "
+      "launcher to a private file, which the ranks then read",
       fd);
   Secret secret = read_secret(fd, fmt::format("the descriptor of PACELINE_SECRET_FD={}", fd));
   const int flags = ::fcntl(fd, F_GETFD);

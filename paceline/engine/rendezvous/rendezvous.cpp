@@ -263,8 +263,8 @@ Secret open_store(Attendance& attendance, const LaunchEnvironment& environment,
   switch (point.kind) {
     case MeetingPoint::Kind::kLauncher:
       check(given.has_value(),
-            "PACELINE_STORE={} is set but neither PACELINE_SECRET_FD nor "
-            "PACELINE_SECRET_FILE",
+            "PACELINE_STORE={} is set, but neither PACELINE_SECRET_FD nor "
+            "PACELINE_SECRET_FILE is",
             to_string(point.endpoint));
       connect(attendance, point.endpoint, *given, options.timeout);
       return *given;
@@ -339,7 +339,7 @@ std::unique_ptr<Arrival> arrive(const Attendance& attendance, const LaunchEnviro
     if (error.code() != ErrorCode::kTimeout) throw;
     fail(ErrorCode::kTimeout, {.ranks = {0}, .deadline = timeout},
          "rank {} waited {} ms for rank 0, which has not left the group before this one: destroy "
-         "every group there too",
+         "every group on rank 0 too",
          environment.rank, timeout.count());
   }
   return nullptr;

@@ -174,8 +174,10 @@ void FileStoreLog::replay(KeyValues& contents) {
   std::uint64_t end = 0;
   read(offsetof(Header, end), &end, sizeof end);
   if (end < position_ || end > kMaxBytes) {
-    fail(ErrorCode::kCorrupt, "the store's file {} claims to end at byte {}, read up to {}", path_,
-         end, position_);
+    fail(ErrorCode::kCorrupt,
+         "the store's file {} is damaged: its header gives its end as byte {}, with {} bytes read "
+         "so far",
+         path_, end, position_);
   }
   std::vector<std::byte> bytes(end - position_);
   read(position_, bytes.data(), bytes.size());

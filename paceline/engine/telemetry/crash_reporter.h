@@ -14,6 +14,7 @@
 // or later than this one. An overflow of the main thread's stack is reported (the handler has a
 // stack of its own there); in other threads an overflow ends the process without a report.
 
+#include <functional>
 #include <string>
 
 namespace paceline {
@@ -38,7 +39,7 @@ void show_stack_to_launcher() noexcept;
 //   error: rank 0: std::runtime_error: no such key: learning_rate
 //
 // Under `paceline run` the launcher then reads the stack, as after a crash, and repeats the verdict
-// in its report. The other ranks of its groups get the verdict as well (last_words.h). An exception
+// in its report. The other ranks of its groups get the verdict as well (LastWords). An exception
 // that is not a std::exception, std::terminate() without an exception, and real crashes end the
 // process as in any other program.
 //
@@ -56,5 +57,29 @@ void do_not_report_uncaught_errors() noexcept;
 // The text that is printed for an exception of this type and text (typeid().name(), what()); `rank`
 // is -1 when it is unknown. LibTorch's list of frames is left out. Thread safety: a pure function.
 std::string uncaught_text(const char* type, const std::string& what, int rank);
+
+// Tells others why this process is about to end with an uncaught exception. Without it, the peers
+// of a rank would learn only that its connections closed.
+//
+// As long as the object exists, an exception that nothing catches (report_uncaught_errors()) calls
+// `say` with the text that is printed, without "error: ". A thread of its own makes the call, and
+// the process waits for at most 2 s, because the thread that threw may hold any lock. `say` must
+// not make or destroy a LastWords. Thread safety: objects may be made and destroyed by any thread.
+class LastWords {
+ public:
+  using Say = std::function<void(const std::string& text)>;
+
+  explicit LastWords(Say say);
+  ~LastWords();
+  LastWords(const LastWords&) = delete;
+  LastWords& operator=(const LastWords&) = delete;
+
+ private:
+  const Say say_;
+
+  friend void say_last_words(const std::string& text) noexcept;
+};
+// Calls the functions of all LastWords objects.
+void say_last_words(const std::string& text) noexcept;
 
 }  // namespace paceline

@@ -4,7 +4,6 @@ set(SOURCES
   crash_reporter.cpp
   flight_file.cpp
   flight_recorder.cpp
-  last_words.cpp
   metrics_log.cpp
   record_file.cpp
   step_gauge.cpp

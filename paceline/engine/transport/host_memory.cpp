@@ -122,9 +122,9 @@ Incoming wait_for_offer(Mesh& mesh, int peer, Deadline deadline, std::size_t byt
 // The text of a cause, with advice. Only the rank itself knows its limit of descriptors.
 std::string cause_and_remedy(int cause, bool is_own) {
   if (cause == EMFILE && is_own) return describe_errno(cause);
-  return fmt::format("{}; {}", std::generic_category().message(cause),
-                     cause == EMFILE ? "raise the limit there: ulimit -n"
-                                     : "free memory or choose --transport tcp");
+  return fmt::format(
+      "{}; {}", std::generic_category().message(cause),
+      cause == EMFILE ? "raise ulimit -n on that rank" : "free memory or choose --transport tcp");
 }
 
 }  // namespace

@@ -135,7 +135,7 @@ std::size_t MessageStreams::filled(int peer, Lane& lane, std::size_t wanted) con
   if (lane.filled_until - lane.taken < wanted) {
     lane.filled_until = lane.in->written.load(std::memory_order_acquire);
     if (lane.filled_until - lane.taken > capacity_) {
-      fail(ErrorCode::kCorrupt, "{}: the memory through which {} sends is not as it left it",
+      fail(ErrorCode::kCorrupt, "{}: the shared memory through which {} sends is corrupt",
            mesh_.self(), mesh_.describe(peer));
     }
   }

@@ -92,9 +92,9 @@ bool CheckpointWriter::take_turn(std::optional<std::int64_t> step, Deadline dead
   if (has_warned_ || waited_ < kBearableDelay || waited_ < kBearableShare * whole) return is_idle;
   has_warned_ = true;
   log::warning(
-      fmt::format("checkpoints have delayed the training by {:.2f} of {:.2f} s, that of step {} "
-                  "by that of step {}: they come faster than the disk can write them; save less "
-                  "often (reported once)",
+      fmt::format("checkpoints have delayed the training by {:.2f} of {:.2f} s; the one of step {} "
+                  "had to wait for the one of step {}: the disk cannot write them as often as "
+                  "they are made; save less often (reported once)",
                   waited_.count(), whole.count(), *step, before));
   return is_idle;
 }

@@ -124,7 +124,7 @@ int open_for_reading(FileSystem& files, const std::string& path) {
     fail(ErrorCode::kCorrupt, "{}: {}", path, problem.empty() ? "the file is missing" : problem);
   }
   if (errno == ELOOP)
-    fail(ErrorCode::kCorrupt, "{}: there is a symbolic link, which is not followed", path);
+    fail(ErrorCode::kCorrupt, "{}: the file is a symbolic link, which is not followed", path);
   if (errno == ENXIO) fail(ErrorCode::kCorrupt, "{}: not a regular file", path);
   throw system_error(fmt::format("{}: cannot open", path));
 }

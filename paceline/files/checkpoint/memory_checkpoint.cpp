@@ -90,8 +90,8 @@ void MemoryCheckpoint::lock() {
   if (::flock(file_.get(), LOCK_EX | LOCK_NB) == 0) return;
   if (errno != EWOULDBLOCK) throw system_error(path_ + ": cannot lock");
   fail(ErrorCode::kInvalid,
-       "memory checkpoint {}: another job, or another checkpointer of this one, keeps its state "
-       "there; each needs memory of its own",
+       "memory checkpoint {}: another job, or another checkpointer of this job, uses this memory; "
+       "give each checkpointer a path of its own",
        path_);
 }
 

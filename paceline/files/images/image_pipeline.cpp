@@ -195,17 +195,19 @@ namespace {
 
 void require_range(const Range& range, const char* what) {
   check(range.low > 0 && range.low <= range.high && std::isfinite(range.high),
-        "image pipeline: {} from {} to {}", what, range.low, range.high);
+        "image pipeline: {} is from {} to {}; both must be finite and above 0, in ascending order",
+        what, range.low, range.high);
 }
 
 void require_valid(const ImagePipelineOptions& options) {
   const auto [width, height] = options.size;
   check(width > 0 && height > 0 && width <= 1 << 15 && height <= 1 << 15,
-        "image pipeline: a size of {} x {}", width, height);
+        "image pipeline: size is {} x {}; width and height must be 1 to 32768", width, height);
   check(options.shorter_side > 0 && options.shorter_side <= 1 << 15,
-        "image pipeline: a shorter side of {}", options.shorter_side);
+        "image pipeline: shorter_side is {}; it must be 1 to 32768", options.shorter_side);
   for (const double probability : {options.flip_probability, options.erasing.probability}) {
-    check(probability >= 0 && probability <= 1, "image pipeline: a probability of {}", probability);
+    check(probability >= 0 && probability <= 1,
+          "image pipeline: a probability is {}; it must be in [0, 1]", probability);
   }
   require_range(options.crop_area, "a crop's area");
   require_range(options.crop_aspect, "a crop's aspect");

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "paceline/engine/core/check.h"
+#define PACELINE_ROW_KERNELS portable
 #include "paceline/files/images/resample_rows.h"
 
 namespace paceline::images {

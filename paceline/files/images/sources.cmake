@@ -3,12 +3,11 @@ set(SOURCES
   image_files.cpp
   image_pipeline.cpp
   resample.cpp
-  resample_portable.cpp
   ${PACELINE_IMAGE_SOURCES})
 set(LIBRARIES fmt::fmt ${PACELINE_IMAGE_LIBRARIES})
 
-# One object per instruction set; resample.cpp chooses at run time. The same bits everywhere: sums of integers.
-set_source_files_properties(paceline/files/images/resample_portable.cpp PROPERTIES COMPILE_OPTIONS -O3)
+# One object per instruction set; resample.cpp has the portable one and chooses at run time. The same bits everywhere: sums of integers.
+set_source_files_properties(paceline/files/images/resample.cpp PROPERTIES COMPILE_OPTIONS -O3)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   list(APPEND SOURCES resample_avx2.cpp)
   set_source_files_properties(paceline/files/images/resample_avx2.cpp PROPERTIES COMPILE_OPTIONS "-O3;-mavx2")

@@ -84,6 +84,66 @@ void append_plain_lower_case(char32_t code, std::string& to) {
   }
 }
 
+namespace {
+
+// The end of the run of characters from `at` on for which `belongs` is true.
+template <class Belongs>
+std::size_t end_of_run(std::string_view text, std::size_t at, const Belongs& belongs) {
+  while (at < text.size()) {
+    const Character character = first_character(text.substr(at));
+    if (!belongs(character.code)) break;
+    at += character.bytes;
+  }
+  return at;
+}
+
+bool is_other(char32_t code) { return !is_space(code) && !is_letter(code) && !is_number(code); }
+
+std::size_t length_of_contraction(std::string_view text) {
+  for (const std::string_view ending : {"'s", "'t", "'re", "'ve", "'m", "'ll", "'d"}) {
+    if (text.starts_with(ending)) return ending.size();
+  }
+  return 0;
+}
+
+// The length of a word of white space. At the end of the text the word takes all of the white
+// space; elsewhere it leaves the last character to the next word.
+std::size_t length_of_space(std::string_view text) {
+  std::size_t end = 0;
+  std::size_t last = 0;
+  while (end < text.size()) {
+    const Character character = first_character(text.substr(end));
+    if (!is_space(character.code)) break;
+    last = end;
+    end += character.bytes;
+  }
+  return end == text.size() || last == 0 ? end : last;
+}
+
+std::size_t length_of_word(std::string_view text) {
+  if (const std::size_t length = length_of_contraction(text)) return length;
+  const std::size_t begin = text.front() == ' ' ? 1 : 0;
+  if (begin < text.size()) {
+    const char32_t code = first_character(text.substr(begin)).code;
+    if (is_letter(code)) return end_of_run(text, begin, is_letter);
+    if (is_number(code)) return end_of_run(text, begin, is_number);
+    if (is_other(code)) return end_of_run(text, begin, is_other);
+  }
+  return length_of_space(text);
+}
+
+}  // namespace
+
+std::vector<std::string_view> split_for_gpt2(std::string_view text) {
+  std::vector<std::string_view> words;
+  while (!text.empty()) {
+    const std::size_t length = length_of_word(text);
+    words.push_back(text.substr(0, length));
+    text.remove_prefix(length);
+  }
+  return words;
+}
+
 std::string read_text_file(const std::string& path, std::uint64_t max_bytes) {
   std::error_code error;
   const auto bytes = std::filesystem::file_size(path, error);

@@ -1,12 +1,13 @@
 #pragma once
 
-// Functions for the characters of a UTF-8 text and their classes, with the Unicode version of
-// utf8proc, and a reader for vocabulary files.
+// Functions for the characters of a UTF-8 text, their classes and its words, with the Unicode
+// version of utf8proc, and a reader for vocabulary files.
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace paceline::text {
 
@@ -33,6 +34,10 @@ bool is_accent(char32_t code);       // category Mn: nonspacing marks
 
 // Appends the lower case of `code`, in canonical decomposition (NFD) and without accents.
 void append_plain_lower_case(char32_t code, std::string& to);
+
+// The words into which GPT-2 cuts a text before it encodes each of them (BpeTokenizer), in order;
+// joined they are the text.
+std::vector<std::string_view> split_for_gpt2(std::string_view text);
 
 // Reads a vocabulary's file, without a UTF-8 byte order mark. Throws Error(kCorrupt), which names
 // the file, when it is missing, is not a regular file, is a web page or a pointer of Git LFS, is

@@ -398,8 +398,8 @@ void Coordinator::remind(Moment now) {
   if (has_enough()) return;
   const auto left = std::chrono::round<std::chrono::seconds>(gather_until_ - now);
   const Order order = WaitOrder{fmt::format(
-      "{} of {} are here ({}); waiting for the others for up to {} s. Is the same command started "
-      "there? (--rdzv-conf join_timeout)",
+      "{} of {} are here ({}); waiting for the others for up to {} s. Is the same command running "
+      "on them? (--rdzv-conf join_timeout)",
       num_members(), counted(terms().min_nodes, "node"), hosts_here(), left.count())};
   for (const auto& [agent, member] : members_) send(agent, order);
 }
@@ -419,8 +419,8 @@ std::string Coordinator::missing() const {
         ranks_that_fit(terms().logical_shards));
   }
   return fmt::format(
-      "{} arrived within {:g} s, {} needed; here: {}. Is the same command started on the others, "
-      "and do they reach the endpoint?",
+      "{} arrived within {:g} s, {} needed; here: {}. Is the same command running on the others, "
+      "and can they reach the endpoint?",
       counted(num_members(), "node"), std::chrono::duration<double>(settings_.join_timeout).count(),
       terms().min_nodes == 1 ? "1 is" : fmt::format("{} are", terms().min_nodes), hosts_here());
 }

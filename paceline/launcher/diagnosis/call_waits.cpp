@@ -68,12 +68,12 @@ std::string words_for(const CallWait& wait) {
     case CalleeState::kQueued:
       return fmt::format("it has been in the queue there for {:.1f} s", wait.state_seconds);
     case CalleeState::kNotTaken:
-      return wait.callee + " has not taken it up, or has answered";
+      return wait.callee + " has not received it yet, or has already answered";
     case CalleeState::kNotSent:
       return "it has not been sent, because there is no connection";
     case CalleeState::kStopped:
       return fmt::format("the process of {} is stopped{}", wait.callee,
-                         wait.state_seconds > 0 ? ", and had the call" : "");
+                         wait.state_seconds > 0 ? " and had received the call" : "");
     case CalleeState::kGone:
       return fmt::format("the process of {} has ended", wait.callee);
     case CalleeState::kUnknown:

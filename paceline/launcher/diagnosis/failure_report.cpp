@@ -91,8 +91,8 @@ std::string hint_for(const RankEnd& end) {
   if (end.signal != 0) return "";
   switch (end.exit_code) {
     case kStateDamaged:
-      return "memory of this host changed by itself, or a rank took another step: if it happens "
-             "again here, test the memory or leave the host out";
+      return "memory of this host was damaged or overwritten, or a rank took a different step: if "
+             "it happens again on this host, test its memory or leave the host out";
     case kExitNotExecutable:
       return "something was found but could not be executed";
     case kExitNotFound:

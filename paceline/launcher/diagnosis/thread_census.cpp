@@ -162,8 +162,8 @@ std::vector<Warning> RankWatch::judge(int busy) {
     said_blas_ = path.has_value();
     if (path) {
       warnings.push_back({fmt::format("rank {} has loaded the reference BLAS, {}", rank_, *path),
-                          "matrix products take one thread, whatever it is told, and about 20 "
-                          "times as long as with OpenBLAS",
+                          "this BLAS uses one thread, whatever OMP_NUM_THREADS is, and takes about "
+                          "20 times as long as OpenBLAS for matrix products",
                           "apt-get install libopenblas0-pthread"});
     }
   }
@@ -175,8 +175,8 @@ std::vector<Warning> RankWatch::judge(int busy) {
     warnings.push_back(
         {fmt::format("rank {} keeps {} threads busy on {}, and was told to compute with {}", rank_,
                      busy, counted(cpus, "cpu"), placement_.num_threads),
-         fmt::format("each runs about {:.0f}% of the time, and those that wait for each other lose "
-                     "more",
+         fmt::format("each runs about {:.0f}% of the time, and threads that wait for each other "
+                     "lose more time",
                      100.0 * cpus / busy),
          "a library that does not follow OMP_NUM_THREADS needs its own setting; so do loader "
          "threads"});

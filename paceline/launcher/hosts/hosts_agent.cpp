@@ -246,7 +246,7 @@ void HostsAgent::on_hello(std::size_t index, const std::string& version) {
   HostState& host = hosts_[index];
   if (version != plan_.version) {
     const std::string why =
-        fmt::format("{} has another paceline: {}, here it is {}; {}", named(host),
+        fmt::format("{} has paceline {}, but this machine has {}; {}", named(host),
                     neutralise(version), plan_.version, plan_.program_hint);
     return host.lost() ? refuse_return(index, why) : fail(index, kExitEnvironment, why);
   }

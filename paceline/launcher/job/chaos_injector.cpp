@@ -97,8 +97,7 @@ std::string ChaosInjector::missing_steps() const {
 std::string ChaosInjector::missing_ranks() const {
   const std::vector<int> missing(named_.lower_bound(largest_world_), named_.end());
   if (missing.empty()) return "";
-  return fmt::format("; of the ranks that --chaos names the job never had {}",
-                     fmt::join(missing, ", "));
+  return fmt::format("; --chaos names ranks that the job never had: {}", fmt::join(missing, ", "));
 }
 
 }  // namespace paceline::launcher

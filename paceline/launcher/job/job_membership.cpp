@@ -70,8 +70,8 @@ std::unique_ptr<JobControl> CoordinatorSearch::find() {
 void CoordinatorSearch::give_up() const {
   if (was_coordinator_) {
     fail(ErrorCode::kTimeout,
-         "this node lost {}, and found none of the others: {}. They have ended, or this host does "
-         "not reach them; the job is not begun again here. Start it again to continue from its "
+         "this node lost {}, and found none of the other nodes: {}. They have ended, or this host "
+         "cannot reach them; the job is not restarted here. Start it again to continue from its "
          "newest checkpoint",
          lost_because_, cause_);
   }
@@ -102,7 +102,7 @@ Fd CoordinatorSearch::listen_for_the_others() const {
     if (error.code() != ErrorCode::kSystem || !port_is_taken(endpoint)) throw;
     fail(ErrorCode::kSystem,
          "this node ({}) is where the job's nodes meet, but something listens at {} already: "
-         "another node that has the same number, or another job. Give every node a --node-rank of "
+         "another node with the same option, or another job. Give every node a --node-rank of "
          "its own, and every job another port (--master-port or --rdzv-endpoint)",
          options_.meeting.is_host ? "--rdzv-conf is_host" : "--node-rank 0", to_string(endpoint));
   }

@@ -249,7 +249,8 @@ std::map<int, StackReader::Target> JobWatch::targets(const std::vector<Flight>& 
 
 void JobWatch::send_stacks(JobRequest request) {
   if (ranks_.empty() || asked_surveys_.size() >= kMostSurveys) {
-    return send_answer(request, ranks_.empty() ? "no rank runs\n" : "asked too often\n");
+    return send_answer(request, ranks_.empty() ? "no rank runs on this node\n"
+                                               : "too many requests are in progress\n");
   }
   std::vector<Flight> flights;
   std::string sentence;

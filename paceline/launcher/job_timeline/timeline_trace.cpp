@@ -334,7 +334,7 @@ std::string describe(const TraceSummary& summary) {
     text += fmt::format(", the newest; {} older ones were not kept", summary.num_omitted);
   }
   if (summary.clock_error > 0) {
-    text += fmt::format("; clocks of hosts agree to {:.0f} us", summary.clock_error * 1e6);
+    text += fmt::format("; the hosts' clocks agree to within {:.0f} us", summary.clock_error * 1e6);
   }
   return text;
 }

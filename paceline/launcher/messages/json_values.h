@@ -2,7 +2,7 @@
 
 // How durations, optional values and endpoints are written in the JSON of the launchers' messages:
 // a duration as its count, a missing value as null. The macros NLOHMANN_DEFINE_TYPE_... write the
-// members of the messages themselves.
+// other members of the messages.
 //
 // Include this file only in sources: public headers do not use nlohmann types.
 

@@ -291,7 +291,7 @@ Fd LogDirectory::open_log(int rank, int generation) {
   if (generation > 0) {
     mark(file, fmt::format("generation {}", generation));
   } else if (num_requeues() > 0) {
-    mark(file, fmt::format("queued again, time {}", num_requeues()));
+    mark(file, fmt::format("requeue {}", num_requeues()));
   }
   return file;
 }

@@ -198,7 +198,7 @@ class Planner {
         rank.numa_nodes.assign(nodes.begin(), nodes.end());
       }
     }
-    because("memory is taken from the NUMA nodes of a rank's cores while they have any");
+    because("a rank's memory is on the NUMA nodes of its cores until they are full");
   }
 
   void choose_threads() {

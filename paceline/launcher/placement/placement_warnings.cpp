@@ -94,8 +94,8 @@ class Judge {
       const int cpus = facts_.topology.num_cpus();
       add({fmt::format("{} x {} on {}{}", counted(num_ranks_, "rank"), counted(threads_, "thread"),
                        counted(cpus, "cpu"), whose_choice()),
-           fmt::format("each runs {} of the time, and those that wait for each other lose more "
-                       "(OMP_WAIT_POLICY=PASSIVE keeps them from spinning)",
+           fmt::format("each runs {} of the time, and threads that wait for each other lose more "
+                       "time (OMP_WAIT_POLICY=PASSIVE keeps them from spinning)",
                        percent(static_cast<double>(cpus) / threads)),
            thread_cure()});
     }
@@ -135,7 +135,8 @@ class Judge {
              "this process was given {} only ({})",
              machine.num_cores() == 1 ? "1 core" : fmt::format("{} cores", machine.num_cores()),
              "cpus " + format_cpu_list(machine.cpus())),
-         fmt::format("{} ranks share them while others of this machine are not used", num_ranks_),
+         fmt::format("{} ranks share these cpus, and this machine's other cpus are not used",
+                     num_ranks_),
          mpi     ? "mpirun --bind-to none lets paceline divide them"
          : slurm ? "srun --cpus-per-task=N gives more"
                  : "widen the mask or the cpuset (taskset, docker run --cpuset-cpus)"});

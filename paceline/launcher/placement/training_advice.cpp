@@ -284,8 +284,8 @@ class Reasoning {
         "on more machines with 10 Gbit/s, exchanging gradients takes at least {:.1f} ms, and a "
         "step takes {:.1f} ms: {}",
         1e3 * exchange, 1e3 * best.step_seconds(),
-        share < 0.2   ? "they would scale"
-        : share < 1.0 ? "they can scale while it overlaps with the backward pass"
+        share < 0.2   ? "the job would scale"
+        : share < 1.0 ? "the job can scale if the exchange overlaps with the backward pass"
                       : fmt::format("the network would be the limit: larger batches, or "
                                     "gradients of {} steps in one exchange (no_sync)",
                                     std::ceil(share))));

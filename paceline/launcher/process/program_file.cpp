@@ -83,7 +83,7 @@ std::string_view message_about_kind(const std::string& path, const Head& head) {
     std::memcpy(&header, head.bytes.data(), sizeof header);
     if (header.e_type == ET_REL)
       return "'{}' is an object file: link it, and run the program that the linker makes";
-    if (header.e_type == ET_CORE) return "'{}' is the memory of a program that crashed";
+    if (header.e_type == ET_CORE) return "'{}' is the core dump of a program that crashed";
     const bool is_wide = header.e_ident[EI_CLASS] == ELFCLASS64;
     if (is_wide && header.e_type == ET_DYN && header.e_entry == 0)
       return "'{}' is a shared library: run a program that is linked to it";

@@ -190,8 +190,9 @@ void SpawnedJob::kill_all() {
 void SpawnedJob::throw_failure() {
   const int count = job_.num_local_ranks;
   if (!culprit_) {
-    fail(ErrorCode::kTimeout, "spawn: of {} ranks, {} still ran after {} ms and were killed", count,
-         format_ranks(timed_out_), options_.timeout.count());
+    fail(ErrorCode::kTimeout,
+         "spawn: of {} ranks, {} did not end within {} ms and had to be killed", count,
+         ranks_text(timed_out_), options_.timeout.count());
   }
   std::string text(kMaxMessage + 1, '\0');
   const std::size_t length = read_message(ranks_[culprit_->rank].message, text);

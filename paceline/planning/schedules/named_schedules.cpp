@@ -8,13 +8,19 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/planning/schedules/schedule_checks.h"
-#include "paceline/planning/schedules/schedule_makers.h"
 
 namespace paceline::pipeline {
 namespace {
 
 constexpr std::array<std::string_view, 4> kNames = {"gpipe", "1f1b", "interleaved-1f1b",
                                                     "zero-bubble"};
+
+// The arguments of pipeline_schedule().
+struct PipelineScheduleSize {
+  int num_ranks = 1;
+  int num_micro_batches = 1;
+  int stages_per_rank = 1;
+};
 
 PipelineSchedule empty_schedule(std::string_view name, const PipelineScheduleSize& size) {
   check(size.num_micro_batches >= 1, "{}: {} micro-batches; at least one is needed", name,
@@ -84,8 +90,6 @@ std::vector<Action> in_turns(const PipelineScheduleSize& size, int rank, int per
   return actions;
 }
 
-}  // namespace
-
 PipelineSchedule gpipe(const PipelineScheduleSize& size) {
   PipelineSchedule schedule = empty_schedule("gpipe", size);
   const int total = size.num_micro_batches * size.stages_per_rank;
@@ -133,6 +137,7 @@ PipelineSchedule zero_bubble(const PipelineScheduleSize& size) {
   return schedule;
 }
 
+}  // namespace
 }  // namespace paceline::pipeline
 
 namespace paceline {

@@ -42,11 +42,13 @@ double paste(at::Tensor& images, double share, images::SampleRandom& random) {
 MixedBatches::MixedBatches(std::shared_ptr<const Dataset> dataset,
                            const BatchMixingOptions& options)
     : dataset_(std::move(dataset)), options_(options) {
-  check(options.num_classes > 0, "mixed batches: {} classes", options.num_classes);
+  check(options.num_classes > 0, "mixed batches: num_classes is {}, but must be above 0",
+        options.num_classes);
   for (const double alpha : {options.mixup_alpha, options.cutmix_alpha})
-    check(alpha >= 0 && std::isfinite(alpha), "mixed batches: an alpha of {}", alpha);
+    check(alpha >= 0 && std::isfinite(alpha),
+          "mixed batches: an alpha is {}, but must be finite and not negative", alpha);
   check(options.label_smoothing >= 0 && options.label_smoothing <= 1,
-        "mixed batches: a label smoothing of {}, which is from 0 to 1", options.label_smoothing);
+        "mixed batches: label_smoothing is {}, but must be in [0, 1]", options.label_smoothing);
 }
 
 at::Tensor MixedBatches::soft_labels(const at::Tensor& labels,

@@ -31,7 +31,7 @@ const DataLoaderOptions& valid(const DataLoaderOptions& options) {
         "data loader: micro_batch_size is {}, but must be above 0, or 0 for no limit",
         options.micro_batch_size);
   check(options.micro_batch_size == 0 || options.global_batch_size > 0,
-        "data loader: a micro batch size of {} without a global batch size",
+        "data loader: micro_batch_size is {}, but needs global_batch_size, which is not set",
         options.micro_batch_size);
   check(options.logical_shards >= 0 && options.logical_shards <= kMaxLogicalShards,
         "data loader: logical_shards is {}, but must be 0 (none) to {}", options.logical_shards,

@@ -56,10 +56,12 @@ void require_weights(std::int64_t num_samples, const SamplerOptions& options) {
         num_samples, kMaxWeights);
   double sum = 0;
   for (const double weight : weights) {
-    check(weight >= 0 && std::isfinite(weight), "sampler: a weight of {}", weight);
+    check(weight >= 0 && std::isfinite(weight),
+          "sampler: a weight is {}, but must be finite and not negative", weight);
     sum += weight;
   }
-  check(sum > 0 && std::isfinite(sum), "sampler: the sum of the weights is {}", sum);
+  check(sum > 0 && std::isfinite(sum),
+        "sampler: the sum of the weights is {}, but must be finite and above 0", sum);
 }
 
 }  // namespace

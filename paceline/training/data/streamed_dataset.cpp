@@ -178,7 +178,7 @@ LineFiles::LineFiles(std::vector<std::string> paths, Parse parse, const LineFile
   check(!paths_.empty(), "line files: no file was given");
   check(parse_ && options_.collate, "{}: a function that parses or collates is missing", name());
   check(options_.shuffle_window >= 0 && options_.max_line_bytes > 0,
-        "{}: a window of {} lines to shuffle, lines of up to {} bytes", name(),
+        "{}: shuffle_window {} must not be negative, max_line_bytes {} must be above 0", name(),
         options_.shuffle_window, options_.max_line_bytes);
   for (const Path& path : paths_) GzipFile{*path};
 }

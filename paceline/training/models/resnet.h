@@ -2,7 +2,7 @@
 
 // Residual networks (He et al., 2015) with torchvision's architecture, initial values and parameter
 // names, so that weights can be exchanged by name. The models do not depend on other ranks and
-// support clone(); the normalisation layers come from `Layers`.
+// support clone(); the normalisation layers and the last layer come from `Layers`.
 
 #include <array>
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace paceline::models {
 
-// ResNet-18, 34, 50 and 101. Parameters: conv1, bn1, layer1.0.conv1, ..., fc.
+// ResNet-18, 34, 50 and 101. Their modules are conv1, bn1, layer1.0.conv1, ..., fc.
 struct ResNetOptions {
   int depth = 18;  // 18, 34, 50 or 101
   std::int64_t channels = 3;
@@ -31,7 +31,7 @@ struct ResNetOptions {
 
 class ResNetImpl : public torch::nn::Cloneable<ResNetImpl> {
  public:
-  // Error(kInvalid) for any other depth.
+  // Error(kInvalid) for a depth other than 18, 34, 50 and 101.
   explicit ResNetImpl(const ResNetOptions& options = {}, const Layers& layers = {});
   void reset() override;
   // [N, channels, height, width] -> logits [N, classes].

@@ -12,8 +12,8 @@ namespace paceline::models {
 
 BlockRange BlockRange::of_stage(std::int64_t num_blocks, int stage, int num_stages) {
   check(num_stages > 0 && num_stages <= num_blocks && stage >= 0 && stage < num_stages,
-        "stage {} of {} stages: {} blocks are for 1 to {} stages", stage, num_stages, num_blocks,
-        num_blocks);
+        "stage {} of {} stages does not exist: {} blocks can be divided into 1 to {} stages", stage,
+        num_stages, num_blocks, num_blocks);
   const std::int64_t each = num_blocks / num_stages;
   const std::int64_t longer = num_blocks % num_stages;
   const auto begin_of = [&](std::int64_t i) { return each * i + std::min(i, longer); };
@@ -46,7 +46,7 @@ std::vector<at::Tensor> StageImpl<Model>::tied_weights() const {
 template <class Model>
 void StageImpl<Model>::join(StageImpl& last) {
   check(is_first() && last.is_last(),
-        "a stage that is not the first joined with one that is not the last");
+        "join() must be called on the model's first stage, with its last stage as the argument");
   last.share_tied_weight(*this);
   is_joined_ = last.is_joined_ = true;
 }

@@ -29,8 +29,8 @@ Metadata words_of(const GradScalerOptions& options) {
 GradScaler::GradScaler(const GradScalerOptions& options, std::shared_ptr<ProcessGroup> group)
     : options_(options), group_(std::move(group)) {
   const auto scale = static_cast<float>(options.init_scale);
-  check(scale > 0 && std::isfinite(scale), "grad_scaler: init_scale {} must be above 0",
-        options.init_scale);
+  check(scale > 0 && std::isfinite(scale),
+        "grad_scaler: init_scale {} must be a finite float32 above 0", options.init_scale);
   check(options.growth_factor > 1, "grad_scaler: growth_factor {} must be above 1",
         options.growth_factor);
   check(options.backoff_factor > 0 && options.backoff_factor < 1,
@@ -123,7 +123,8 @@ void GradScaler::set_state(const Metadata& state) {
   require_compatible(state);
   const double saved = number_in(state, "scale", kOwner);
   const std::int64_t tracker = count_in(state, "growth_tracker", kOwner);
-  check(saved > 0 && std::isfinite(saved), "grad_scaler: the saved scale {} is not above 0", saved);
+  check(saved > 0 && std::isfinite(saved),
+        "grad_scaler: the saved scale {} is not a finite number above 0", saved);
   keep({.scale = static_cast<float>(saved), .growth_tracker = tracker});
   seen_.clear();
 }

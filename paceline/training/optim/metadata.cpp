@@ -67,7 +67,7 @@ void require_same_words(const Metadata& saved, const Metadata& here, std::string
           fmt::format("\n  {}: {} here, {} in the saved state", name, word, found->second);
     }
   }
-  check(differences.empty(), "{}: the saved state is of other parameters:{}", owner,
+  check(differences.empty(), "{}: the state was saved with other options:{}", owner,
         first_lines(differences));
 }
 

@@ -16,6 +16,5 @@ set(SOURCES
   parameters/parameter_rows.cpp
   rules/device_rules.cpp
   rules/tensor_blocks.cpp
-  rules/update_rules.cpp
-  step_on_device.cpp)
+  rules/update_rules.cpp)
 set(LIBRARIES fmt::fmt)

@@ -83,8 +83,8 @@ LowCommunication::LowCommunication(std::shared_ptr<ProcessGroup> peers, rpc::Wor
         "step of the period for itself",
         options.period, options.fragments);
   check(options.delay >= 0 && options.delay < options.period / options.fragments,
-        "LowCommunication: a delay of {} steps does not end before the next of {} fragments leaves "
-        "in a period of {}",
+        "LowCommunication: delay {} must be at least 0 and below period / fragments, so that a "
+        "fragment arrives before the next one leaves (fragments {}, period {})",
         options.delay, options.fragments, options.period);
   check(options.warmup_steps >= 0 && options.outer_lr > 0 && options.outer_momentum >= 0 &&
             options.outer_momentum < 1,

@@ -105,7 +105,9 @@ void detail::ModulesOptimizer::step(const StepRequest& request, rpc::Context& co
     }
     parameter.stepped.mutable_grad() = sum;
   }
-  check(has_any, "the passes have no gradients for these parameters: they have been applied");
+  check(has_any,
+        "the passes have no gradients left for these parameters: all have been applied by an "
+        "earlier step()");
   if (request.learning_rate) {
     for (auto& group : optimizer_->param_groups()) group.options().set_lr(*request.learning_rate);
   }

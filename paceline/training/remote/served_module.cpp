@@ -65,7 +65,7 @@ WeightsInUse::~WeightsInUse() {
 
 WeightsInStep::WeightsInStep(WeightsLock& lock, Deadline deadline) : lock_(lock) {
   if (!lock.begin_step(deadline)) {
-    fail(ErrorCode::kTimeout, "passes still computed with the weights at the deadline");
+    fail(ErrorCode::kTimeout, "passes were still computing with the weights at the deadline");
   }
 }
 

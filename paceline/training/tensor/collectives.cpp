@@ -57,8 +57,7 @@ WorkPtr carry_out(GroupRef group, TensorCall call, const CollectiveOptions& opti
 // Carries out a call whose result is returned as a tensor.
 void carry_out_now(GroupRef group, TensorCall call, const CollectiveOptions& options) {
   check(!options.async_op,
-        "{}: {} with async_op has no output: give it a tensor for the output before the input, "
-        "which it fills",
+        "{}: {} with async_op cannot return its output: pass a tensor to fill, before the input",
         group->self(), name_of(call.op));
   carry_out(group, std::move(call), options);
 }

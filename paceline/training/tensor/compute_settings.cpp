@@ -87,8 +87,9 @@ int detail::settle_thread_count() {
   const int before = at::get_num_threads();
   if (before == 1 || is_chosen()) return before;
   log::info(fmt::format(
-      "logical shards: this rank computes with 1 thread, not {}, because the bits depend on their "
-      "number; choose one for all ranks with --threads-per-rank or OMP_NUM_THREADS",
+      "logical shards: this rank computes with 1 thread, not {}, because the bits of the results "
+      "depend on the number of threads; choose the same number for all ranks with "
+      "--threads-per-rank or OMP_NUM_THREADS",
       before));
   return apply(1);
 }

@@ -60,7 +60,7 @@ class TrainingProcess {
 
 // Runs `program` and returns its exit code. If `program` throws, a checkpoint that is being written
 // is finished, the exception is printed, and the process ends with the exception's exit code
-// (exit_code_of(), engine/core/error_text.h). This skips LibTorch's clean-up, which would only
+// (exit_code_of()). This skips LibTorch's clean-up, which would only
 // delay a restart.
 int run_guarded(const std::function<int()>& program);
 

@@ -54,6 +54,16 @@ std::string launcher_command() {
 
 namespace {
 
+// The path of the memory that the launcher provides for a job (PACELINE_MEMORY_CHECKPOINT).
+// Error(kInvalid) under a launcher that provides none.
+std::string memory_path() {
+  const char* const path = std::getenv("PACELINE_MEMORY_CHECKPOINT");
+  check(path != nullptr && *path != '\0',
+        "checkpoints in memory need memory that outlives the ranks: start the job with `paceline "
+        "run`, or name a file of each host's /dev/shm in PACELINE_MEMORY_CHECKPOINT");
+  return path;
+}
+
 using Fields = std::vector<MetricsLog::Field>;
 
 // Throws at the start of the run, not after hours of training.
@@ -446,5 +456,58 @@ int TrainingRun::train() { return core_->train(); }
 const TrainingState& TrainingRun::state() const { return core_->state(); }
 
 const TestResult& TrainingRun::result() const { return core_->result(); }
+
+RunCheckpoints::RunCheckpoints(std::shared_ptr<ProcessGroup> group, CheckpointOptions options,
+                               torch::nn::Module& module, optim::Optimizer& optimizer,
+                               PhaseTimes& times, const std::shared_ptr<ProcessGroup>& replicas)
+    : group_(std::move(group)),
+      options_(std::move(options)),
+      module_(module),
+      optimizer_(optimizer),
+      times_(times) {
+  if (options_.folder.empty()) return;
+  if (replicas) options_.replicas = replicas;
+  if (options_.memory_every > 0 && options_.memory.empty()) options_.memory = memory_path();
+  checkpointer_.emplace(group_, options_);
+}
+
+std::optional<RestoredRun> RunCheckpoints::begin(const RunParts& parts, std::uint64_t seed) {
+  checkpointer_->attach(parts);
+  stop_.emplace(options_.stop_file);
+  auto restored = checkpointer_->begin(module_, optimizer_, seed);
+  if (restored && !restored->from_memory) saved_step_ = restored->state.step;
+  return restored;
+}
+
+void RunCheckpoints::after_step(const TrainingState& state) {
+  if (!checkpointer_) return;
+  const auto due = [&](std::int64_t every) { return every > 0 && state.step % every == 0; };
+  if (due(options_.every)) save(state);
+  if (!due(options_.memory_every)) return;
+  const auto timed = times_.measure(Phase::kCheckpoint);
+  checkpointer_->save_to_memory(state, module_, optimizer_);
+}
+
+void RunCheckpoints::after_epoch(const TrainingState& state) {
+  if (checkpointer_ && options_.every == 0) save(state);
+}
+
+void RunCheckpoints::save(const TrainingState& state) {
+  const auto timed = times_.measure(Phase::kCheckpoint);
+  // If a save has failed (it is not known which one), the step is not recorded, so that finish()
+  // saves again.
+  if (checkpointer_->save(state, module_, optimizer_)) saved_step_ = state.step;
+}
+
+bool RunCheckpoints::finish(const TrainingState& state) {
+  if (!checkpointer_) return true;
+  if (saved_step_ != state.step) save(state);
+  const auto timed = times_.measure(Phase::kCheckpoint);
+  return checkpointer_->finish();
+}
+
+std::optional<int> RunCheckpoints::checkpoints_that_fit() const {
+  return checkpointer_ ? checkpointer_->checkpoints_that_fit() : std::nullopt;
+}
 
 }  // namespace paceline::train

@@ -111,7 +111,7 @@ TEST(Clock, AWorkerThatWaitsTooLongIsToldForWhom) {
   const auto fast = open(memories.mapped(), "fast", {.timeout = 300ms});
   expect_error(ErrorCode::kTimeout,
                {"worker fast: tick: table 't': worker slow (process ",
-                "is at clock 0, and this worker at 1 may not be further"},
+                "is at clock 0, and this worker, at clock 1, may not get further ahead"},
                [&] { fast->tick(); });
   // A pull would miss pushes that the bound promises.
   expect_error(ErrorCode::kInvalid, {"the last tick() did not end; call it again first"},

@@ -210,7 +210,7 @@ class Frozen : public Stepped {
       rows->push(std::vector<Id>{1, 2}, std::vector<float>(2 * kWidth, 1));
     } catch (const Error& error) {
       return error.code() == ErrorCode::kPeerLost &&
-             std::string(error.what()).find("gave it up") != std::string::npos;
+             std::string(error.what()).find("dropped it") != std::string::npos;
     }
     return false;
   }

@@ -121,7 +121,7 @@ TEST(CheckpointWriter, warns_once_when_saves_delay_the_training) {
   const auto first = said.find("save less often");
   ASSERT_NE(first, std::string::npos) << said;
   EXPECT_EQ(said.find("save less often", first + 1), std::string::npos) << said;
-  EXPECT_THAT(said, HasSubstr("that of step 2 by that of step 1"));
+  EXPECT_THAT(said, HasSubstr("the one of step 2 had to wait for the one of step 1"));
 }
 
 // While it exists, no thread of this process can start: the default stack is larger than any

@@ -6,7 +6,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "paceline/files/text/gpt2_words.h"
 #include "paceline/files/text/tokenizer.h"
 #include "paceline/files/text/unicode.h"
 

@@ -32,7 +32,7 @@ inline constexpr Message kCommandMessages[] = {
     {"bench.operation_not_planned", "operation: {} can only be measured, not planned"},
     {"bench.no_meaning", "{} has no effect with {}"},
     {"bench.ranks_of_a_launcher",
-     "this process is rank {} of {} ({}), and bench starts {} of its own: type it without the "
+     "this process is rank {} of {} ({}), and bench starts {} of its own: run it without the "
      "launcher: {}"},
     {"bench.other_number_of_ranks",
      "--nproc-per-node: '{}': {} has started {} already; leave the option out"},
@@ -49,7 +49,7 @@ inline constexpr Message kCommandMessages[] = {
     {"bench.placement_refused", "--placement: '{}': {} works {} only"},
     {"bench.placement_not_everywhere", "--placement {}: {}; measured in that form"},
     {"bench.ucx_on_one_host",
-     "--transport: 'ucx' is for ranks of several hosts, and those that bench starts share one"},
+     "--transport: 'ucx' is for ranks on several hosts, and bench starts all ranks on one host"},
     {"bench.algorithm_without_messages",
      "--algorithm: the ranks of one host share memory, so there are no messages to arrange: add "
      "--transport tcp"},
@@ -131,8 +131,8 @@ inline constexpr Message kCommandMessages[] = {
 
     // placement
     {"placement.threads_above_cpus",
-     "{} x {} on {} cpus{}: each runs {} of the time, and those that wait for each other lose more "
-     "(OMP_WAIT_POLICY=PASSIVE keeps them from spinning); {}"},
+     "{} x {} on {} cpus{}: each runs {} of the time, and threads that wait for each other lose "
+     "more time (OMP_WAIT_POLICY=PASSIVE keeps them from spinning); {}"},
     {"placement.threads_above_quota",
      "{} x {} need more than the {} cpus of time that {} grants{}: they run {} of the time at "
      "most, and a cgroup stops all of them at once until its next period; {}"},
@@ -148,8 +148,8 @@ inline constexpr Message kCommandMessages[] = {
      "{}={} is inherited: OpenMP pins the main thread to one core; every thread that it "
      "starts later"},
     {"placement.narrow_mask",
-     "this process was given {} only ({}): {} ranks share them while others of this machine are "
-     "not used; {}"},
+     "this process was given {} only ({}): {} ranks share these cpus, and this machine's other "
+     "cpus are not used; {}"},
     {"placement.another_job",
      "another paceline job (pid {}) computes on cpus {} as well: {} threads want {} cores: each "
      "runs about {} of the time"},
@@ -173,7 +173,7 @@ inline constexpr Message kCommandMessages[] = {
     {"advise.sharded_optimizer", "data parallel, {} ranks that share the optimizer's state"},
     {"advise.machines_would_scale",
      "on more machines with 10 Gbit/s, exchanging gradients takes at least {} ms, and a step takes "
-     "{} ms: they would scale"},
+     "{} ms: the job would scale"},
     {"advise.network_would_limit",
      "the network would be the limit: larger batches, or gradients of {} steps in one exchange "
      "(no_sync)"},
@@ -250,7 +250,7 @@ inline constexpr Message kCommandMessages[] = {
     {"agent.log_not_made", "the log {} could not be made: "},
     {"agent.log_folder_unwritable", "--log-dir: the folder {} cannot be written: "},
     {"agent.log_folder_not_made", "no log folder could be made in {}: "},
-    {"agent.timeline", "{} spans of {} ranks; clocks of hosts agree to {} us"},
+    {"agent.timeline", "{} spans of {} ranks; the hosts' clocks agree to within {} us"},
     {"tally.steps_with_repeats", "  steps                 {}, including steps made again\n"},
     {"tally.time", "  time                  {} s\n"},
     {"tally.steps_kept", "    steps kept            {}%  {} s\n"},

@@ -106,11 +106,11 @@ inline constexpr Message kRankMessages[] = {
     {"rendezvous.meets_elsewhere", "{}; the ranks of this host meet through {} instead"},
     {"endpoint.not_host_and_port", "{}: '{}' is not HOST:PORT with a port from 0 to 65535"},
     {"socket.foreign_address",
-     "{} is not an address of this host; listening on all addresses, which the other ranks reach "
-     "if {} leads here"},
+     "{} is not an address of this host; listening on all addresses; the other ranks can connect "
+     "only if {} leads here"},
     // engine: too little memory, too few descriptors
     {"memory.part_not_got", "rank {} ({}) could not get its part of {}"},
-    {"system.too_many_files", "Too many open files; raise the limit: ulimit -n, now {}"},
+    {"system.too_many_files", "Too many open files; raise ulimit -n, which is now {}"},
     {"memory.not_allocated_in_time", "{}: allocating {} shared bytes in group {} timed out after "},
     {"memory.block_missing", "{} has not allocated its block; "},
     // training: the beginning of a run
@@ -198,7 +198,7 @@ inline constexpr Message kRankMessages[] = {
      "{}; all ranks must make the same groups in the same order"},
     {"mismatch.other_generation", "{} sent a message of another group or generation to group {}"},
     {"mismatch.message", "sent {} x {} with that tag"},
-    {"mismatch.counts", "{} sends {} {} elements, which expects {}"},
+    {"mismatch.counts", "the block from {} to {} has {} elements, but the receiver expects {}"},
     {"call.not_of_run",
      "{} is not an operation of run() and start(): call the group's function of that name"},
     {"call.divisor_without_mean", "a divisor of {} without a mean: only ReduceOp::kMean has one"},
@@ -229,7 +229,8 @@ inline constexpr Message kRankMessages[] = {
     {"plan.in_place",
      "direct; read and written in place when all buffers lie in symmetric memory, otherwise {}by "
      "way of a staging area of {} KiB"},
-    {"backend.not_supported", "is not in backend {}; backend paceline can: --backend paceline"},
+    {"backend.not_supported",
+     "is not supported by backend {}; choose --backend paceline, which supports it"},
     {"backend.not_defined", "{} is not defined for {}"},
     {"backend.none_for_cuda",
      "group {} has no backend for CUDA memory; form it with --backend cpu:paceline,cuda:nccl, or "
@@ -255,8 +256,8 @@ inline constexpr Message kRankMessages[] = {
     {"rpc.nobody", "no worker is named '{}'"},
     {"rpc.did_you_mean", "; did you mean '{}'?"},
     {"rpc.forked",
-     "{}: a call to {} in a process that was forked from the worker's (process {}); call join() "
-     "there"},
+     "{}: a call to {} in a child that this worker's process ({}) forked; the child must call "
+     "join() itself"},
     {"simulator.waits_forever",
      "simulating: rank {} waits forever at step {} of {}, with {} messages under way"},
     {"shards.not_divisible",

@@ -103,8 +103,7 @@ inline constexpr Message kRunMessages[] = {
     {"chaos.no_steps",
      "{}, seed {}; no fault at step {} of rank {}, which reported no steps: "
      "DistributedDataParallel and TrainingRun report them, other programs need a StepLog"},
-    {"chaos.ranks_never_there",
-     "{}, seed {}; of the ranks that --chaos names the job never had {}"},
+    {"chaos.ranks_never_there", "{}, seed {}; --chaos names ranks that the job never had: {}"},
     // Roles.
     {"roles.no_count", "{}: '{}': write NAME=COUNT, as in trainer=2,observer=4"},
     {"roles.count_out_of_range", "{}: '{}': a role has from 1 to {} ranks, as in trainer=2"},
@@ -179,7 +178,7 @@ inline constexpr Message kRunMessages[] = {
     {"program.static_library",
      "'{}' is a static library: link it, and run the program that the linker makes"},
     {"program.shared_library", "'{}' is a shared library: run a program that is linked to it"},
-    {"program.core", "'{}' is the memory of a program that crashed"},
+    {"program.core", "'{}' is the core dump of a program that crashed"},
     {"program.directory", "'{}' is a directory, not a program: name the program in it"},
     {"program.no_file", "'{}' is not a file"},
     {"program.interpreter", "'{}' is a script: start it with its interpreter, for example {}"},
@@ -241,7 +240,7 @@ inline constexpr Message kRunMessages[] = {
     {"hang.ranks_stopped", "{} stopped (SIGSTOP, or at a terminal); SIGCONT lets {} go on"},
     {"hang.idle", "{} idle outside of any operation: steps have stopped, and {}"},
     {"hang.without_records",
-     "{} of its {} ranks {} no records here (another machine, or it left in order)"},
+     "{} of its {} ranks {} no records here (on another machine, or left in order)"},
     {"hang.host_silent", "; the launcher on {} did not answer within {} s"},
     {"hang.nothing_ended",
      "  nothing is ended; paceline stacks {}{} shows every thread, --hang-action kill would end "
@@ -290,7 +289,7 @@ inline constexpr Message kRunMessages[] = {
     {"hosts.no_paceline",
      "{}: paceline was not found there; give --remote-paceline PATH if it is somewhere else on the "
      "hosts"},
-    {"hosts.other_version", "{} has another paceline: {}, here it is {}; {}"},
+    {"hosts.other_version", "{} has paceline {}, but this machine has {}; {}"},
     {"hosts.foreign_bytes", "received bytes that are not a launcher's message"},
     {"hosts.no_answer", "no answer within {} s (--start-timeout) from: {}"},
     {"hosts.begins_without", "{}: no answer within {} s (--start-timeout)"},
@@ -323,11 +322,11 @@ inline constexpr Message kRunMessages[] = {
      "--roles {} has {}, but the nodes start {}: the counts must add up"},
     {"nodes.place_taken",
      "this node ({}) is where the job's nodes meet, but something listens at {} already: another "
-     "node that has the same number, or another job. Give every node a --node-rank of its own, and "
+     "node with the same option, or another job. Give every node a --node-rank of its own, and "
      "every job another port (--master-port or --rdzv-endpoint)"},
     {"nodes.too_few_came",
-     "{} arrived within {} s, {} needed; here: {}. Is the same command started on the others, and "
-     "do they reach the endpoint?"},
+     "{} arrived within {} s, {} needed; here: {}. Is the same command running on the others, and "
+     "can they reach the endpoint?"},
     {"nodes.not_found", "the other nodes of the job were not found at {}: {}"},
     {"nodes.address_unknown", "the address '{}' does not resolve: {}"},
     {"nodes.address_tried_again",
@@ -343,8 +342,8 @@ inline constexpr Message kRunMessages[] = {
      "it for {} s and continues without it; looking for another one"},
     {"nodes.looks_for_another", "; looking for another one"},
     {"nodes.lost_all",
-     "this node lost {}, and found none of the others: {}. They have ended, or this host does not "
-     "reach them; the job is not begun again here. Start it again to continue from its newest "
+     "this node lost {}, and found none of the other nodes: {}. They have ended, or this host "
+     "cannot reach them; the job is not restarted here. Start it again to continue from its newest "
      "checkpoint"},
     // Output, logs and limits of the machine.
     {"output.lost",
@@ -368,11 +367,11 @@ inline constexpr Message kRunMessages[] = {
     {"secret.descriptor_closed",
      "the descriptor of PACELINE_SECRET_FD={} is closed: something between the launcher and this "
      "program closed it, as Python's subprocess does. Let it pass (subprocess: close_fds=False, or "
-     "pass_fds=[int(os.environ['PACELINE_SECRET_FD'])]), or give the launcher a private file by "
-     "PACELINE_SECRET_FILE, which the ranks then read"},
+     "pass_fds=[int(os.environ['PACELINE_SECRET_FD'])]), or set PACELINE_SECRET_FILE for the "
+     "launcher to a private file, which the ranks then read"},
     // --timeline
     {"timeline.made", "paceline: timeline: {} ({}); open it in https://ui.perfetto.dev"},
-    {"timeline.spans_of_hosts", "spans of {} ranks; clocks of hosts agree to {} us"},
+    {"timeline.spans_of_hosts", "spans of {} ranks; the hosts' clocks agree to within {} us"},
     {"timeline.nothing_recorded",
      "paceline: no timeline: no rank recorded anything (does the program make a group?)"},
     {"timeline.left_out", "paceline: warning: left out of the timeline: {}"},
@@ -415,7 +414,8 @@ inline constexpr Message kRunMessages[] = {
      "{} started {} ranks on this host: {} thread{} of computing for this one (set "
      "OMP_NUM_THREADS to change it)"},
     {"spawn.first_failure", "spawn: rank {} of {} failed first: {}"},
-    {"spawn.late_ranks_killed", "spawn: of {} ranks, {} still ran after {} ms and were killed"},
+    {"spawn.late_ranks_killed",
+     "spawn: of {} ranks, {} did not end within {} ms and had to be killed"},
     {"error.not_an_exception", "an exception that is not a std::exception, of type {}"},
     // paceline.toml
     {"flag_file.no_command", "{}, line {}: options belong below the name of their command: [run]"},
@@ -527,7 +527,7 @@ inline constexpr Message kRunMessages[] = {
      "--check runs PROGRAM on this machine: give PROGRAM, and leave out --simulate"},
     {"mesh.check_needs_mesh", "--check needs --mesh"},
     {"mesh.not_a_mesh",
-     "--check {}: not one of the meshes for these ranks and this batch (--rows 1000)"},
+     "--check {}: not one of the meshes for these ranks and this batch; see --rows 1000"},
     {"mesh.ranks_of_this_machine",
      "--ranks is for this machine; with --simulate, set ranks= for each host"},
     {"mesh.options_need_mesh",

@@ -36,7 +36,7 @@ TEST(ChaosInjector, counts_the_faults_that_hit_a_rank_of_this_node) {
   EXPECT_THAT(sent, ElementsAre(Pair(0, SIGSTOP)));
   EXPECT_THAT(struck, ElementsAre(Pair(1, "killed by --chaos"), Pair(9, "killed by --chaos")));
   EXPECT_EQ(chaos.summary(),
-            "2 (kill 1, stop 1), seed 7; of the ranks that --chaos names the job never had 9");
+            "2 (kill 1, stop 1), seed 7; --chaos names ranks that the job never had: 9");
   EXPECT_FALSE(chaos.next_deadline(true).expired());  // the stopped rank continues after 5 s
 }
 

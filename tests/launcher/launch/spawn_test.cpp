@@ -70,7 +70,7 @@ TEST(Spawn, ranks_that_hang_are_killed_at_the_deadline_and_named) {
                                  },
                                  {.timeout = 300ms});
   EXPECT_EQ(error.code(), ErrorCode::kTimeout);
-  EXPECT_THAT(error.what(), Says("spawn.late_ranks_killed", 3, "0, 2", 300));
+  EXPECT_THAT(error.what(), Says("spawn.late_ranks_killed", 3, "ranks 0, 2", 300));
 }
 
 TEST(Spawn, the_others_may_continue_after_a_failure) {

@@ -81,7 +81,7 @@ TEST(LogDirectory, a_job_that_is_queued_again_continues_its_logs) {
   LogDirectory logs(folder.path(), "a job");
   write_line(logs.open_log(0, 0), "after\n");
   unsetenv("SLURM_RESTART_COUNT");
-  EXPECT_EQ(content(logs.path_of(0)), "before\n=== paceline: queued again, time 2 ===\nafter\n");
+  EXPECT_EQ(content(logs.path_of(0)), "before\n=== paceline: requeue 2 ===\nafter\n");
 }
 
 TEST(LogDirectory, another_job_that_runs_at_the_same_time_gets_a_folder_of_its_own) {

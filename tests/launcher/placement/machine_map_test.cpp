@@ -58,7 +58,7 @@ TEST(MachineMap, text_shows_cpus_and_ranks_in_columns) {
             "together\n"
             "because: no rank straddles a NUMA node\n"
             "because: no rank straddles a cache\n"
-            "because: memory is taken from the NUMA nodes of a rank's cores while they have any\n");
+            "because: a rank's memory is on the NUMA nodes of its cores until they are full\n");
 }
 
 TEST(MachineMap, cores_that_were_not_given_and_idle_cores_can_be_told_apart) {

@@ -2,7 +2,6 @@
 
 #include "paceline/planning/forecast/step_parts.h"
 #include "paceline/planning/schedules/named_schedules.h"
-#include "paceline/planning/schedules/schedule_makers.h"
 
 namespace paceline::planning {
 namespace {

@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include "paceline/planning/schedules/named_schedules.h"
-#include "paceline/planning/schedules/schedule_makers.h"
 
 #include "tests/harness/expect_error.h"
 
@@ -20,7 +19,7 @@ int occurrences(const std::string& text, const std::string& word) {
 }
 
 TEST(PictureTest, has_a_box_for_each_action_planned_and_measured) {
-  const auto schedule = zero_bubble({3, 4});
+  const auto schedule = pipeline_schedule("zero-bubble", 3, 4);
   const auto timed = simulate(schedule, equal_costs(3));
   auto measured = timed;
   measured.seconds *= 1.5;
@@ -37,7 +36,7 @@ TEST(PictureTest, has_a_box_for_each_action_planned_and_measured) {
 // scale.
 TEST(PictureTest, has_an_axis_of_milliseconds) {
   for (const double seconds : {0.00043, 0.0086, 0.1, 0.999, 1.0, 7.5, 120.0}) {
-    auto timed = simulate(one_f_one_b({2, 3}), equal_costs(2));
+    auto timed = simulate(pipeline_schedule("1f1b", 2, 3), equal_costs(2));
     const double scale = seconds / timed.seconds;
     timed.seconds = seconds;
     for (auto& rank : timed.ranks) {
@@ -68,7 +67,7 @@ TEST(PictureTest, has_an_axis_of_milliseconds) {
 }
 
 TEST(PictureTest, a_trace_has_planned_and_measured_ranks_beside_each_other) {
-  const auto timed = simulate(one_f_one_b({2, 3}), equal_costs(2));
+  const auto timed = simulate(pipeline_schedule("1f1b", 2, 3), equal_costs(2));
   const auto text = to_trace({.title = "", .planned = timed, .measured = timed});
   EXPECT_EQ(occurrences(text, R"("ph":"X")"), 2 * 2 * 3 * 2);
   EXPECT_EQ(occurrences(text, R"({"ph":"X","pid":2,"tid":1,"name":"1F0","cat":"forward",)"

@@ -6,7 +6,6 @@
 
 #include "paceline/planning/schedules/named_schedules.h"
 #include "paceline/planning/schedules/schedule_checks.h"
-#include "paceline/planning/schedules/schedule_makers.h"
 
 #include "tests/harness/expect_error.h"
 
@@ -90,13 +89,13 @@ TEST(Validate, a_cycle_over_ranks_is_a_deadlock) {
 }
 
 TEST(Validate, an_action_on_another_rank) {
-  PipelineSchedule schedule = gpipe({2, 1});
+  PipelineSchedule schedule = pipeline_schedule("gpipe", 2, 1);
   schedule.rank_of_stage = {1, 0};
   expect_error(ErrorCode::kInvalid, {"rank 0", "0F0 belongs to rank 1"},
                [&] { validate(schedule); });
   schedule.rank_of_stage = {0, 2};
   expect_error(ErrorCode::kInvalid, {"stage 1 is on rank 2 of 2"}, [&] { validate(schedule); });
-  schedule = gpipe({2, 1});
+  schedule = pipeline_schedule("gpipe", 2, 1);
   schedule.ranks[1].push_back({Action::Kind::kForward, 1, 7});
   expect_error(ErrorCode::kInvalid, {"rank 1", "1F7 is outside of 2 stages and 1 micro-batches"},
                [&] { validate(schedule); });

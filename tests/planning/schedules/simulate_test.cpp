@@ -7,7 +7,6 @@
 #include <gtest/gtest.h>
 
 #include "paceline/planning/schedules/named_schedules.h"
-#include "paceline/planning/schedules/schedule_makers.h"
 
 #include "tests/harness/expect_error.h"
 
@@ -24,8 +23,8 @@ TEST(Simulate, time_and_memory_of_gpipe_and_1f1b) {
   for (int stages = 1; stages <= 16; ++stages) {
     for (int micro_batches = 1; micro_batches <= 64; ++micro_batches) {
       const double formula = 3.0 * (micro_batches + stages - 1);
-      const auto gpipe_step = timed(gpipe({stages, micro_batches}));
-      const auto step = timed(one_f_one_b({stages, micro_batches}));
+      const auto gpipe_step = timed(pipeline_schedule("gpipe", stages, micro_batches));
+      const auto step = timed(pipeline_schedule("1f1b", stages, micro_batches));
       ASSERT_DOUBLE_EQ(gpipe_step.seconds, formula);
       ASSERT_DOUBLE_EQ(step.seconds, formula);
       ASSERT_NEAR(step.bubble_share(), (stages - 1.0) / (micro_batches + stages - 1.0), 1e-12);
@@ -43,7 +42,8 @@ TEST(Simulate, time_of_interleaved_1f1b) {
   for (int ranks = 1; ranks <= 8; ++ranks) {
     for (int per_rank = 1; per_rank * ranks <= 16; ++per_rank) {
       for (int micro_batches = ranks; micro_batches <= 64; micro_batches += ranks) {
-        const auto step = timed(interleaved_one_f_one_b({ranks, micro_batches, per_rank}));
+        const auto step =
+            timed(pipeline_schedule("interleaved-1f1b", ranks, micro_batches, per_rank));
         ASSERT_DOUBLE_EQ(step.seconds, 3.0 * micro_batches * per_rank + 3.0 * (ranks - 1))
             << ranks << " " << per_rank << " " << micro_batches;
       }
@@ -56,7 +56,7 @@ TEST(Simulate, time_of_interleaved_1f1b) {
 TEST(Simulate, time_and_memory_of_zero_bubble) {
   for (int stages = 1; stages <= 16; ++stages) {
     for (int micro_batches = 1; micro_batches <= 64; ++micro_batches) {
-      const auto step = timed(zero_bubble({stages, micro_batches}));
+      const auto step = timed(pipeline_schedule("zero-bubble", stages, micro_batches));
       for (const double peak : step.peak_bytes)
         ASSERT_LE(peak, std::min(micro_batches, stages)) << stages << " " << micro_batches;
       if (micro_batches >= stages) {
@@ -69,18 +69,19 @@ TEST(Simulate, time_and_memory_of_zero_bubble) {
 
 TEST(Simulate, transfers_cost_nothing_within_a_rank) {
   Costs costs = equal_costs(2, {.transfer_s = 5});
-  EXPECT_DOUBLE_EQ(simulate(gpipe({2, 1}), costs).seconds, 6 + 10);
-  EXPECT_DOUBLE_EQ(simulate(gpipe({1, 1, 2}), costs).seconds, 6);
+  EXPECT_DOUBLE_EQ(simulate(pipeline_schedule("gpipe", 2, 1), costs).seconds, 6 + 10);
+  EXPECT_DOUBLE_EQ(simulate(pipeline_schedule("gpipe", 1, 1, 2), costs).seconds, 6);
 }
 
 TEST(Simulate, a_whole_backward_pass_may_be_cheaper_than_its_halves) {
   const Costs costs = equal_costs(1, {.backward_s = 1.5});
-  EXPECT_DOUBLE_EQ(simulate(gpipe({1, 2}), costs).seconds, 5);
-  EXPECT_DOUBLE_EQ(simulate(zero_bubble({1, 2}), costs).seconds, 6);
+  EXPECT_DOUBLE_EQ(simulate(pipeline_schedule("gpipe", 1, 2), costs).seconds, 5);
+  EXPECT_DOUBLE_EQ(simulate(pipeline_schedule("zero-bubble", 1, 2), costs).seconds, 6);
 }
 
 TEST(Simulate, actions_of_a_rank_do_not_overlap_and_follow_what_they_need) {
-  const auto step = simulate(zero_bubble({3, 5, 1}), equal_costs(3, {.transfer_s = 0.25}));
+  const auto step =
+      simulate(pipeline_schedule("zero-bubble", 3, 5, 1), equal_costs(3, {.transfer_s = 0.25}));
   for (const auto& rank : step.ranks) {
     for (std::size_t i = 1; i < rank.size(); ++i) EXPECT_GE(rank[i].begin_s, rank[i - 1].end_s);
   }
@@ -94,12 +95,11 @@ TEST(Simulate, refuses_bad_plans_and_costs) {
   expect_error(ErrorCode::kInvalid, {"deadlock", "rank 0: 0B0"}, [] {
     simulate(PipelineSchedule::from_csv("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n"), equal_costs(2));
   });
-  expect_error(ErrorCode::kInvalid, {"costs of 3 stages for a pipeline of 2"}, [] {
-    simulate(gpipe({2, 2}), equal_costs(3));
-  });
+  expect_error(ErrorCode::kInvalid, {"costs of 3 stages for a pipeline of 2"},
+               [] { simulate(pipeline_schedule("gpipe", 2, 2), equal_costs(3)); });
   for (const double bad : {-1.0, std::numeric_limits<double>::quiet_NaN()}) {
     expect_error(ErrorCode::kInvalid, {"stage 0 has a cost of"}, [&] {
-      simulate(gpipe({2, 2}), equal_costs(2, {.forward_s = bad}));
+      simulate(pipeline_schedule("gpipe", 2, 2), equal_costs(2, {.forward_s = bad}));
     });
   }
 }

@@ -285,7 +285,7 @@ TEST(LowCommunication, RefusesOptionsThatDoNotFit) {
     };
     expect_error(ErrorCode::kInvalid, {"period 2 and fragments 3"},
                  [&] { make({.period = 2, .fragments = 3}); });
-    expect_error(ErrorCode::kInvalid, {"a delay of 5 steps does not end before"},
+    expect_error(ErrorCode::kInvalid, {"delay 5 must be at least 0 and below period / fragments"},
                  [&] { make({.period = 20, .fragments = 4, .delay = 5}); });
     expect_error(ErrorCode::kInvalid, {"outer_momentum 1"}, [&] { make({.outer_momentum = 1}); });
     expect_error(ErrorCode::kInvalid, {"there are no parameters"},

@@ -15,7 +15,6 @@
 #include <torch/torch.h>
 
 #include "paceline/planning/schedules/named_schedules.h"
-#include "paceline/planning/schedules/schedule_makers.h"
 #include "paceline/training/pipeline/pipeline.h"
 #include "paceline/training/pipeline/stage_links.h"
 #include "paceline/training/tensor/tensor_allocator.h"

@@ -12,7 +12,6 @@
 
 #include "paceline/engine/core/error_text.h"
 #include "paceline/planning/schedules/named_schedules.h"
-#include "paceline/planning/schedules/schedule_makers.h"
 #include "paceline/training/pipeline/pipeline.h"
 #include "paceline/training/pipeline/stage_weights.h"
 

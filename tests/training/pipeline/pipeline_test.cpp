@@ -11,7 +11,6 @@
 #include "paceline/planning/schedules/named_schedules.h"
 #include "paceline/planning/schedules/picture.h"
 #include "paceline/planning/schedules/schedule_checks.h"
-#include "paceline/planning/schedules/schedule_makers.h"
 #include "paceline/planning/schedules/search.h"
 #include "paceline/training/pipeline/measure_layers.h"
 

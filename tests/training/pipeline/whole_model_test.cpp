@@ -6,7 +6,6 @@
 #include <torch/torch.h>
 
 #include "paceline/planning/schedules/named_schedules.h"
-#include "paceline/planning/schedules/schedule_makers.h"
 #include "paceline/training/pipeline/measure_layers.h"
 #include "paceline/training/pipeline/pipeline.h"
 #include "paceline/training/pipeline/stage_weights.h"

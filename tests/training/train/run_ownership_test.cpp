@@ -3,7 +3,7 @@
 #include "paceline/engine/core/error.h"
 #include "paceline/files/checkpoint/checkpoint_directory.h"
 #include "paceline/training/train/checkpoints/checkpointer.h"
-#include "paceline/training/train/checkpoints/ownership.h"
+#include "paceline/training/train/checkpoints/checkpointer_core.h"
 
 #include "tests/harness/says.h"
 

@@ -134,8 +134,8 @@ TEST(TrainingRun, a_test_that_communicates_on_one_rank_only_is_named) {
   for (const auto& result : results) {
     ASSERT_TRUE(result.error);
     EXPECT_THAT(result.error->what(),
-                HasSubstr("so every rank must call Training::test; if all do, "
-                          "some ranks alone have called all_reduce before"));
+                HasSubstr("so every rank must call Training::test; if every rank does, "
+                          "only some called all_reduce before that"));
   }
 }
 

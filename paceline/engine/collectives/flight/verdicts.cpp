@@ -180,8 +180,8 @@ Explanation never_entered(const Stand& stand, std::span<const GroupPositions> gr
 // This verdict names no rank, because the waiting ranks are not the cause.
 Explanation undecided(const Stand& stand) {
   return at(Verdict::kUndecided, stand, {},
-            fmt::format("{} did not end; {} of its {} ranks {} no records here (another machine, "
-                        "or it left in order); {}",
+            fmt::format("{} did not end; {} of its {} ranks {} no records here (on another "
+                        "machine, or left in order); {}",
                         full_text(*stand.operation, stand.group), stand.without_records,
                         stand.group->world_size, stand.without_records == 1 ? "has" : "have",
                         wait_of(stand).text));

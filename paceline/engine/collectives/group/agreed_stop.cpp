@@ -118,7 +118,7 @@ void AgreedStop::agree(std::int32_t what, const ProcessGroup& group) {
   reason_ = what == kFileRequest ? fmt::format("the file {}", file_) : name_of_signal(what);
   const bool removes = group.rank() == 0 && !file_.empty();
   if (removes && ::unlink(file_.c_str()) != 0 && errno != ENOENT) {
-    log::warning(fmt::format("{}; it will stop the continued job at once",
+    log::warning(fmt::format("{}; the file will stop the continued job at once",
                              system_error(file_ + ": cannot remove").what()));
   }
 }

@@ -280,11 +280,11 @@ void EngineGroup::require_supported(const Collective& call) const {
          "cpu:paceline,cuda:nccl, or copy to the host",
          self_, op, name_);
   }
-  fail(ErrorCode::kUnsupported, "{}: {} of {}{}{} is not in backend {}; {}", self_, op,
+  fail(ErrorCode::kUnsupported, "{}: {} of {}{}{} is not supported by backend {}; {}", self_, op,
        name_of(call.dtype), reduces(call.op) ? ", " : "",
        reduces(call.op) ? name_of(call.reduce_op) : "", backend(),
-       call.device == Device::kCpu ? "backend paceline can: --backend paceline"
-                                   : "copy to the host, where backend paceline can");
+       call.device == Device::kCpu ? "choose --backend paceline, which supports it"
+                                   : "copy to the host, where backend paceline supports it");
 }
 
 // ---- order
@@ -358,7 +358,8 @@ void EngineGroup::require_member(std::string_view what) const {
        "{}: {}: this rank is not a member of group {}, whose members are {}; only they "
        "may make this call (is_member())",
        self_, what, name_,
-       world_ranks_.empty() ? std::string("none: it gave split() a negative color")
+       world_ranks_.empty() ? std::string("unknown here, because this rank gave split() a "
+                                          "negative color")
                             : fmt::format("ranks {} of the world", fmt::join(world_ranks_, ", ")));
 }
 

@@ -26,7 +26,7 @@
 #include "paceline/engine/collectives/purpose.h"
 #include "paceline/engine/core/system/host.h"
 #include "paceline/engine/rendezvous/rendezvous.h"
-#include "paceline/engine/telemetry/last_words.h"
+#include "paceline/engine/telemetry/crash_reporter.h"
 
 namespace paceline {
 

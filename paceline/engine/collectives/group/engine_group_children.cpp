@@ -147,7 +147,7 @@ GroupOptions EngineGroup::options_of_child(const std::optional<GroupOptions>& op
   try {
     require_possible(child);
   } catch (const Error& error) {
-    throw said_by(self_, fmt::format("a group of group {}", name_), error);
+    throw said_by(self_, fmt::format("options of a subgroup of group {}", name_), error);
   }
   return child;
 }
@@ -174,7 +174,8 @@ Rendezvous EngineGroup::host_children(Op op, const WaitOptions& wait) {
     try {
       body();
     } catch (const Error& error) {
-      trouble = said_by(self_, fmt::format("a store for groups of group {}", name_), error);
+      trouble =
+          said_by(self_, fmt::format("opening a store for subgroups of group {}", name_), error);
     }
   };
   if (rank_ == 0) {
@@ -225,7 +226,7 @@ std::shared_ptr<ProcessGroup> EngineGroup::form(const Rendezvous& meeting, const
     } catch (const Error& error) {
       backend_->abort(error);
       throw error.reworded(
-          fmt::format("{}; this rank was forming group {} of it", error.what(), name));
+          fmt::format("{}; this rank was forming subgroup {}", error.what(), name));
     }
   };
   try {

@@ -58,8 +58,8 @@ EngineGroup::Operation EngineGroup::exchanged(const Call& asked, const CallOptio
   const auto self = static_cast<std::size_t>(rank_);
   for (std::size_t peer = 0; peer < world; ++peer) mine[peer * world + self] = receive_counts[peer];
   check(send_counts[self] == receive_counts[self],
-        "{}: all_to_all_v: gives itself {} elements and expects {}", self_, send_counts[self],
-        receive_counts[self]);
+        "{}: all_to_all_v: this rank sends itself {} elements but expects {}", self_,
+        send_counts[self], receive_counts[self]);
   std::copy(send_counts.begin(), send_counts.end(),
             mine.begin() + static_cast<std::ptrdiff_t>(self * world));
   Collective call;
@@ -88,8 +88,8 @@ EngineGroup::Operation EngineGroup::exchanged(const Call& asked, const CallOptio
         if (given == wanted) continue;
         const Error cause(
             ErrorCode::kInvalid,
-            fmt::format("{}: all_to_all_v #{} in group {}: {} sends {} {} elements, which expects "
-                        "{}",
+            fmt::format("{}: all_to_all_v #{} in group {}: the block from {} to {} has {} "
+                        "elements, but the receiver expects {}",
                         self_, sequence_.load(), name_, name_of_member(from), name_of_member(to),
                         given, wanted));
         backend_->abort(cause);
@@ -221,8 +221,8 @@ EngineGroup::Operation EngineGroup::coalesced(const Call& call, const CallOption
           outputs.size(), i, name_of(output.device), name_of(outputs[0].device));
     if (output.device != Device::kCpu && !backend_->takes_parts(output.device)) {
       fail(ErrorCode::kUnsupported,
-           "{}: {} on {} buffers: buffer {} is in CUDA memory, for which backend {} takes one by "
-           "one; give them so, or copy to the host",
+           "{}: {} on {} buffers: buffer {} is in CUDA memory, where backend {} takes only one "
+           "buffer a call; make one call for each, or copy to the host",
            self_, name, outputs.size(), i, backend());
     }
     const std::size_t bytes = count * size_of(output.dtype);

@@ -312,8 +312,8 @@ Fd listen_tcp_for_others(const Endpoint& endpoint, int backlog) {
 Fd listen_tcp_as_host(const Endpoint& endpoint, int backlog) {
   if (is_of_this_host(endpoint.host)) return listen_tcp_for_others(endpoint, backlog);
   log::warning(
-      fmt::format("{} is not an address of this host; listening on all addresses, which the other "
-                  "ranks reach if {} leads here",
+      fmt::format("{} is not an address of this host; listening on all addresses; the other ranks "
+                  "can connect only if {} leads here",
                   endpoint.host, endpoint.host));
   return listen_on_all(endpoint.port, backlog);
 }

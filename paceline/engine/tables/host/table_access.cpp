@@ -96,7 +96,7 @@ bool TableAccess::is_closed() const {
 
 void TableAccess::was_revoked() const {
   fail(ErrorCode::kPeerLost, {.operation = operation},
-       "worker {}: {}: table '{}': this worker was silent for so long that the others gave it up; "
+       "worker {}: {}: table '{}': this worker was silent for so long that the others dropped it; "
        "what it pushed before is in the table; open the table again",
        self_name(), operation, table);
 }

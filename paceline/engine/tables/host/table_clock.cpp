@@ -176,8 +176,9 @@ void wait_for_clocks(const TableAccess& access, std::uint64_t clock) {
       if (vigil.sees_passed(deadline) && slowest != access.index) {
         fail(ErrorCode::kTimeout,
              {.operation = access.operation, .deadline = access.deadline.timeout()},
-             "worker {}: {}: table '{}': worker {} is at clock {}, and this worker at {} may not "
-             "be further ahead; it is alive: raise the timeout, or the bound of the consistency",
+             "worker {}: {}: table '{}': worker {} is at clock {}, and this worker, at clock {}, "
+             "may not get further ahead; the slow worker is alive: raise the timeout, or the "
+             "bound of the consistency",
              access.self_name(), access.operation, access.table,
              name_of(memory, token_of(slowest, memory.worker(slowest).generation)),
              memory.worker(slowest).clock.load(), access.self().clock.load());

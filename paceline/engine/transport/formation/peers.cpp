@@ -221,8 +221,8 @@ void FormationWatch::look_after_parent(const std::vector<int>& missing) {
     const auto seen = left_parent_.try_emplace(rank, Deadline::after(kLeavePatience)).first;
     if (!put_off(seen->second).expired()) continue;
     fail(ErrorCode::kPeerLost, {.ranks = {options_.in_world(rank)}},
-         "{}: {} has left the group that group {} is made of, before {} had formed; see its "
-         "log",
+         "{}: {} has left the parent of group {} before group {} had formed; see the log of "
+         "that rank",
          options_.self(), options_.name_of(rank), options_.name, options_.name);
   }
 }

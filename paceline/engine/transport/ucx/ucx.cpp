@@ -20,7 +20,6 @@
 #include "paceline/engine/core/system/host.h"
 #include "paceline/engine/core/system/io.h"
 #include "paceline/engine/transport/socket_wire.h"
-#include "paceline/engine/transport/ucx/api.h"
 #include "paceline/engine/transport/ucx/worker.h"
 #include "paceline/engine/transport/wire.h"
 

@@ -46,7 +46,7 @@ at::Tensor untouched_zeros(std::int64_t count, c10::Device device) {
   void* const memory =
       mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED)
-    throw system_error(fmt::format("{} bytes for the optimizer's state", bytes));
+    throw system_error(fmt::format("cannot allocate {} bytes for the optimizer's state", bytes));
   return at::from_blob(
       memory, {count}, [bytes](void* zeros) { munmap(zeros, bytes); }, at::kFloat);
 }

@@ -34,7 +34,8 @@ struct CheckpointOptions {
   std::int64_t every = 0;         // TrainingRun: in steps; 0: at each epoch's end
   std::int64_t memory_every = 0;  // TrainingRun: steps between copies in memory; 0: no copies
   // The path for MemoryTeam, the same for all ranks of a host; empty: no copies in memory. If
-  // TrainingRun needs a path and none is given, it uses memory_path().
+  // TrainingRun needs a path and none is given, it uses the launcher's
+  // (PACELINE_MEMORY_CHECKPOINT).
   std::string memory = {};
   // Compares the parameters of all replicas before each save. Set it to false for replicas that
   // differ on purpose; the parameters of the first replica are then saved.

@@ -82,7 +82,7 @@ void CheckpointerCore::attach(const std::string& name, torch::optim::Optimizer& 
   if (is_divided()) {
     fail(ErrorCode::kUnsupported,
          "{}: \"{}\", an optimizer of torch::optim, cannot be saved if a model is divided among "
-         "ranks, because each rank's has another state: use one of paceline::optim",
+         "ranks, because each rank's optimizer has another state: use one of paceline::optim",
          group_->self(), name);
   }
   add_state(state_of(name, optimizer), &optimizer);

@@ -236,7 +236,7 @@ void CheckpointerCore::take_run(const JobStart& start, const Ownership& own,
                                 const FoundStates& found, std::uint64_t seed) {
   for (const int rank : own.stale_memory) {
     if (rank != group_->rank()) continue;
-    log::warning(fmt::format("{}: the state of another run, of step {}; not used", memory_->path(),
+    log::warning(fmt::format("{}: discarded the state of another run, of step {}", memory_->path(),
                              *found.in_memory[static_cast<std::size_t>(rank)].step));
     memory_->forget();
   }

@@ -46,8 +46,8 @@ DeviceLibrary load_device_library(const char* what, const char* variable,
       if (why.empty() && only_loaded == 0) why = error != nullptr ? error : name;
     }
   }
-  fail(ErrorCode::kUnsupported, "{} cannot be loaded: {}; {}, or name its file in {}", what, why,
-       advice, variable);
+  fail(ErrorCode::kUnsupported, "{} cannot be loaded: {}; {}, or set {} to the path of its file",
+       what, why, advice, variable);
 }
 
 namespace {

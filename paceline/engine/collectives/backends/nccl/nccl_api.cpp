@@ -24,7 +24,7 @@ void load_into(NcclApi& api) {
   if (api.version >= kOldest) return;
   fail(ErrorCode::kUnsupported,
        "{} is NCCL {}, but at least {} is needed, whose calls do not block; install a newer one, "
-       "or name its file in PACELINE_LIBNCCL",
+       "or set PACELINE_LIBNCCL to the path of its file",
        api.library.path, nccl_version_text(api.version), nccl_version_text(kOldest));
 }
 

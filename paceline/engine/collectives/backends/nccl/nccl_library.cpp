@@ -154,7 +154,7 @@ void require_own_gpus(const std::vector<GpuFacts>& all,
     check(
         false,
         "{} and {} both have GPU {} ({}): NCCL needs a GPU for each rank; choose it by LOCAL_RANK "
-        "(cudaSetDevice), or call cudaSetDevice in no rank, and each rank gets its own",
+        "(cudaSetDevice), or never call cudaSetDevice, and each rank gets its own",
         name_of(other->second), name_of(rank), facts.device, facts.bus_id);
   }
 }

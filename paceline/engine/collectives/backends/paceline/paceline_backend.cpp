@@ -289,8 +289,8 @@ void PacelineBackend::require_room(std::size_t bytes, Deadline deadline) {
     theirs.source.back() = '\0';
     if (theirs.needed <= theirs.room) continue;
     fail(ErrorCode::kSystem,
-         "{}: allocate_symmetric: {} bytes for each rank are {} on the host of {}, and {} are "
-         "left {}; allocate less, or start fewer ranks there",
+         "{}: allocate_symmetric: {} bytes for each rank need {} on the host of {}, where {} are "
+         "left {}; allocate less, or start fewer ranks on that host",
          mesh_->self(), bytes, theirs.needed, mesh_->describe(rank), theirs.room,
          theirs.source.data());
   }
@@ -365,7 +365,7 @@ void PacelineBackend::require_no_problem(const std::optional<Error>& own,
   if (!refused) return;
   const int rank = static_cast<int>(*refused);
   fail(ErrorCode::kSystem, {.ranks = {mesh_->in_world(rank)}},
-       "{}: {} could not get its part of the memory: {}; free memory there", mesh_->self(),
+       "{}: {} could not get its part of the memory: {}; free memory on its host", mesh_->self(),
        mesh_->describe(rank), all[*refused].text);
 }
 
