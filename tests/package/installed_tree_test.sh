@@ -12,7 +12,6 @@ command -v ccache >/dev/null && export CMAKE_CXX_COMPILER_LAUNCHER=ccache
 for inner in launcher/job/agent.h engine/transport/mesh.h engine/collectives/backends/paceline/shared_executor.h; do
   [ ! -e "$work/prefix/include/paceline/$inner" ] || { echo "FAILED: $inner is no public header, and is installed"; exit 1; }
 done
-"$python" "$(dirname "$0")/header_paths.py" "$work/prefix"
 # Each command has a manual page with its options.
 for page in paceline paceline-bench-rpc $("$work/prefix/bin/paceline" --help | sed -n '/^Commands:/,/^$/s/^  \([a-z-]*\) .*/paceline-\1/p'); do
   zcat "$work/prefix/share/man/man1/$page.1.gz" >"$work/$page.1" || { echo "FAILED: no manual page $page"; exit 1; }
