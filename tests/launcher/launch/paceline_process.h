@@ -31,7 +31,7 @@ class PacelineProcess {
 #ifdef __SANITIZE_THREAD__
   static constexpr std::chrono::milliseconds kLimit = std::chrono::seconds(120);
 #else
-  static constexpr std::chrono::milliseconds kLimit = std::chrono::seconds(30);
+  static constexpr std::chrono::milliseconds kLimit = std::chrono::seconds(60);
 #endif
   using Variables = std::map<std::string, std::string>;
 
