@@ -1,5 +1,6 @@
 #include "paceline/files/text/unicode.h"
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <fstream>

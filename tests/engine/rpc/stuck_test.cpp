@@ -375,26 +375,35 @@ TEST(Stuck, a_store_that_hangs_costs_neither_calls_nor_the_end) {
   store->door.open();
 }
 
-// A store in which a reader of the entry of one worker, once it has read it, stands at a door.
+// A store in which Directory::find(), once it has read that a worker has left, stands at a door.
 class SlowStore final : public Store {
  public:
   SlowStore(std::shared_ptr<Store> store, std::string key)
       : store_(std::move(store)), key_(std::move(key)) {}
+  void be_slow() {
+    present_ = store_->get(key_);
+    is_slow_ = true;
+  }
   StoreReply run(const StoreRequest& request) override {
     StoreReply reply = store_->run(request);
-    const bool reads = request.command == StoreCommand::kGet && request.keys.front() == key_;
-    if (reads && is_slow.exchange(false)) {
+    if (request.keys.empty() || request.keys.front() != key_) return reply;
+    if (request.command == StoreCommand::kCheck) finder_ = std::this_thread::get_id();
+    const bool finds = request.command == StoreCommand::kGet && reply.values.front() != present_ &&
+                       finder_ == std::this_thread::get_id();
+    if (is_slow_ && finds && is_slow_.exchange(false)) {
       has_read.open();
       (void)door.pass();
     }
     return reply;
   }
-  std::atomic<bool> is_slow{false};
   Door has_read, door;
 
  private:
   const std::shared_ptr<Store> store_;
   const std::string key_;
+  std::string present_;                    // the entry of the worker while it is present
+  std::atomic<std::thread::id> finder_{};  // the thread that asked last whether there is an entry
+  std::atomic<bool> is_slow_{false};
 };
 
 TEST(Stuck, a_call_made_while_an_earlier_process_is_found_gone_reaches_the_new_one) {
@@ -405,21 +414,28 @@ TEST(Stuck, a_call_made_while_an_earlier_process_is_found_gone_reaches_the_new_o
   options.store = store;
   options.lease = 10s;
   const auto caller = job.join("caller", options);
+  std::atomic<int> num_counted{0};
   const auto serve = [&](int more) {
     auto callee = job.join("callee");
     callee->serve<Add>(
         [more](const Add::Request& r, Context&) { return Add::Reply{r.a + r.b + more}; });
+    callee->serve<Count>([&](const Nothing&, Context&) {
+      ++num_counted;
+      return Nothing();
+    });
     return callee;
   };
   auto callee = serve(0);
   EXPECT_EQ(caller->call<Add>("callee", {2, 3}).get().sum, 5);
-  store->is_slow = true;
+  store->be_slow();
   callee.reset();  // the caller loses its connection, and looks for the worker
   ASSERT_TRUE(store->has_read.pass());
   callee = serve(100);
   auto call = caller->call<Add>("callee", {2, 3});
+  caller->tell<Count>("callee", {});
   store->door.open();
   EXPECT_EQ(call.get().sum, 105);
+  EXPECT_TRUE(soon([&] { return num_counted == 1; }));
 }
 
 // ---- leaks ----

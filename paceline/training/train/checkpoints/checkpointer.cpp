@@ -1,9 +1,7 @@
 #include "paceline/training/train/checkpoints/checkpointer.h"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
-#include <cstdlib>
 #include <functional>
 #include <string>
 #include <utility>
