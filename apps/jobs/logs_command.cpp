@@ -84,6 +84,7 @@ class LogTail {
   launcher::LineFormatter lines_;
 };
 
+// `alone`: no other log is shown, so lines need no "[RANK] " before them.
 LogTail open_log(const JobEntry& agent, int rank, bool alone) {
   if (agent.log_directory.empty()) {
     throw UsageError(

@@ -1,8 +1,8 @@
 #pragma once
 
-// The options for how the machines of a job meet and how often a failed job is restarted:
-// torchrun's --nnodes, --node-rank, --master-*, --rdzv-* and --max-restarts; also --chaos, which
-// injects faults.
+// Options for the rendezvous of a job's machines and for restarts after failures: torchrun's
+// --nnodes, --node-rank, --master-*, --rdzv-* and --max-restarts, and Paceline's own, such as
+// --on-damage and --chaos, which injects faults.
 
 #include "apps/cli/option_table.h"
 #include "apps/run/run_options.h"
@@ -12,8 +12,10 @@ namespace paceline::apps {
 // Declares the options from --standalone to --chaos-seed.
 void declare_meeting_options(OptionTable& table, RunOptions& run);
 
-// The functions below check options that depend on each other, after OptionTable::read(). All throw
-// UsageError.
+// Call the functions below after OptionTable::read(). They check options that depend on each other,
+// and throw UsageError.
+//
+// Also fills in the settings that depend on several options: node rank, endpoint, port and job id.
 void check_meeting(const OptionTable& table, launcher::LaunchOptions& launch);
 // For a job whose user starts a launcher on each of several machines: refuses options that do not
 // name the meeting point.

@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t kHeader = 4;
 constexpr std::size_t kMostRanks = 64;
 constexpr std::size_t kMaxText = kMaxNoticeBytes - kHeader - kMostRanks * sizeof(std::int32_t);
-constexpr char kGoodbye = 0x7f;  // a goodbye is only this byte, which is no ErrorCode
+constexpr char kGoodbye = 0x7f;  // a goodbye is this byte alone, which is not a valid ErrorCode
 
 bool begins_with_code(std::span<const char> bytes) {
   return static_cast<unsigned char>(bytes[0]) <= static_cast<unsigned char>(ErrorCode::kSystem);
@@ -78,7 +78,8 @@ std::optional<Notice> decode_notice(std::span<const char> bytes) {
 
 namespace {
 
-// Each of these messages begins with a byte that is no ErrorCode. A question is only this byte.
+// Each of these messages begins with a byte that is not a valid ErrorCode. A question is that byte
+// alone.
 constexpr char kQuestion = 0x7e;
 // An answer continues with the number of ranks (1 byte) and the ranks (4 bytes each); the highest
 // bit of a rank is set if the rank has arrived.

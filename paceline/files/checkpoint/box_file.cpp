@@ -231,12 +231,12 @@ void BoxReader::read(std::span<const WantedBox> wanted) {
   for (auto& [number, runs_of_file] : runs) read_runs(file(number), runs_of_file);
 }
 
-// Reads all runs of one file, in the order of their positions. Each piece of the file that is read
-// consists of chunks that follow each other and all contain wanted bytes.
+// Reads all runs of one file, in the order of their positions. Reads the file in pieces of
+// consecutive chunks that all contain wanted bytes.
 void BoxReader::read_runs(BoxFile& from, std::vector<Run>& runs) {
   std::ranges::sort(runs, {}, &Run::position);
   std::vector<std::byte> piece;
-  std::size_t begun = 0;   // all runs before this one have been read
+  std::size_t begun = 0;   // the first run that has not been read completely
   std::uint64_t next = 0;  // all chunks before this one are no longer needed
   while (begun < runs.size()) {
     // Find the next piece: the chunks [first, end). The runs [begun, last) may have bytes in it.

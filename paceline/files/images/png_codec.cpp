@@ -50,7 +50,8 @@ void give_bytes(png_structp png, png_bytep into, png_size_t size) {
   state.offset += size;
 }
 
-// Runs one step, like the function in jpeg_codec.cpp.
+// Runs one step; returns false when libpng reported an error, whose text is in `reason`. A step has
+// no locals with a destructor, because an error jumps out of it.
 bool run(PngState& state, void (*step)(PngState&)) {
   if (setjmp(state.landing) != 0) return false;
   step(state);

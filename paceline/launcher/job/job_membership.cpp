@@ -166,8 +166,8 @@ void CoordinatorSearch::say_that_it_waits() {
       cause_, std::chrono::duration<double>(options_.meeting.join_timeout).count()));
 }
 
-// Listens at the port that this agent had before, if it had one, because other agents look for it
-// there.
+// Listens on the port that this agent used before, if any, because other agents look for it there.
+// If that port is taken, listens on any free port.
 void CoordinatorSearch::prepare_stand_in() {
   if (stand_in_listener_) return;
   try {

@@ -3,13 +3,14 @@
 // The search over all ways to divide a job among the ranks of a machine, and tables that show ways
 // to people.
 //
-// The search tries every mesh of the right size whose parts stay within a host, with every stage of
-// sharding, every schedule that the program supports, and several numbers of micro-batches.
+// The search tries every mesh of the right size whose tensor-parallel groups stay within a host,
+// with every shard stage and schedule that the program supports, and with several numbers of
+// micro-batches.
 //
-// Cost: one forecast for each way, which for a pipeline includes a simulated step of at most a few
-// milliseconds. A mesh of 100,000 ranks has a few hundred ways. If the program supports kSearched,
-// the search also looks for a better schedule of a few of the fastest pipelines, unless they are
-// large: about a tenth of a second each.
+// Cost: one forecast for each way. For a pipeline it includes the simulation of a step, which takes
+// at most a few milliseconds. A mesh of 100,000 ranks has a few hundred ways. If the program
+// supports kSearched, the search also looks for better schedules for a few of the fastest pipelines
+// that are not too large; each takes about a tenth of a second.
 //
 // Thread safety: pure functions.
 
@@ -23,6 +24,7 @@
 
 namespace paceline::planning {
 
+// The result of search_ways().
 struct Search {
   std::vector<Forecast> ways;  // the best first; ways that do not fit into memory last
   std::int64_t num_simulations = 0;
@@ -31,9 +33,9 @@ struct Search {
 // Throws Error(kInvalid), which says what to change, when no way is possible.
 Search search_ways(const JobProfile& profile, const Machine& machine, std::int64_t global_batch);
 
-// Why the first way is the best, one sentence for each reason: how the step's time divides; how the
-// best way of each other kind compares (replicas only, layers divided, a pipeline); the cost of
-// failures and of stragglers. Requires: search.ways is not empty.
+// Why the first way is the best, one sentence for each reason: the parts of the step's time; a
+// comparison with the best way of every other kind (replicas only, tensor parallelism, a pipeline);
+// the cost of failures and of stragglers. Requires: search.ways is not empty.
 std::vector<std::string> reasons_for(const Search& search);
 
 // A way's forecast with its measured time and memory.

@@ -65,7 +65,7 @@ class ListScheduler {
  private:
   struct Stage {
     std::vector<double> forward_end, input_end;
-    int weights = 0;  // weight gradients made so far
+    int weights = 0;  // number of weight gradients scheduled so far
   };
   struct Rank {
     std::vector<int> stages;
@@ -89,6 +89,7 @@ class ListScheduler {
       return false;
     if (!policy_.more_in_flight) return true;
     const int per_rank = static_cast<int>(own.stages.size());
+    // The number in flight under 1F1B, or interleaved 1F1B if a rank has several stages.
     const int usual = per_rank == 1 ? num_ranks_ - rank
                                     : (per_rank - 1) * num_ranks_ + 2 * (num_ranks_ - 1 - rank) + 1;
     return own.in_flight < usual + *policy_.more_in_flight;
@@ -198,8 +199,8 @@ class ListScheduler {
     if (action.makes_weight_gradient()) ++stage.weights;
   }
 
-  const std::vector<int>& ranks_;
-  const int total_;
+  const std::vector<int>& ranks_;  // the rank of each stage
+  const int total_;                // micro-batches
   const Costs& costs_;
   const MemoryLimits& limits_;
   const ListPolicy& policy_;

@@ -112,8 +112,8 @@ WorkPtr all_to_all_single(GroupRef group, const at::Tensor& output, const at::Te
                           const std::vector<std::int64_t>& send_rows,
                           const CollectiveOptions& options = {});
 
-// Messages, like those of ProcessGroup. recv() returns the sender's rank; irecv() provides it as
-// Work::source_rank().
+// Point-to-point messages, as in ProcessGroup. recv() returns the sender's rank; after irecv(),
+// Work::source_rank() returns it.
 void send(GroupRef group, const at::Tensor& tensor, int peer, std::uint32_t tag = 0,
           const CollectiveOptions& options = {});
 int recv(GroupRef group, const at::Tensor& tensor, int peer, std::uint32_t tag = 0,
@@ -130,7 +130,8 @@ struct P2POp {
   int peer = 0;
   std::uint32_t tag = 0;
 };
-// Starts sends and receives together, in any order; no message waits for another.
+// Starts all of `messages` at once. The list may name sends and receives in any order: none of them
+// waits for another.
 //
 //   for (const auto& work : batch_isend_irecv(group, {{Op::kSend, mine, next},
 //                                                     {Op::kReceive, theirs, previous}}))
@@ -138,9 +139,9 @@ struct P2POp {
 std::vector<WorkPtr> batch_isend_irecv(GroupRef group, const std::vector<P2POp>& messages,
                                        const CollectiveOptions& options = {});
 
-// Collective. Returns a tensor of zeros in the group's symmetric memory: collectives on it need no
-// copies, except for small and coalesced calls (docs/network.md). The tensor keeps
-// its memory alive.
+// Collective. Returns a tensor of zeros (not uninitialised, as with at::empty()) in the group's
+// symmetric memory. Most collectives on it need no copies on one host; docs/network.md lists the
+// exceptions. The tensor keeps its memory alive.
 at::Tensor empty_symmetric(GroupRef group, at::IntArrayRef sizes, at::ScalarType type = at::kFloat);
 
 // Collectives on lists of tensors whose shapes and types the receiving ranks do not know, with the
@@ -148,7 +149,8 @@ at::Tensor empty_symmetric(GroupRef group, at::IntArrayRef sizes, at::ScalarType
 // copies on the CPU, without gradients; for large tensors of known shape use the functions above.
 
 // Collective. Returns root's tensors on every rank. `root` is a rank of `group`, here and below.
-// Error(kUnsupported) for element types that the engine does not support (engine/core/dtype.h).
+// Throws Error(kUnsupported) for element types that the engine does not support
+// (engine/core/dtype.h).
 std::vector<at::Tensor> broadcast_object(GroupRef group, const std::vector<at::Tensor>& tensors,
                                          int root, const ObjectOptions& options = {});
 // Collective. Returns every rank's tensors, in rank order.

@@ -101,8 +101,8 @@ class Objects {
   // returns it.
   Admission admit(ObjectNumber number, std::uint64_t class_number,
                   const std::shared_ptr<Incoming>& call, std::size_t max_waiting);
-  // The object; null, with the reason, if its constructor failed or it no longer exists. Requires:
-  // its constructor has ended.
+  // Returns the object, or null with the reason in `why_not` if its constructor failed or the
+  // object no longer exists. Requires: its constructor has ended.
   std::shared_ptr<void> find(ObjectNumber number, std::string& why_not) const;
   // The object, if it exists and belongs to this class.
   std::shared_ptr<void> find_of(std::uint64_t class_number, ObjectNumber number) const;
@@ -113,13 +113,15 @@ class Objects {
   std::shared_ptr<Incoming> finished(ObjectNumber number, Dead& dead);
 
   // Adds a hold; returns false if the object has been destroyed. release() ends one hold, and
-  // end_session() all holds of a session; both append to `dead` the objects that they destroy.
+  // end_session() ends all holds of a session. Both move objects without holds to `dead`, for the
+  // caller to destroy; while an object still has calls, finished() does so after the last one.
   bool hold(ObjectNumber number, SessionNumber holder);
   void release(ObjectNumber number, SessionNumber holder, Dead& dead);
   void end_session(SessionNumber holder, Dead& dead);
-  // Takes out all calls that wait at their objects; they will not run any more.
+  // Removes and returns all waiting calls, which then never run.
   std::vector<std::shared_ptr<Incoming>> take_waiting();
-  // Destroys all objects.
+  // Destroys all objects. Unlike the other methods, it runs their destructors itself, after it has
+  // released the lock.
   void forget_all();
   std::size_t num_objects() const;
 

@@ -76,7 +76,8 @@ void GuardedState::verify_own_state(std::size_t parameter) const {
   }
 }
 
-// `with_own`: also verifies the part that this rank updates.
+// Verifies the parts that other ranks update and, if `with_own`, also this rank's part. Does
+// nothing if the program has written to the parameter since the last step.
 void GuardedState::verify_parameter(std::size_t parameter, bool with_own) const {
   if (!is_unwritten(parameter)) return;
   const std::size_t place = place_of_parameter(parameter);
