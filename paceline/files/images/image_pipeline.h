@@ -19,8 +19,6 @@
 
 namespace paceline::images {
 
-// NOLINTEND(readability-identifier-naming)
-
 // Turns a file's bytes into the input of a model: decode, take a part, resize, change colours,
 // mirror, normalise, erase; in this order, and each as torchvision's transforms do it on Pillow's
 // images.

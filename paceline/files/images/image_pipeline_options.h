@@ -67,5 +67,6 @@ struct ImagePipelineOptions {
 // NOLINTBEGIN(readability-identifier-naming)
 inline const auto& kImageNetMean = *new std::vector<float>{0.485F, 0.456F, 0.406F};
 inline const auto& kImageNetStd = *new std::vector<float>{0.229F, 0.224F, 0.225F};
+// NOLINTEND(readability-identifier-naming)
 
 }  // namespace paceline::images

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <random>
 #include <thread>
 
@@ -214,6 +215,39 @@ TEST_F(FullDisk, never_costs_the_only_checkpoint_that_verifies) {
   }
   save_large(team, 4);
   EXPECT_THAT(directory.list(), ElementsAre(1, 3, 4));
+}
+
+TEST_F(FullDisk, keeps_the_newest_checkpoint_without_nans) {
+  constexpr std::int64_t kElements = 1 << 18;
+  std::vector<float> weights(kElements);
+  const auto save = [&](SoloTeam& team, std::int64_t step) {
+    team.save(step,
+              {{{"weights", Dtype::kFloat32, {kElements}, whole_box({kElements})},
+                {reinterpret_cast<std::byte*>(weights.data()), {1}},
+                true}},
+              {});
+  };
+  for (const bool has_room_for_three : {true, false}) {
+    TestDirectory folder;
+    const SmallDisk disk(folder.path(), has_room_for_three ? "3700k" : "2500k");
+    SoloTeam team(folder.path(), {.keep = 3});
+    const CheckpointDirectory& directory = team.directory();
+    weights[100'000] = 0;
+    for (std::int64_t step = 1; step <= 2; ++step) save(team, step);
+    weights[100'000] = std::numeric_limits<float>::quiet_NaN();
+    save(team, 3);
+    for (std::int64_t step = 4; step <= 7; ++step) {
+      if (has_room_for_three) {
+        save(team, step);
+        EXPECT_THAT(directory.list(), ElementsAre(2, step - 1, step));
+      } else {
+        EXPECT_THAT(error_of([&] { save(team, step); }).what(),
+                    HasSubstr("No space left on device"));
+        EXPECT_THAT(directory.list(), ElementsAre(2, 3));
+      }
+    }
+    EXPECT_EQ(load_newest(directory)->manifest.step, has_room_for_three ? 7 : 3);
+  }
 }
 
 TEST(CheckpointFaults, a_failing_read_falls_back) {

@@ -287,7 +287,7 @@ class MpiLibrary : public Library {
            name_of(call.op), call.count);
     }
     std::vector<std::byte> scratch;
-    MPI_Request request = start(call, scratch);
+    MPI_Request request = start_collective(call, scratch);
     try {
       poll_until([&] { return is_done(request); }, mesh_, deadline, std::string(name_of(call.op)));
     } catch (...) {
@@ -328,7 +328,7 @@ class MpiLibrary : public Library {
   }
 
   // Begins the call. `scratch` is resized to memory that must live until the call's end.
-  MPI_Request start(const Collective& call, std::vector<std::byte>& scratch) {
+  MPI_Request start_collective(const Collective& call, std::vector<std::byte>& scratch) {
     const int count = static_cast<int>(call.count);
     const MPI_Datatype type = mpi::type_of(call.dtype);
     const bool is_root = rank_ == call.root;
