@@ -1,5 +1,5 @@
-// `paceline completion SHELL`: a script that completes commands and options in bash, zsh or fish.
-// It is made from each command's --help, so it always contains the current options.
+// `paceline completion SHELL`: prints a script that completes commands and options in bash, zsh or
+// fish. The script is made from each command's --help, so it always contains the current options.
 
 #include <algorithm>
 #include <array>
@@ -87,7 +87,7 @@ std::vector<std::string> lines_of(const std::string& arguments) {
 }
 
 // Reads the options in a line of the help, such as "  -t,--tee 0-3  (Env:PET_TEE)": their names,
-// and whether a value follows. Their text is on this line or on the next one.
+// and whether a value follows. The text about the options is on this line or on the next one.
 std::vector<OptionHelp> options_in(const std::string& line, const std::string& next) {
   std::vector<OptionHelp> options;
   if (!line.starts_with("  -")) return options;

@@ -38,7 +38,7 @@ void note_ignored_signals(int, char**, char**) {
 [[gnu::section(".preinit_array"),
   gnu::used]] void (*const kNoteBeforeConstructors)(int, char**, char**) = note_ignored_signals;
 
-// Ignores the signals again that were ignored when the process began. Call this before there are
+// Ignores again the signals that were ignored when the process began. Call this before there are
 // other threads.
 void restore_ignored_signals() {
   for (std::size_t i = 0; i < kSignals.size(); ++i) {

@@ -25,7 +25,7 @@ class TableJob {
   explicit TableJob(const std::shared_ptr<paceline::ProcessGroup>& world);
 
   bool is_server() const { return is_server_; }
-  // A server's whole work: returns when the first trainer has left.
+  // Serves tables until the first trainer has left. Requires: is_server().
   void serve();
 
   // The trainers are "trainer0", "trainer1", ...

@@ -150,7 +150,7 @@ void check_together(const TrainingFlags& flags) {
   }
 }
 
-// Throws UsageError.
+// Completes the flags. Throws UsageError if they do not fit together.
 void take(TrainingFlags& flags, const CommandLine& line) {
   if (line.has("--seed")) flags.run.seed = flags.seed;
   flags.process.logical_shards = flags.loading.logical_shards;

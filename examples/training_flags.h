@@ -36,7 +36,7 @@ struct TrainingFlags {
 inline constexpr long kMost = 1L << 40;
 inline constexpr double kMostNumber = 1e9;
 
-// Adds the options of one group to the help, with their default values.
+// Adds options under one heading of the help, with their default values.
 class FlagGroup {
  public:
   FlagGroup(CLI::App& app, const char* name) : app_(app), name_(name) {}

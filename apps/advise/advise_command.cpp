@@ -1,4 +1,5 @@
-// `paceline advise`: tries ranks and threads, or plans from a profile (mesh_advice.h).
+// `paceline advise`: tries combinations of ranks and threads, or plans from a profile
+// (mesh_advice.h).
 
 #include <algorithm>
 #include <optional>

@@ -33,7 +33,7 @@ using planning::Way;
 
 constexpr std::chrono::milliseconds kLookForProfileEvery{100};
 constexpr long kMostWaysToTry = 1000;
-constexpr int kMostTurns = 4;  // ranks on one core at most
+constexpr int kMostTurns = 4;  // the most ranks on one core
 
 // The costs of links: between ranks of this host they are measured now; for the network they are
 // those that `paceline bench --calibrate` has stored.
@@ -147,7 +147,8 @@ class MeshAdviser {
   }
 
   // Measures with as many ranks as the plan has on a host, because ranks that share a core slow
-  // each other down; with more than kMostTurns ranks per core the slowdown no longer changes.
+  // each other down; with more than kMostTurns ranks per core the slowdown no longer changes. With
+  // --simulate, at most one rank per core.
   JobProfile measure() const {
     const int turns = options_.simulate.empty() ? kMostTurns : 1;
     const int at_once =

@@ -1,6 +1,6 @@
 #pragma once
 
-// `paceline advise --mesh` and `--memory`: make plans from a profile that the program writes itself
+// `paceline advise --mesh` and `--memory` make plans from a profile that the program writes itself
 // (planning/forecast/job_profile.h), for the ranks of this machine or for machines that are
 // described in words.
 
@@ -12,7 +12,7 @@ namespace paceline::apps {
 struct MeshAdviceOptions {
   bool ways = false;      // --mesh
   bool memory = false;    // --memory
-  std::string simulate;   // empty: this machine
+  std::string simulate;   // a description of machines; empty: this machine
   long ranks = 0;         // on this machine; 0: one for each core
   long global_batch = 0;  // 0: the program's own
   long rows = 8;

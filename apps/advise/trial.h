@@ -27,7 +27,7 @@ namespace paceline::apps {
 // A new temporary folder, which is removed with this object.
 class TemporaryFolder {
  public:
-  // Error(kSystem) if it cannot be made.
+  // Error(kSystem) if the folder cannot be made.
   TemporaryFolder() {
     path_ = (std::filesystem::temp_directory_path() / "paceline-advise-XXXXXX").string();
     if (mkdtemp(path_.data()) == nullptr) throw system_error("making a folder " + path_);
@@ -44,8 +44,8 @@ class TemporaryFolder {
   std::string path_;
 };
 
-// The bytes of memory that a job may use on this machine: all of its memory, or the limit of a
-// cgroup.
+// The bytes of memory that a job may use on this machine: the machine's whole memory, or the limit
+// of a cgroup.
 inline std::uint64_t usable_memory() {
   const launcher::MemoryCounters memory = launcher::read_memory_counters();
   return std::min(memory.machine_bytes, memory.limit.value_or(memory.machine_bytes));

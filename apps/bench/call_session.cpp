@@ -18,7 +18,7 @@ constexpr int kWindow = 256;
 constexpr int kSomeCallers = 16, kManyCallers = 1000;
 constexpr int kSlowEvery = 100, kSlowMs = 5;
 
-// One number for a round, from the results of its turns.
+// One number that a round yields, from the results of its turns.
 struct Reading {
   CallFigure figure;
   double value = 0;
@@ -142,7 +142,7 @@ std::string CallSession::text_of(const CallPoint& point) const {
                      name_of(point.way));
 }
 
-// memcpy has no CallWay; it is measured beside large messages over any of them.
+// memcpy uses no transport; it is measured at the points with large messages.
 bool CallSession::enter(CallEntrant& entrant, const CallPoint& point) {
   entrant.rows.clear();
   if (entrant.set->name() == "memcpy") return point.bytes > kEchoedBytes;

@@ -2,7 +2,7 @@
 
 // A whole measurement of calls: starts the caller and the callee of every contestant, lets the
 // contestants take turns (turn_taking.h), and collects the figures. A point of the measurement is a
-// way (CallWay), a size and a measure (CallMeasure).
+// combination of a transport (CallWay), a size and a measure (CallMeasure).
 //
 // Small messages, up to kEchoedBytes, are echoed, and all measures apply. A larger message gets a
 // short reply, so the time is that of one transfer; for these only blocking calls are measured.
@@ -38,7 +38,7 @@ struct CallPoint {
   CallMeasure measure;
 };
 
-// A contestant whose caller and callee use one way.
+// A contestant whose caller and callee use one of the transports.
 struct CallEntrant : Entrant {
   CallWay way = CallWay::kUnix;
   std::vector<CallRow> rows;  // of the current point, one for each figure
@@ -46,7 +46,7 @@ struct CallEntrant : Entrant {
 
 class CallSession : public TurnTaking<CallReport, CallPoint, CallEntrant> {
  public:
-  // Like the constructor of Session.
+  // Starts all contestants, like the constructor of Session (collective_session.h).
   explicit CallSession(CallSessionOptions options);
 
  private:

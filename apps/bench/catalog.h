@@ -27,8 +27,7 @@ struct CatalogEntry {
   std::vector<std::string> launchers;  // programs that start its ranks; the first one found is used
   std::string how_to_get;              // what to install, and what to rebuild
   // Whether each rank is bound to cores of its own. False for a library whose threads need more
-  // than one core per rank; all its ranks together still use the same cores as those of other
-  // contestants.
+  // than one core per rank; its ranks may use all cores.
   bool bound = true;
   bool is_peer = true;
   std::string prefix = "bench-";  // the program's name is this prefix and `name`

@@ -33,7 +33,7 @@ struct Range {
     low = low == 0 ? value : std::min(low, value);
     high = std::max(high, value);
   }
-  // Adds some space at both ends; a narrow range becomes a factor of two in both directions.
+  // Adds some space at both ends; a narrow range is widened by a factor of two in both directions.
   Range widened(double factor) const {
     const bool narrow = high < low * 1.01;
     return narrow ? Range{low / 2, high * 2} : Range{low / factor, high * factor};

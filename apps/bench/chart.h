@@ -43,7 +43,7 @@ std::string escaped(const std::string& text);
 
 // The powers of ten from `low` to `high`, and their multiples by 2 and 5 if there are few.
 std::vector<double> decimal_ticks(double low, double high);
-// The powers of two from `low` to `high`; only every second or third one if there are many.
+// The powers of two from `low` to `high`; only every second, every third, ... if there are many.
 std::vector<double> binary_ticks(double low, double high);
 
 }  // namespace paceline::bench

@@ -20,11 +20,12 @@ struct SessionOptions : TurnOptions {
   int num_ranks = 2;
   std::vector<std::size_t> sizes;
   Dtype dtype = Dtype::kFloat32;
-  std::optional<Placement> placement;  // for operations that support it; others use their usual one
-  std::vector<MemoryKind> memory = {MemoryKind::kSymmetric};  // for Paceline; others use ordinary
+  std::optional<Placement> placement;  // if the operation supports it, otherwise the usual one
+  // For libraries that have symmetric memory; the others use ordinary memory.
+  std::vector<MemoryKind> memory = {MemoryKind::kSymmetric};
   bool fresh = true;
   bool check = false;
-  int calls = 200;                     // at most, for each contestant in a round
+  int calls = 200;                     // the most calls of a contestant in a round
   std::optional<Algorithm> algorithm;  // of Paceline's messages, for calls that it supports
   bool bind = true;
 };
@@ -34,7 +35,7 @@ using SessionEvents = TurnEvents<Row>;
 // A contestant with one kind of memory.
 struct CollectiveEntrant : Entrant {
   MemoryKind memory = MemoryKind::kOrdinary;
-  bool is_first = true;  // its contestant's first kind of memory
+  bool is_first = true;  // `memory` is the contestant's first kind
   Row row;               // of the current point
 };
 

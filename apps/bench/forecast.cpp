@@ -96,7 +96,7 @@ SimulationResult simulate_at_once(const SimulatedCall& call, const Hosts& hosts,
   return simulate({hosts, costs}, schedule_of, options);
 }
 
-// The number of equal links in a chain: links between hosts or, on a single host, between ranks.
+// The number of links in a chain: each host or, on a single host, each rank counts as one link.
 int links_of(const Hosts& hosts) {
   return hosts.size() > 1 ? static_cast<int>(hosts.size()) : hosts.world_size();
 }
@@ -211,7 +211,7 @@ namespace {
 
 constexpr const char* kColumns = "{:>8} {:1} {:<10} {:>13} {:>11} {:>8} {:>8} {:>10} {:>11}";
 
-// The limit for an algorithm that is shown only for comparison: about a second.
+// The most simulated steps (about a second) for an algorithm that is shown only for comparison.
 constexpr std::size_t kMostStepsBeside = 500'000;
 
 void simulate_into(Forecast& forecast, const Planner& planner, std::size_t count) {

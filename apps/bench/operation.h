@@ -60,8 +60,8 @@ Placement placement_for(Operation operation, std::optional<Placement> wanted);
 // in Collective::count of operations with equal counts. Rounded up to whole elements in every
 // block. 0 for a barrier.
 std::size_t count_for(Operation operation, Dtype dtype, int world_size, std::size_t bytes);
-// `sizes` without those that would result in the same call as the size before; ascending if `sizes`
-// are.
+// `sizes` without those that would result in the same call as the previous size; ascending if
+// `sizes` are. {0} for a barrier.
 std::vector<std::size_t> different_sizes(Operation operation, Dtype dtype, int world_size,
                                          std::span<const std::size_t> sizes);
 // The inverse of count_for(): the bytes of a buffer with that `count`.
@@ -73,7 +73,7 @@ std::size_t elements_in(const Collective& call, int rank, int world_size);
 std::size_t elements_out(const Collective& call, int rank, int world_size);
 
 double bus_factor(Operation operation, int world_size);
-// In 10^9 bytes per second; 0 if `bytes` is 0.
+// In 10^9 bytes per second; 0 if `bytes` or `seconds` is 0.
 double algorithm_bandwidth(std::size_t bytes, double seconds);
 
 inline constexpr std::size_t kLargestSize = std::size_t(1) << 30;
@@ -84,9 +84,9 @@ class SizeError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Reads sizes as people type them: "4K,64K,1M", and ranges "8:1G" (each 4 times the one before) or
-// "8:1G:2" (2 times). K, M and G are powers of 1024; "KB" and "KiB" mean the same. The result
-// ascends without duplicates; each size is from 1 to kLargestSize. Throws SizeError.
+// Reads sizes as people type them: "4K,64K,1M", and ranges "8:1G" (each size is 4 times the
+// previous one) or "8:1G:2" (2 times). K, M and G are powers of 1024; "KB" and "KiB" mean the same.
+// The result ascends without duplicates; each size is from 1 to kLargestSize. Throws SizeError.
 std::vector<std::size_t> parse_sizes(std::string_view text);
 
 }  // namespace paceline::bench

@@ -4,7 +4,7 @@
 // sleeps while other contestants have their turns. They are started as `paceline run` starts ranks,
 // or by their MPI's launcher.
 //
-//   RankSet set(entry, located, 2, plan);
+//   RankSet set(entry, located, 2, plan, variables);
 //   set.start();
 //   set.open_store();
 //   set.meet(deadline);
@@ -35,18 +35,18 @@
 namespace paceline::bench {
 
 // A text that names the variables of the user's environment that change a measurement of Paceline:
-// "with PACELINE_ENCRYPT=1; without PACELINE_BACKEND=gloo"; empty if there are none. Most variables
-// have their usual effect. Some are removed from the ranks' environment, because with them another
-// library would be measured under Paceline's name, or Paceline would write files during the
-// measurement. `set`: variables that an option sets; they replace inherited ones. The function is
-// pure.
+// "with PACELINE_ENCRYPT=1; without PACELINE_BACKEND=gloo: ..."; empty if there are none. Most
+// variables have their usual effect. Some are removed from the ranks' environment, because with
+// them another library would be measured under Paceline's name, or Paceline would write files
+// during the measurement. `set`: variables that an option sets; they replace inherited ones. The
+// function is pure.
 std::string variables_in_effect(const launcher::Environment& inherited,
                                 const launcher::Environment& set);
 
 class RankSet {
  public:
-  // `variables` are added to the ranks' environment; `option` is passed to them as Setup::option.
-  // Error(kSystem).
+  // `variables` are added to the ranks' environment; `option` is passed to the ranks as
+  // Setup::option. Error(kSystem) if a socket or file cannot be made.
   RankSet(const CatalogEntry& entry, Located located, int num_ranks,
           const launcher::Placement& plan, launcher::Environment variables,
           std::string option = "");
@@ -67,7 +67,7 @@ class RankSet {
   const Ready& library() const { return ready_; }
 
   // Lets the ranks measure, and returns their results, by rank. Error if a rank fails or does not
-  // answer in time; then the set is finished.
+  // answer in time; then the set can no longer be used.
   template <class AnyTurn>
   std::vector<typename AnyTurn::Result> take_turn(const AnyTurn& turn, Deadline deadline);
   // The sum of the times between this set's turns so far, in seconds, and the processor time that

@@ -182,7 +182,7 @@ std::string to_csv(const Report& report) {
 namespace {
 
 constexpr const char* kCallColumns = "{:<38} {:<10} {:<27} {}\n";
-// The value with three or four significant digits.
+// The value with two decimals below 10, one below 100, and none from 100 on.
 std::string figure_text(double value) { return rounded_text(value, 100); }
 
 std::string spread_text(const std::vector<double>& values) {

@@ -115,7 +115,7 @@ std::string noise_note(const std::vector<Row>& rows);
 // The conditions that all rows of an operation have in common: "all_reduce, float32, in place,
 // freshly written".
 std::string conditions(const Row& row);
-// The heading of a table: "all_reduce, float32, 2 ranks, in place, freshly written, 5 rounds", and
+// The heading of a table: "all_reduce, float32, in place, freshly written, 2 ranks, 5 rounds", and
 // the names of the columns.
 std::string table_heading(const Row& first);
 // The lines for the rows of one operation and size, in the columns of the heading.
@@ -161,12 +161,12 @@ struct CallRow {
 
 struct CallReport : ReportHead {
   bool busy = false;          // all cores computed during the measurement
-  std::vector<CallRow> rows;  // ordered by way, size, measure, figure, contestant
+  std::vector<CallRow> rows;  // ordered by transport, size, measure, figure, contestant
 };
 
 // The note that explains "noisy"; empty if no row is noisy.
 std::string noise_note(const std::vector<CallRow>& rows);
-// The table of the rows of one way, size and measure, with its heading.
+// The table of the rows of one transport, size and measure, with its heading.
 std::string table_of(const std::vector<CallRow>& rows, bool busy);
 
 std::string to_json(const CallReport& report);

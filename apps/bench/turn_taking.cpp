@@ -14,7 +14,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kMeetingLimit = 60s;
-// A note is made about a contestant whose ranks use more than kRestless of a core during the turns
+// A note is made about a contestant whose ranks use at least kRestless of one core during the turns
 // of others. Total waits shorter than kShortWait seconds are too short to judge.
 constexpr double kRestless = 0.05;
 constexpr double kShortWait = 0.1;

@@ -5,8 +5,8 @@
 //
 // Every point is measured in several rounds, and every contestant has one turn in each round. So
 // other load on the machine affects all contestants alike, and ratios are calculated within a
-// round. Only the contestant whose turn it is computes; the others sleep, and the report names a
-// contestant that did not. The first round of each point is a warm-up and is not counted.
+// round. Only the contestant whose turn it is computes; the others sleep, and the report names each
+// contestant that did not sleep. The first round of each point is a warm-up and is not counted.
 //
 // A contestant that fails is left out from then on, and the report gives the reason. If Paceline
 // itself fails, the measurement ends with its Error; report() contains the rows measured before.
@@ -68,8 +68,8 @@ void start_all(std::vector<std::unique_ptr<RankSet>>& sets, ReportHead& report);
 // Call this after a turn: notes what the library lacks (TurnResult::lacks), or that the contestant
 // computed during the turns of others.
 void note_turn(Entrant& entrant, const std::string& lacks, ReportHead& report);
-// Call this in the handler of `error`: leaves the entrant out from now on and notes it; rethrows
-// the error if it is Paceline's.
+// Call this in the handler of `error`: leaves the entrant out from now on and adds a note to the
+// report; rethrows the error if the entrant is Paceline.
 void leave_out(Entrant& entrant, const std::string& point, const Error& error, ReportHead& report);
 // Notes that the measurement ended early, after `done` of `wanted` points. `error`: null if it was
 // interrupted.

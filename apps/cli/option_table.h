@@ -32,7 +32,7 @@ struct OptionTarget {
 };
 
 enum OptionTraits : unsigned {
-  kDecidedHere = 1,   // applies to the whole job; not passed on to other hosts
+  kDecidedHere = 1,   // decided by this launcher; not passed on to other hosts
   kOfHosts = 2,       // concerns how the hosts of --hosts are reached
   kNotSubmitted = 4,  // has no effect in a job that a scheduler starts
   kNoVariable = 8,    // cannot be set by a variable

@@ -8,7 +8,7 @@ namespace paceline::apps {
 
 namespace {
 
-// The words that other launchers, schedulers and tools use for one of our commands.
+// The words that other launchers, schedulers and tools use for one of paceline's commands.
 struct PeerWords {
   const char* command;
   const char* words;

@@ -31,7 +31,7 @@ namespace {
 
 constexpr double kGiB = 1 << 30;
 constexpr double kMiB = 1 << 20;
-// /dev/shm contains checkpoints in memory and buffers of other libraries. A smaller one is enough
+// /dev/shm contains checkpoints in memory and buffers of other libraries. Less free space is enough
 // only for toy models.
 constexpr double kSmallShm = 512 * kMiB;
 constexpr rlim_t kFewFiles = 1024;

@@ -1,21 +1,22 @@
 #pragma once
 
-// The findings of `paceline doctor`, one on each line, as text or JSON. Each check examines one
-// thing, changes nothing and takes milliseconds.
+// The findings of `paceline doctor`, as JSON or as text with a line for each finding and for its
+// advice. Each check examines one thing and changes nothing. Most checks take milliseconds; loading
+// CUDA takes longer.
 
 #include <string>
 #include <vector>
 
 namespace paceline::apps {
 
-// kInfo: an optional part that this build lacks, which is not a defect.
+// kInfo: this build or machine lacks an optional part, which is not a defect.
 enum class CheckResult { kOk, kInfo, kWarn, kFail };
 
 struct Finding {
   std::string name;  // "cpu", "/dev/shm", ...
   CheckResult result = CheckResult::kOk;
   std::string text;    // what was found
-  std::string advice;  // how to correct it; empty if nothing is missing
+  std::string advice;  // how to correct a problem; empty if there is none
 };
 
 std::string doctor_text(const std::vector<Finding>& findings);

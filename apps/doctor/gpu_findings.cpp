@@ -220,7 +220,7 @@ class Checks {
   std::vector<Finding> findings_;
 };
 
-// Whether a library can be loaded. It is unloaded again.
+// Whether a library can be loaded. Unloads the library again.
 bool can_load(const char* name) {
   void* const handle = dlopen(name, RTLD_LAZY | RTLD_LOCAL);
   if (handle != nullptr) dlclose(handle);

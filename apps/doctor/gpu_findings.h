@@ -23,14 +23,15 @@ struct GpuMachine {
   std::vector<std::string> interfaces;              // network interfaces: "eth0", ...
   std::optional<std::uint64_t> locked_memory = {};  // ulimit -l in bytes; empty: unlimited
   // The CUDA runtime and NCCL that were loaded.
-  std::string runtime_text;   // "12.4 (/usr/lib/libcudart.so.12), driver for 12.8"
+  std::string runtime_text;   // "runtime 12.4 (/usr/lib/libcudart.so.12), driver for 12.8"
   std::string runtime_error;  // why CUDA cannot be used, with the cure; empty if it can
   std::string nccl_text, nccl_error;
-  int num_visible = 0;  // GPUs that CUDA shows
+  int num_visible = 0;  // GPUs that are visible to CUDA
   bool has_nvml = true;
 };
 
-// Reads the facts of this machine. Loads the CUDA runtime and NCCL if the machine has a GPU.
+// Reads the facts of this machine. Loads the CUDA runtime and NCCL if the machine has a GPU or
+// PACELINE_LIBCUDART is set.
 GpuMachine gpu_machine_here();
 // Returns the findings of all checks, or a single finding if the machine has no GPU.
 std::vector<Finding> gpu_findings(const GpuMachine& machine);

@@ -2,7 +2,7 @@
 
 // The outcomes of `paceline gpu-check`, as a table and as one file of JSON.
 //
-// Thread safety: pure functions.
+// Thread safety: pure functions, except write_report().
 
 #include <string>
 #include <vector>
@@ -17,7 +17,7 @@ struct CheckOutcome {
   std::string what = {};
   Verdict verdict = Verdict::kPass;
   std::string text = {};     // the reason, or the figures in words
-  std::string advice = {};   // how to correct it; may be empty
+  std::string advice = {};   // how to correct the failure; may be empty
   double seconds = 0;        // time of the slowest rank
   std::string figures = {};  // a JSON object; empty: none
   std::string output = {};   // the end of the ranks' output, if they failed

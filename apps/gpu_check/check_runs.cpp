@@ -32,7 +32,7 @@ std::string end_of_file(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-// One start of the ranks, which carry out checks until one of them fails.
+// One start of the ranks, which carry out checks until a check fails.
 class Run {
  public:
   Run(const RunOptions& options, std::span<const CheckSpec> checks, const Fd& signals)

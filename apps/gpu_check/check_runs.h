@@ -2,7 +2,8 @@
 
 // Starts ranks that carry out checks, with `paceline run`, and reads their records. A rank whose
 // check has failed exits, because its group may no longer be usable. A check that exceeds its time
-// limit is ended. In both cases only that check fails: new ranks are started for the next checks.
+// limit is ended. In both cases only that check fails, and new ranks are started for the next
+// checks. If new ranks begin no check, all their checks fail.
 //
 // Thread safety: none.
 

@@ -24,7 +24,7 @@ struct ProgramFacts {
   std::string libtorch;  // "2.11.0"
   bool knows_cuda = false;
   std::string
-      cuda_error;  // why LibTorch's CUDA cannot be used; empty if it can, or without knows_cuda
+      cuda_error;  // why LibTorch's CUDA cannot be used; empty if it can, or if knows_cuda is false
   bool has_c10d_nccl = false;
   std::vector<DeviceFacts> devices;
 };

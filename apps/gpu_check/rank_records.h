@@ -1,6 +1,6 @@
 #pragma once
 
-// Lines of JSON by which the ranks of `paceline gpu-check` report their progress to the command:
+// Lines of JSON with which the ranks of `paceline gpu-check` report their progress to the command:
 // one file per rank, in a folder that the command creates.
 //
 //   {"begin":"order"}

@@ -65,7 +65,7 @@ std::vector<Job> group_jobs(const std::vector<JobEntry>& entries);
 
 // The job that the arguments name by its id, a prefix of the id, or a launcher's pid; without
 // arguments, the only running job. The pid of an agent selects only that agent's part of the job.
-// UsageError if no job or several jobs match; it lists the jobs with their pids.
+// UsageError if no job or several jobs match; the message lists the jobs with their pids.
 Job find_job(const std::vector<std::string>& arguments);
 // The only agent of that job on this machine. UsageError when there is none or there are several.
 JobEntry find_agent(const std::vector<std::string>& arguments);

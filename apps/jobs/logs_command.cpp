@@ -1,4 +1,5 @@
-// `paceline logs`: prints the output that the ranks of a running job have written, and follows it.
+// `paceline logs`: prints the output that the ranks of a running job have written, and with -f
+// follows it.
 
 #include <algorithm>
 #include <chrono>
@@ -153,7 +154,7 @@ int logs_command(const Arguments& arguments) {
     for (LogTail& log : logs) log.print_new();
     if (std::fflush(stdout) != 0) break;
     if (!over && poll_for(ends, kReadEvery) > 0 && ends[1].revents != 0)
-      return 0;  // the reader of the output has gone
+      return 0;  // the reader of the output has closed its end
   }
   for (LogTail& log : logs) log.finish();
   return 0;

@@ -48,8 +48,8 @@ void refuse_components(const GetVariable& variable) {
                   *size, *size - 1));
 }
 
-// The number of ranks for each node: the number of its tasks in the SLURM job; 0 if SLURM does not
-// set it or if the user has given a number.
+// The number of ranks for each node: the number of its tasks in the SLURM job; 0 for all if
+// SLURM_TASKS_PER_NODE is not set or the user has given a number.
 std::vector<int> tasks_of(const std::vector<std::string>& nodes, const Option& ranks,
                           const GetVariable& variable) {
   const bool is_given =
@@ -123,8 +123,8 @@ constexpr const char* kDefaultSsh =
 // A user's ssh_config(5) may enable features with which a job's connection does not work: sharing
 // the connection with other sessions, a terminal, other commands, other input or output, forwarded
 // ports. These options turn them off. ssh takes the first value that it finds, so the user's own -o
-// wins over these, and these win over the files. Versions of ssh before 8.7 do not know all of
-// them.
+// options have precedence over these, and these have precedence over the configuration files.
+// Versions of ssh before 8.7 do not know all of them.
 constexpr std::array<std::string_view, 16> kSshWithoutExtras = {
     "IgnoreUnknown=ForkAfterAuthentication,SessionType,StdinNull",
     "ControlMaster=no",  // otherwise the user's sessions would end with this one
@@ -148,8 +148,8 @@ bool is_openssh(const std::string& program) {
   return program == "ssh" || program == "/usr/bin/ssh";
 }
 
-// Variables whose names begin with a text in kForwarded are copied to every host. Those in kKept
-// are not copied, because they name things of this job or machine.
+// Variables whose names begin with a prefix in kForwarded are copied to every host. Those in kKept
+// are not copied, because their values are valid only for this job or machine.
 constexpr std::array<std::string_view, 7> kForwarded = {"PACELINE_", "OMP_", "GOMP_", "KMP_",
                                                         "OPENBLAS_", "MKL_", "BLIS_"};
 constexpr std::array<std::string_view, 4> kKept = {"PACELINE_SECRET_FILE", "PACELINE_SECRET_FD",

@@ -16,7 +16,7 @@
 namespace paceline::apps {
 
 // The name of a job on several hosts without --rdzv-id: random; in a SLURM job it begins with the
-// job's id.
+// SLURM job's id.
 std::string id_for_hosts();
 
 // The hosts that the options name, each with its slots. nullopt if the job runs on this machine

@@ -142,7 +142,7 @@ void check_endpoint(const OptionTable& table, LaunchOptions& launch) {
   const Option& option = table["--rdzv-endpoint"];
   if (!option.given()) return;
   const Endpoint endpoint = endpoint_of(option, several);
-  if (!several) return;  // a single node does not meet another one
+  if (!several) return;  // a single node meets no other node
   if (table["--master-addr"].given() || table["--master-port"].given()) {
     throw UsageError(
         fmt::format("{} and --master-addr or --master-port exclude each other", option.source));
@@ -243,8 +243,8 @@ void require_meeting(const OptionTable& table, const LaunchOptions& launch) {
 
 void check_chaos(const OptionTable& table, const LaunchOptions& launch) {
   for (const launcher::Fault& fault : launch.chaos) {
-    // The ranks of other nodes are not known here; the closing table reports a fault that hit none
-    // (launcher/job/chaos_injector.h).
+    // The ranks of other nodes are not known here; the closing table reports a fault that hit no
+    // rank (launcher/job/chaos_injector.h).
     if (launch.several_nodes() || !fault.rank || *fault.rank < launch.num_local_ranks) continue;
     throw UsageError(fmt::format("{}: there is no rank {}: the last one is {}",
                                  table["--chaos"].source, *fault.rank, launch.num_local_ranks - 1));

@@ -146,7 +146,7 @@ int Run::run_here() {
   launcher::LaunchPlan plan{.options = options_.launch};
   plan.options.part = part_;
   plan.options.notices_fd = notices_fd_;
-  if (part_ && part_->meeting) {  // the job has begun, and another host may lead it now
+  if (part_ && part_->meeting) {  // the job has begun; another agent may coordinate it now
     plan.options.meeting.endpoint = *part_->meeting;
     plan.options.meeting.is_host = false;
   }

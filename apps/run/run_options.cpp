@@ -151,7 +151,7 @@ void choose_console(const OptionTable& table, LaunchOptions& launch) {
   launch.redirected = parse_streams(redirects, count);
   if (!tee.given()) return;
   const auto shown = parse_streams(tee, count);
-  for (int i = 0; i < count; ++i) {  // a teed stream is also shown
+  for (int i = 0; i < count; ++i) {  // a stream that --tee shows is not only in the log
     if (shown[i].out) launch.redirected[i].out = false;
     if (shown[i].err) launch.redirected[i].err = false;
   }
@@ -278,7 +278,7 @@ void declare_run_options(OptionTable& table, RunOptions& run) {
 
 namespace {
 
-// The ranks are bound near their GPUs, unless the user has chosen another binding.
+// Sets one rank for each visible GPU, bound near it unless the user has chosen a binding.
 void start_a_rank_for_each_gpu(const OptionTable& table, const Topology& topology,
                                LaunchOptions& launch) {
   const Option& option = table["--nproc-per-node"];

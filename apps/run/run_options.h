@@ -19,7 +19,7 @@ inline constexpr long kMaxLocalRanks = 4096;
 
 struct RunOptions {
   launcher::LaunchOptions launch;
-  std::string remote_paceline;  // the command's path on other hosts; empty: as on this one
+  std::string remote_paceline;  // the command's path on other hosts; empty: as on this host
   std::chrono::nanoseconds start_timeout = launcher::HostsPlan().start_timeout;
   int host_retries = 20;
   std::string rdzv_backend = "paceline";

@@ -132,7 +132,7 @@ int hand_to_sbatch(const std::string& script) {
                                              .stdin_fd = from.get()})
                         .pid;
   from.reset();
-  write_whole(to.get(), as_bytes(script));  // if sbatch does not read it, it prints the reason
+  write_whole(to.get(), as_bytes(script));  // if sbatch does not read the script, it prints why
   to.reset();
   int status = 0;
   while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {

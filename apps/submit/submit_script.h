@@ -16,7 +16,7 @@ struct SubmitRequest {
   int ranks_per_node = 1;
   int cores_per_rank = 1;
   std::string memory;                    // per node, such as 16G
-  std::string paceline;                  // its path on the nodes
+  std::string paceline;                  // path of the command on the nodes
   std::vector<std::string> run_options;  // passed on to paceline run
   std::vector<std::string> command;      // the program and its arguments
 };
@@ -39,8 +39,8 @@ struct KubernetesRequest {
   std::string secret;  // of the job, as text
 };
 
-// A secret, a headless service and an Indexed Job. Error(kInvalid) for a value that Kubernetes
-// would refuse.
+// Returns the manifests of a Secret, a headless Service and an Indexed Job. Error(kInvalid) for a
+// value that Kubernetes would refuse.
 std::string kubernetes_manifests(const SubmitRequest& request, const KubernetesRequest& kubernetes);
 
 }  // namespace paceline::apps

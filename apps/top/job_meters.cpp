@@ -118,7 +118,7 @@ std::vector<RankFigures> RankMeter::look(const JobEntry& job) {
 
 namespace {
 
-// The numbers of calls that ended between the two looks, by duration.
+// The numbers of calls that ended between the two readings, by duration.
 std::vector<std::uint64_t> ended_since(const CallFigures& now, const CallFigures* before) {
   std::vector<std::uint64_t> ended = now.ended;
   if (before == nullptr) return ended;

@@ -31,8 +31,8 @@ struct RankFigures {
   std::optional<std::uint64_t> step;
   std::optional<double> samples_per_second;
   std::optional<double> operations_per_second;
-  std::optional<double> waiting_share;  // share of the time spent waiting for others
-  std::string where;                    // the last operation, such as "all_reduce #42"
+  std::optional<double> waiting_share;  // share of the time spent in communication
+  std::string where;                    // the last operation: "in all_reduce #42", "after ..."
   bool straggler = false;
 };
 
@@ -69,7 +69,7 @@ struct MethodFigures {
 struct WorkerFigures {
   int rank = 0;
   std::string worker;
-  std::uint64_t references = 0;  // references to remote objects that it holds
+  std::uint64_t references = 0;  // references to remote objects that the worker holds
   std::uint64_t objects = 0;     // its own objects to which other workers hold references
   std::vector<MethodFigures> methods;
 };

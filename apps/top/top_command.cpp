@@ -70,7 +70,7 @@ std::string call_line(const MethodFigures& method) {
                      method.under_way, serves ? fmt::to_string(method.queued) : "-", method.failed);
 }
 
-// The table of the ranks that are workers of calls; empty if none is.
+// The table of the ranks that are workers of calls; empty if there are none.
 std::vector<std::string> table_of(const std::vector<WorkerFigures>& workers) {
   if (workers.empty()) return {};
   std::vector<std::string> lines = {
@@ -148,7 +148,7 @@ std::string json_of(const JobEntry& job, const std::vector<RankFigures>& ranks,
   return json_text(json) + "\n";
 }
 
-// The events that end the wait for the next look.
+// The events that end the wait for the next update.
 enum class Wake { kLook, kResize, kEnd };
 
 // Asks the launcher again, because the ranks change when the job restarts. nullopt if the job is
@@ -176,7 +176,8 @@ class Top {
     calls_.look(job_);
   }
 
-  // Runs until the end. Returns the signal that ended this command; 0: none.
+  // Updates the table until the job or this command ends. Returns the signal that ended this
+  // command; 0: none.
   int run() {
     const bool one = options_.once || (!options_.json && !screen_);
     auto next = next_look();

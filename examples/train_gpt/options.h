@@ -25,7 +25,7 @@ struct PipelineFlags {
   std::string picture;            // file for the last step; ".svg" or ".json"
 };
 
-// Learners that train on their own between outer steps (LowCommunication).
+// The flags of learners that train on their own between outer steps (LowCommunication).
 struct OuterFlags {
   int learners = 1;
   std::string wire = "float32";  // or bf16, int8

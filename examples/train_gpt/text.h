@@ -27,8 +27,8 @@ struct Text {
 // Throws an Error that names the file and its defect.
 Text load_text(const Options& options);
 
-// This rank's share among the replicas: for training, of each epoch; for testing, of all tokens
-// that are held out. `seed` decides the order.
+// Loaders for this rank's share among the replicas: of each epoch of training, or of all tokens
+// that are held out for testing. `seed` decides the order.
 std::unique_ptr<paceline::data::DataLoader> make_training_loader(
     const Options& options, const Text& text, std::uint64_t seed,
     const paceline::ProcessGroup& replicas);

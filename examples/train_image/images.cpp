@@ -49,7 +49,7 @@ Images load_into_memory(const Options& options) {
              .testing = std::make_shared<data::ImageSamples>(test, form)};
   if (!train) return all;
   if (options.augment == "crop") form.crop_padding = options.dataset == "cifar10" ? 4 : 2;
-  // A mirrored digit is not a digit.
+  // Mirrored digits are not valid digits.
   form.random_flip = options.augment != "none" && options.dataset != "mnist";
   all.num_training = train->size();
   all.training = [train = *train, form](std::uint64_t seed) mutable {

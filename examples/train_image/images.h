@@ -30,8 +30,8 @@ struct Images {
 // Throws an Error that names the folder, or the file and the offset of the defect.
 Images load_images(const Options& options);
 
-// This rank's share: for training, of each epoch; for testing, of the exact test set. `seed` also
-// decides the order.
+// Loaders for this rank's share: of each epoch of training, or of the test set, each image exactly
+// once. `seed` decides the order as well as the augmentation.
 std::unique_ptr<paceline::data::DataLoader> make_training_loader(
     const Options& options, const Images& images, std::uint64_t seed,
     const paceline::ProcessGroup& group);

@@ -18,7 +18,7 @@ struct Images;
 struct Options;
 
 std::vector<std::string> model_names();
-// The height and width of the images that the model is usually trained on; it accepts any size.
+// The height and width to which images of a folder are resized by default.
 std::int64_t usual_image_size(const std::string& model);
 
 // Maps images to logits in float32, computed with the precision that the flags choose.

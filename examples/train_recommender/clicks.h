@@ -27,7 +27,7 @@ struct ClickData {
 };
 
 struct SyntheticOptions {
-  std::int64_t samples = 200'000;  // for training, and a fifth of it for testing
+  std::int64_t samples = 200'000;  // for training; a fifth as many more for testing
   std::int64_t fields = 8;
   std::int64_t rows = 20'000;  // ids of each field
   // The k-th most frequent id of a field occurs in proportion to k^-skew.
@@ -35,9 +35,9 @@ struct SyntheticOptions {
   std::uint64_t seed = 0;
 };
 
-// Clicks that a planted teacher draws: logistic in the dense features, in a weight of each id, and
-// in the products of the ids' hidden factors. The ids are spread over 64 bits, so how often an id
-// occurs says nothing about where its row is.
+// Clicks drawn by a known model (the teacher): logistic in the dense features, in a weight of each
+// id, and in the products of the ids' hidden factors. The ids are spread over 64 bits, so how often
+// an id occurs says nothing about where its row is.
 ClickData make_clicks(const SyntheticOptions& options);
 
 // MovieLens-100k, unpacked from the wheel of recbole (docs/tables.md): `folder` has ml-100k.inter,

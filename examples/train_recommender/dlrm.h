@@ -1,7 +1,8 @@
 #pragma once
 
-// DLRM (Naumov et al., 2019): rows of the ids' fields and a bottom MLP of the dense features, their
-// dot products, a top MLP. The rows come from outside, so this module is the dense part only.
+// DLRM (Naumov et al., 2019): a bottom MLP for the dense features, dot products of its result and
+// the rows of the ids, and a top MLP. The caller passes the rows, so this module is only the dense
+// part.
 
 #include <cstdint>
 

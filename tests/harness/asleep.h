@@ -1,8 +1,7 @@
 #pragma once
 
-// Waits until another thread of the test is blocked: it sleeps in the kernel until the thing that
-// it waits for wakes it. (When a call that sends to such a thread returns, the thread no longer
-// counts as asleep.)
+// Waits until another thread of the test is blocked, that is, asleep in the kernel until another
+// thread wakes it. (A thread no longer counts as asleep once a call that wakes it has returned.)
 
 #include <atomic>
 #include <fstream>

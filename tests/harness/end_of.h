@@ -1,6 +1,6 @@
 #pragma once
 
-// How a child of the test ended. A child that hangs is killed.
+// Reports how a child process of the test ended. Kills a child that hangs.
 
 #include <chrono>
 #include <csignal>

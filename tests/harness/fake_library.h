@@ -35,8 +35,8 @@ class FakeLibrary : public Library {
   const FakeCalls calls_;
 };
 
-// Registers backend `name` in this process, for memory of `device`. `connect` makes the calls of
-// one rank.
+// Registers backend `name` in this process, for memory of `device`. `connect` returns the functions
+// of one rank's library.
 inline void register_fake_library(const std::string& name, Device device,
                                   std::function<FakeCalls(const LibraryContext&)> connect) {
   register_library({.info = {.name = name, .device = device, .available = true, .text = "a test's"},
@@ -45,7 +45,7 @@ inline void register_fake_library(const std::string& name, Device device,
                     }});
 }
 
-// Writes the result of a float32 sum to which all ranks contributed the same values.
+// Computes in place the result of a float32 sum to which all ranks contributed the same values.
 inline void sum_of_equals(const Collective& call, int world_size) {
   auto* const data = reinterpret_cast<float*>(call.output);
   for (std::size_t i = 0; data != nullptr && i < call.count; ++i) {

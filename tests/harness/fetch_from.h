@@ -1,7 +1,7 @@
 #pragma once
 
-// How ranks that form a group in a test get each other's addresses: from a store that they share,
-// which has each address under the rank's number.
+// Gets the addresses of ranks that form a group in a test from a store that they share, in which
+// the key of each address is the rank's number.
 
 #include <chrono>
 #include <string>

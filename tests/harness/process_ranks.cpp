@@ -87,7 +87,7 @@ Fd listen_for_store(const RanksOptions& options) {
   _exit(code);
 }
 
-// Calls the intervention. If it throws, kills the ranks, so that they can be collected.
+// Calls the intervention. If it throws, kills the ranks, so that they can be reaped.
 void intervene(const Intervention& intervention, const std::vector<pid_t>& pids) {
   try {
     intervention(pids);

@@ -2,7 +2,7 @@
 
 // Runs a group's ranks as forked processes of the test, so that they can be killed and stopped. A
 // watchdog kills ranks that hang. Requires: the test program has no other threads when it calls
-// this.
+// run_process_ranks().
 
 #include <chrono>
 #include <functional>
@@ -40,7 +40,7 @@ std::vector<ProcessResult> run_process_ranks(int world_size, const ProcessBody& 
                                              const RanksOptions& options = {},
                                              const Intervention& intervention = {});
 
-// For an intervention: waits until this child has ended, but does not collect it.
+// For an intervention: waits until this child has ended, but does not reap it.
 void wait_for_the_end_of(pid_t pid, Deadline deadline);
 
 }  // namespace paceline::harness

@@ -1,6 +1,7 @@
 #pragma once
 
-// How a test runs the ranks of a group: the options that thread_ranks.h and process_ranks.h share.
+// The options with which a test runs the ranks of a group; thread_ranks.h and process_ranks.h share
+// them.
 
 #include <chrono>
 #include <functional>

@@ -1,6 +1,6 @@
 #pragma once
 
-// The server's half of the handshake, for tests that stand in for a server. The call blocks until
+// The server's side of the handshake, for tests that stand in for a server. The call blocks until
 // the handshake is done.
 
 #include <string_view>

@@ -28,7 +28,7 @@ inline bool is_of_another_library(const std::string& name) {
 }
 
 // The files in /dev/shm that are not in `before`. Waits for up to 30 s until there are none,
-// because other tests that run at the same time may have some for a moment.
+// because other tests that run at the same time may have files there for a moment.
 inline std::set<std::string> new_in_shared_memory(const std::set<std::string>& before) {
   std::set<std::string> left;
   const auto is_clean = [&] {

@@ -1,7 +1,7 @@
 #pragma once
 
-// Lets a test program load the stand-ins for NVIDIA's libraries (standin_nvidia/). Its target
-// defines their paths, STANDIN_CUDART and STANDIN_NCCL.
+// Lets a test program load the stand-ins for NVIDIA's libraries (standin_nvidia/). The program's
+// target defines the libraries' paths, STANDIN_CUDART and STANDIN_NCCL.
 
 #include <cstdlib>
 

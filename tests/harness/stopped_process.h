@@ -14,7 +14,8 @@
 namespace paceline::harness {
 
 // Runs `body` in a child process and returns its result. If the child stops itself, this function
-// continues it after `pause` and then calls `afterwards` here. Requires: no other threads yet.
+// continues it after `pause` and then calls `afterwards` in this process. Requires: no other
+// threads yet.
 inline bool in_a_process(
     const std::function<bool()>& body, std::chrono::milliseconds pause = {},
     const std::function<void()>& afterwards = [] {}) {

@@ -21,7 +21,7 @@ struct RankResult {
 std::vector<RankResult> run_ranks(int world_size, const RankBody& body,
                                   const RanksOptions& options = {});
 
-// Like run_ranks(), and fails the test if a rank throws.
+// Like run_ranks(), but fails the test if a rank throws.
 void run_ranks_ok(int world_size, const RankBody& body, const RanksOptions& options = {});
 
 }  // namespace paceline::harness

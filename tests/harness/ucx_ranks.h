@@ -43,8 +43,8 @@ inline std::vector<TransportKind> and_ucx(std::vector<TransportKind> others) {
   return others;
 }
 
-// While it exists, UCX may use only these of its own transports ("tcp", "posix,cma"). Requires: no
-// other thread runs.
+// While this object exists, UCX may use only these of its own transports ("tcp", "posix,cma").
+// Requires: no other thread runs.
 class UcxTransports {
  public:
   explicit UcxTransports(const std::string& names) { setenv("UCX_TLS", names.c_str(), 1); }

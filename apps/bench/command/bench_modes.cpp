@@ -51,8 +51,8 @@ std::vector<std::string_view> algorithms_for(Op op) {
   return names;
 }
 
-// Whether there may be several hosts with several ranks each; false only if that is impossible, as
-// far as it is known before the ranks start.
+// Whether there may be several hosts with several ranks each; false only if this is known to be
+// impossible before the ranks start.
 bool has_hierarchy(const BenchOptions& options) {
   if (options.mode == BenchMode::kMeasure) return false;
   if (options.mode != BenchMode::kSimulate) return true;  // known only once the group exists

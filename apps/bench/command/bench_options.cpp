@@ -65,7 +65,7 @@ std::vector<bench::Operation> ops_of(const std::vector<std::string>& texts,
   return ops;
 }
 
-// The operations for the mode. If none is given, planning modes use all_reduce.
+// The operations for the mode. If none is given, kSimulate and kExplain use all_reduce.
 std::vector<bench::Operation> ops_for(BenchMode mode, const std::vector<std::string>& texts) {
   if (mode == BenchMode::kCalibrate) return {};
   if (mode == BenchMode::kMeasure) return ops_of(texts, bench::measurable_ops());

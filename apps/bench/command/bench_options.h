@@ -47,8 +47,8 @@ void add_once(std::vector<T>& list, const T& value) {
 }
 // Throws UsageError.
 void read_sizes(const Option& option, std::vector<std::size_t>& sizes);
-// The peers that the option names. It may also name `yardsticks`, which are not returned: the
-// caller adds them. Throws UsageError.
+// The peers that the option names. The option may also name `yardsticks`, which are not returned:
+// the caller adds them. Throws UsageError.
 std::vector<std::string> read_peers(const Option& option, bench::Subject subject,
                                     const std::vector<std::string>& yardsticks);
 // Declare options that measurements of calls and of collectives have in common.
@@ -70,8 +70,9 @@ BenchMode mode_of(const OptionTable& table);
 // name operations.
 void require_meaning(const OptionTable& table, const std::vector<std::string>& words,
                      BenchMode mode);
-// Refuses a mode in which every rank that a launcher started would start ranks of its own.
-// `command` is the command as typed.
+// Refuses a mode in which every rank that a launcher started would start ranks of its own, and a
+// --nproc-per-node that differs from the launcher's number of ranks. `command` is the command as
+// typed.
 void require_place(const OptionTable& table, BenchMode mode, const LaunchEnvironment& environment,
                    const std::string& command);
 // Throws if this process is one of several ranks of a launcher, because bench starts `what`

@@ -19,7 +19,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// The session's limit for a turn (TurnOptions::turn_limit) is normally shorter.
+// The longest wait for the end of a turn; the session's limit (TurnOptions::turn_limit) is normally
+// shorter.
 constexpr auto kTurnLimit = 600s;
 
 std::vector<std::byte> make_request(const CallTurn& turn, int slow_ms) {

@@ -33,7 +33,7 @@ CallHead head_of(std::span<const std::byte> request);
 
 using CallClock = std::chrono::steady_clock;
 
-// The times of a turn of kBlocking.
+// The times of a kBlocking turn.
 struct CallTimes {
   std::vector<double> seconds{};  // duration of each call that was not slow
   std::uint64_t calls = 0;        // including slow ones
@@ -94,11 +94,11 @@ inline constexpr const char* kSpinVariable = "PACELINE_BENCH_SPIN_US";
 struct CallPlace {
   bool is_caller = false, uses_tcp = false;
   std::string unix_name;  // an abstract name on which the callee may listen
-  Endpoint tcp;           // an address on which it may listen
+  Endpoint tcp;           // an address on which the callee may listen
 };
 
 // Initialises the library: the callee listens and the caller connects, in any order. The callee
-// answers on its own threads until its object is destroyed.
+// answers on its own threads until its CallContestant is destroyed.
 using ConnectCalls = std::function<std::unique_ptr<CallContestant>(const CallPlace& place)>;
 
 // The main program of a contestant of calls. Returns the exit code. argv[1] is the name of the

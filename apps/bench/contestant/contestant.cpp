@@ -114,7 +114,7 @@ void Measurement::give_back_large_buffers() {
   }
 }
 
-// Makes the buffers and the call of a turn. Every rank allocates the same buffers, even one that
+// Prepares the buffers and the call of a turn. Every rank allocates the same buffers, even one that
 // only the root uses, because allocation is collective.
 Collective Measurement::prepare(const Turn& turn) {
   Collective call;
@@ -166,8 +166,8 @@ void Measurement::write(const Turn& turn, const Collective& call, const Pattern&
   }
 }
 
-// Makes a call that is not timed. If the turn asks for the check, returns what is wrong with this
-// rank's result.
+// Makes a call that is not timed. If the turn asks for the check, returns a text about the first
+// wrong element of this rank's result, or "".
 std::string Measurement::checked_call(const Turn& turn, const Collective& call,
                                       const Pattern& pattern) {
   if (call.output != nullptr && turn.check) {

@@ -33,7 +33,7 @@ class Contestant {
   virtual std::string version() const = 0;
 
   // Why the library does not support such calls, for example "has no bfloat16"; empty if it does.
-  // The same on every rank.
+  // The answer is the same on every rank.
   virtual std::string lacks(Op op, Dtype dtype, Placement placement) const = 0;
 
   // Whether there are results to check. False for a yardstick that only moves bytes.

@@ -1,7 +1,7 @@
 #pragma once
 
-// The rank's end of the conversation with the coordinator (messages.h), and the line at which ranks
-// start each call together.
+// The rank's end of the conversation with the coordinator (messages.h), and the barrier at which
+// ranks start each call together.
 
 #include <atomic>
 #include <cstddef>
@@ -19,10 +19,10 @@
 
 namespace paceline::bench {
 
-// A barrier at which the ranks of one contestant line up before a call, so that none begins while
-// another still writes its buffer. All contestants use this one, because the libraries' own
-// barriers release the ranks at different moments. It is in memory that the coordinator creates and
-// the ranks map.
+// A barrier at which the ranks of one contestant line up before a call, so that no rank begins
+// while another one still writes its buffer. All contestants use this barrier, because the
+// libraries' own barriers release the ranks at different moments. The barrier is in memory that the
+// coordinator creates and the ranks map.
 //
 // Ranks with a core of their own spin for about the time in which a large buffer is written. After
 // some microseconds they yield between checks, because on that core a thread of the library may
@@ -37,7 +37,7 @@ class StartLine {
   // `path` is the path of that memory. Error(kSystem).
   StartLine(const std::string& path, int rank, int world_size, bool own_core);
 
-  // Returns when all ranks have called it. Error(kTimeout) names a rank that has not.
+  // Returns when all ranks have called it. Error(kTimeout) names a rank that has not arrived.
   void line_up(Deadline deadline);
   // Like line_up(), but also returns the value that rank 0 passed, on every rank.
   bool line_up_and_ask(bool answer_of_rank_0, Deadline deadline);

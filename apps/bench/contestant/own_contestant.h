@@ -28,8 +28,8 @@ class OwnContestant : public Contestant {
 };
 
 // Measures `calls` calls, in place if that is usual for the operation, with ordinary memory that is
-// written before each call. Returns the median of the slowest rank's seconds. Collective. Errors
-// are those of the group.
+// written before each call. Returns the median of the calls' times, in seconds; the time of a call
+// is that of its slowest rank. Collective. Errors are those of the group.
 double seconds_of(ProcessGroup& group, Op op, Dtype dtype, std::size_t bytes, int calls);
 
 }  // namespace paceline::bench

@@ -25,7 +25,7 @@ std::uint64_t mix(std::uint64_t x) {
 
 std::size_t phase_of(std::uint64_t call) { return call * 37 % kPeriod; }
 
-// Converts a whole number of at most 2^11 to an IEEE 754 half.
+// Converts a whole number from 0 to 2^11 - 1 to an IEEE 754 half.
 std::uint16_t half_of(int value) {
   if (value == 0) return 0;
   const int exponent = std::bit_width(static_cast<unsigned>(value)) - 1;

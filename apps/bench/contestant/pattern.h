@@ -1,10 +1,10 @@
 #pragma once
 
 // The values that ranks write before a collective, and the results that it must have. Every rank
-// has its own table of small whole numbers, which is repeated over its buffer from a position in
-// the table that changes from call to call. So values can be written by plain copies and compared
-// by memcmp, and a result that is old, shifted or another rank's is detected. Sums over all ranks
-// are exact in every type, including bool and the 8-bit types (which wrap).
+// has its own table of small whole numbers, which is repeated over the rank's buffer from a
+// position in the table that changes from call to call. So values can be written by plain copies
+// and compared by memcmp, and a result that is old, shifted or another rank's is detected. Sums
+// over all ranks are exact in every type, including bool and the 8-bit types (which wrap).
 //
 // Thread safety: const after construction.
 

@@ -52,7 +52,7 @@ CheckOutcome check_bandwidth(const Ranks& ranks) {
                                                 {"algorithm_gb_s", algorithm},
                                                 {"bus_gb_s", bus},
                                                 {"copy_gb_s", within}};
-    // A single rank crosses no bus.
+    // With a single rank the bus bandwidth is 0.
     text =
         fmt::format("{} MB: {:.2f} GB/s {}, a copy {:.0f} GB/s", megabytes,
                     size > 1 ? bus : algorithm, size > 1 ? "bus bandwidth" : "in one rank", within);

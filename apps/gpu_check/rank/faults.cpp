@@ -1,5 +1,5 @@
-// Ranks that fail on purpose: the last one is at fault, and the others must get an error that names
-// it, in time.
+// Ranks that fail on purpose: the last rank is at fault, and the others must get an error that
+// names it within a time limit.
 
 #include <algorithm>
 #include <chrono>
@@ -99,8 +99,8 @@ struct DeepNetImpl : torch::nn::Module {
 };
 TORCH_MODULE(DeepNet);
 
-// Allocates all memory of this rank's GPU except `room` bytes. It is never released, because the
-// process ends with this check.
+// Allocates all memory of this rank's GPU except `room` bytes. The memory is never released,
+// because the process ends with this check.
 void leave_room(const Ranks& ranks, std::uint64_t room) {
   const CudaApi& cuda = CudaApi::load();
   std::size_t free = 0, total = 0;

@@ -1,4 +1,4 @@
-// Checkpoints and the loader of CUDA tensors.
+// Checks of checkpoints with CUDA tensors, and of the data loader.
 
 #include <algorithm>
 #include <chrono>
@@ -43,7 +43,7 @@ std::vector<at::Tensor> values_of_saved_run(const Ranks& ranks, const std::strin
   saver.begin();
   train_once(job, optimizer, 1);
   if (!saver.save(1)) throw CheckFailed("the checkpoint was not begun");
-  train_once(job, optimizer, 2);  // while it is being written
+  train_once(job, optimizer, 2);  // while the checkpoint is being written
   if (!saver.finish()) throw CheckFailed("the checkpoint was not written");
   return values_of(job);
 }

@@ -96,7 +96,7 @@ CheckOutcome outcome_of(const CheckEntry& entry, const Ranks& ranks) {
   const auto begin = std::chrono::steady_clock::now();
   CheckOutcome outcome;
   try {
-    ranks.group->barrier();  // a rank that has failed a check before is noticed here
+    ranks.group->barrier();  // fails if another rank failed the previous check
     outcome = entry.carry_out(ranks);
   } catch (...) {
     outcome.verdict = Verdict::kFail;

@@ -71,7 +71,7 @@ class OrderCheck {
     return c10::impl::VirtualGuardImpl(c10::kCUDA).getStreamFromGlobalPool(ranks_.device, false);
   }
 
-  // This rank's part of the sum; its values exist only once long work has ended.
+  // This rank's term of the sum. The device computes its values only after long work.
   at::Tensor late_part() const {
     return (work_.one() * (ranks_.rank() + 1)).expand({kCount}).clone();
   }
@@ -124,7 +124,7 @@ class OrderCheck {
       const at::Tensor part = late_part();
       work = all_gather_into_tensor(ranks_.group, all, part, {.async_op = true});
     }
-    const at::Tensor other = torch::full({kCount}, -7.0F, ranks_.device);  // may get part's memory
+    const at::Tensor other = torch::full({kCount}, -7.0F, ranks_.device);  // may reuse `part`
     work->wait();
     for (int rank = 0; rank < ranks_.world_size(); ++rank) {
       require(all.narrow(0, rank * kCount, kCount), rank + 1,

@@ -1,7 +1,7 @@
 #pragma once
 
-// The checks of the ranks' program of `paceline gpu-check`. Each is collective, compares results of
-// the GPU with results of the CPU, and returns its outcome or throws CheckFailed or Error.
+// The checks of the ranks' program of `paceline gpu-check`. Each is collective, and returns its
+// outcome or throws CheckFailed or Error. Most compare results of the GPU with results of the CPU.
 //
 // Thread safety: none.
 
@@ -70,7 +70,7 @@ inline CheckOutcome passed(const std::string& text = "", const std::string& figu
 }
 
 // Blocks the calling thread until the device's current stream has finished its work.
-// Error(kTimeout).
+// Error(kTimeout) after 30 s.
 void wait_for_device(const Ranks& ranks, const std::string& what);
 // Throws CheckFailed unless the values are close; the tensors may be on any devices. Returns the
 // largest difference.

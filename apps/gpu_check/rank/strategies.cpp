@@ -1,5 +1,5 @@
-// Checks of the strategies: trains with each of them for a few steps on the GPU and on the CPU, and
-// compares the results.
+// Checks of the parallel strategies: trains with each of them for a few steps on the GPU and on the
+// CPU, and compares the results.
 
 #include <algorithm>
 

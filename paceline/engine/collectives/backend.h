@@ -1,7 +1,7 @@
 #pragma once
 
 // A backend carries out a group's operations. Each backend is a folder under backends/. Before the
-// process group calls a backend, it checks the arguments, numbers the call and waits for its turn.
+// process group calls run(), it checks the arguments, waits for the call's turn and numbers it.
 
 #include <memory>
 #include <string>
@@ -37,17 +37,17 @@ struct PointToPointCall {
   std::size_t count = 0;
   std::byte* data = nullptr;  // a send does not write to it
   Device device = Device::kCpu;
-  // For device memory: `data` is in host memory and has this many bytes, which announce the message
-  // to the engine of the other rank. The library of the device moves the elements.
+  // For a message in device memory: the length of `data`, which is in host memory and announces the
+  // message to the engine of the other rank. The library of the device moves the elements.
   std::size_t announcement_bytes = 0;
   std::shared_ptr<const DeviceOrder> order = {};  // for device memory: CallOptions::order
   std::uint32_t shape = 0;                        // Call::shape
   // Set only in a send: the sizes travel with the message.
   std::optional<std::vector<std::int64_t>> sizes = {};
-  // Set only in a receive: provides type, count and data.
+  // Set only in a receive: allocates `data`; the message then determines the type and the count.
   std::shared_ptr<MessagePlace> place = {};
   std::shared_ptr<void> keep_alive;
-  bool is_blocking = false;  // the caller waits for it at once
+  bool is_blocking = false;  // the caller waits for the message at once
   // For device memory: the Work ends only when the device has finished.
   bool waits_for_device = false;
 };
@@ -62,7 +62,7 @@ class Backend {
   virtual const char* transport() const = 0;
   // The ranks of each host.
   virtual const Hosts& hosts() const = 0;
-  // Explains, in lines for people, how the backend would carry out this call, and why.
+  // Explains to the user, in a few lines, how the backend would carry out this call, and why.
   virtual std::string explain(const PlanRequest& request) const = 0;
   // Whether the backend supports `op` on memory of `device`.
   virtual bool supports(Op op, Dtype dtype, ReduceOp reduce_op, Device device) const = 0;
@@ -81,8 +81,8 @@ class Backend {
   virtual WorkPtr send(const PointToPointCall& call, Deadline deadline) = 0;
   virtual WorkPtr receive(const PointToPointCall& call, Deadline deadline) = 0;
 
-  // Collective, serialised like run(). Called right after the run() of the allocation, whose
-  // `fingerprint` it gets. If memory is lacking, every rank throws Error(kSystem), and the group
+  // Collective, serialised like run(). Called right after the run() of the allocation, with the
+  // same `fingerprint`. If any rank lacks memory, every rank throws Error(kSystem), and the group
   // can continue.
   virtual SymmetricBuffer allocate_symmetric(std::size_t bytes, Pages pages,
                                              const Fingerprint& fingerprint,
@@ -91,9 +91,9 @@ class Backend {
   // symmetric as well. Serialised like run().
   virtual bool is_symmetric(ConstBuffer buffer) = 0;
 
-  // Called after the run() of a visit, and serialised like it. Returns the addresses of every
-  // rank's buffer of the visit in this process; empty on every rank if not all buffers lie in
-  // memory that all ranks share.
+  // Called after the run() of a visit, and serialised like run(). Returns the address of every
+  // rank's visited buffer in this process; empty on every rank if not all buffers lie in memory
+  // that all ranks share.
   virtual std::vector<std::byte*> seen_by_all() const = 0;
 
   // Local; may be called from any thread. Throws the group's failure, if there is one; otherwise

@@ -88,7 +88,7 @@ struct ConstBuffer {
 class SymmetricBuffer {
  public:
   SymmetricBuffer() = default;
-  // `blocks`: the addresses of all ranks' blocks in this process, whose rank is `rank` (see of()).
+  // `blocks`: the address of each rank's block in this process (see of()). `rank`: this rank.
   // `owner` keeps them alive. `has_failed` becomes true when the group fails.
   SymmetricBuffer(std::vector<std::byte*> blocks, int rank, std::size_t bytes,
                   std::shared_ptr<void> owner, std::shared_ptr<const std::atomic<bool>> has_failed)
@@ -100,17 +100,17 @@ class SymmetricBuffer {
 
   std::byte* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
-  // The address of the block of `rank` in this process; null if the ranks share no memory.
-  // Collectives synchronise a writer with the owner of the block.
+  // The address of the block of `rank` in this process; null for other ranks if the ranks share no
+  // memory. Collectives synchronise a writer with the owner of the block.
   std::byte* of(int rank) const { return blocks_[static_cast<std::size_t>(rank)]; }
-  // Zeroed, page-aligned elements of type T.
+  // This rank's block as elements of type T. It is page-aligned, and zeroed when it is allocated.
   template <class T>
   std::span<T> as() const {
     return {reinterpret_cast<T*>(data_), bytes_ / sizeof(T)};
   }
   const std::shared_ptr<void>& owner() const { return owner_; }
-  // False once the group has failed in any operation: a late rank may still write results there, so
-  // the memory must not be used for anything else. May be called from any thread.
+  // False once the group has failed in any operation: a late rank may still write results into the
+  // memory, so it must not be used for anything else. May be called from any thread.
   bool is_live() const { return has_failed_ != nullptr && !*has_failed_; }
 
  private:

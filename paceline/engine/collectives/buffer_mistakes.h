@@ -38,7 +38,7 @@ concept NotReadable = !std::is_same_v<U, Buffer> && !std::is_same_v<U, ConstBuff
 template <class T, class U = std::remove_cvref_t<T>>
 concept NotWritable = !std::is_same_v<U, Buffer> && !(kIsSpan<U> && !kIsConstant<U>);
 
-// U: the type of the argument. kIsKept: whether it is a variable of the caller, not a temporary.
+// U: the argument's type. kIsKept: whether the argument is a variable of the caller, no temporary.
 template <class U, bool kIsKept>
 constexpr void explain_mistake() {
   constexpr bool kNever = sizeof(U) == 0;

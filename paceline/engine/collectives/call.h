@@ -1,8 +1,8 @@
 #pragma once
 
-// One call of a group. EngineGroup (group/engine_group.h) carries out every operation by run() or
-// start() of such a value; the named functions of a group, and those on tensors, only fill in a
-// Call.
+// One call of a group, as a value. EngineGroup::run() and start() (group/engine_group.h) carry it
+// out; the named collectives and messages of a group, and those on tensors, only fill in a Call.
+// Visits, another kind of call, are at the end.
 
 #include <algorithm>
 #include <chrono>
@@ -31,7 +31,7 @@ class MessagePlace {
  public:
   virtual ~MessagePlace() = default;
   // Allocates memory for the elements of a tensor of this type and these sizes. Called once, in the
-  // thread that moves the message; the memory must stay until the receive has completed.
+  // thread that moves the message; the memory must stay valid until the receive has completed.
   virtual std::byte* make(Dtype dtype, std::span<const std::int64_t> sizes) = 0;
 };
 
@@ -49,8 +49,8 @@ class TensorShapes {
   virtual std::string describe() const = 0;  // "Float [2, 3], strides [1, 2]"
 };
 
-// Only the elements and `shapes` must outlive the call of run() or start(); everything else that it
-// points to is copied.
+// The elements and `shapes` must stay valid until the operation has completed. run() and start()
+// copy everything else that a Call points to.
 struct Call {
   Op op = Op::kBarrier;
   ConstBuffer input = {};  // in a send: the message
@@ -65,10 +65,10 @@ struct Call {
   // received into a MessagePlace.
   std::optional<std::span<const std::int64_t>> sizes = {};
   std::shared_ptr<MessagePlace> place = {};  // in a receive: used instead of output
-  // In all_gather_v, how much each rank gives; in reduce_scatter_v, how much each rank gets; in
-  // all_to_all_v, how much this rank gives each rank.
+  // In all_gather_v, the count that each rank gives; in reduce_scatter_v, the count that each rank
+  // gets; in all_to_all_v, the count that this rank gives to each rank.
   std::span<const std::size_t> counts = {};
-  // In all_to_all_v: how much each rank gives this one.
+  // In all_to_all_v: the count that each rank gives to this rank.
   std::span<const std::size_t> receive_counts = {};
   std::optional<BufferLists> lists = {};  // used instead of input and output
   // A hash of the sizes and strides of the call's tensors (shape_of(), collective.h); 0 for raw
@@ -81,14 +81,14 @@ struct CallOptions {
   // At least 1 ms; if empty, the group's timeout.
   std::optional<std::chrono::milliseconds> timeout = {};
   std::shared_ptr<void> keep_alive = {};  // held until an asynchronous operation has completed
-  // For device memory: the place of the operation among the device's work (work.h). If null, the
-  // operation runs after all work on the default stream, and ends when its result is complete.
+  // For device memory: the operation's order among the device's other work (device_order.h). If
+  // null, it runs after all work on the default stream, and ends when its result is complete.
   std::shared_ptr<const DeviceOrder> order = {};
 };
 
-// A visit: all ranks arrive with a buffer, a body runs on every rank, and all finish. Each rank's
-// body works on one block of *every* rank's buffer, in place where the ranks share memory. An
-// all_reduce is the visit whose body adds up all ranks' elements and writes the sum to each.
+// A visit: every rank brings a buffer, a body runs on every rank, and the visit ends when all ranks
+// are done. Each rank's body works on one block of *every* rank's buffer, in place where the ranks
+// share memory. An all_reduce is a visit whose body writes the sum of all buffers to each buffer.
 //
 // The elements on which a body works.
 struct Visit {
@@ -102,8 +102,8 @@ struct Visit {
   }
 };
 
-// Called once or several times, each time for a piece of the block. The elements that it writes are
-// visible to their owners when the visit is done.
+// Called for each piece of the rank's block; not called if the block is empty. The elements that a
+// body writes are visible to their owners when the visit has ended.
 using VisitBody = std::function<void(const Visit& visit)>;
 
 struct VisitedBlock {

@@ -143,8 +143,8 @@ Fingerprint make_fingerprint(const Collective& call, std::uint32_t sequence,
   } else if (reduces(call.op)) {
     fingerprint.root = static_cast<std::int32_t>(call.divisor);
   }
-  // Different generations of a group never share a store key; if they meet anyway, the hash shows
-  // it.
+  // Different generations of a group never share a store key; if they meet anyway, their hashes
+  // differ.
   fingerprint.group = static_cast<std::uint32_t>(group ^ (generation * 0x9e3779b97f4a7c15u));
   return fingerprint;
 }

@@ -1,7 +1,7 @@
 #pragma once
 
 // One call of a collective, as every rank must make it, and its fingerprint, which travels with
-// every message so that two ranks that make different calls find out before any byte is used.
+// every message so that ranks that make different calls notice it before any byte is used.
 
 #include <cstddef>
 #include <cstdint>
@@ -34,9 +34,9 @@ struct CollectivePart {
 //   scatter, reduce_scatter         one rank's result; the giving side holds world_size times as
 //                                   many
 //   all_to_all                      one block; both sides hold world_size blocks
-//   all_gather_v, reduce_scatter_v  the sum of `counts`: how much each rank gives, or gets
-//   all_to_all_v                    the sum of `counts`, a table with a row for each giving rank,
-//                                   which has a number for each receiving rank
+//   all_gather_v, reduce_scatter_v  the sum of `counts`: the count that each rank gives, or gets
+//   all_to_all_v                    the sum of `counts`, a matrix with a row for each sender and a
+//                                   column for each receiver
 struct Collective {
   Op op = Op::kBarrier;
   ReduceOp reduce_op = ReduceOp::kSum;
@@ -54,11 +54,11 @@ struct Collective {
   // The buffers of a coalesced call on a device, instead of input and output; `count` is then the
   // sum of their counts. Must outlive the call.
   std::span<const CollectivePart> parts = {};
-  std::uint32_t layout = 0;              // a hash of further facts that the ranks must agree on
+  std::uint32_t layout = 0;              // a hash of counts that the ranks compare; 0 for none
   std::uint32_t shape = 0;               // Call::shape
   const TensorShapes* shapes = nullptr;  // Call::shapes
-  // The user's operation (new_group, split) that this internal collective is a part of; errors and
-  // records show it instead of `op`.
+  // The user's operation (new_group, split, visit) of which this internal collective is a part;
+  // errors and records show that operation instead of `op`.
   std::optional<Op> part_of = {};
 };
 
@@ -88,7 +88,7 @@ std::uint32_t layout_of(std::span<const std::size_t> counts);
 // dimension, as for raw buffers. Empty `strides` stand for a contiguous tensor.
 std::uint32_t shape_of(std::span<const std::int64_t> sizes,
                        std::span<const std::int64_t> strides = {});
-// As above, for the tensors of a coalesced call, from their hashes.
+// Combines the hashes of the tensors of a coalesced call; 0 if all of them are 0.
 std::uint32_t shape_of_all(std::span<const std::uint32_t> shapes);
 
 // The facts of a call that all ranks must agree on, in 32 bytes. Sequence numbers count a group's

@@ -15,7 +15,7 @@ using DeviceEvent = std::shared_ptr<void>;
 
 // The place of a collective on a device's memory among the device's other work. Threads queue work
 // on the device's streams; the device carries it out later, each stream in order. An *event* marks
-// a place in a stream, and a stream can be made to wait for an event. Neither makes a thread wait.
+// a point in a stream, and a stream can be made to wait for an event. Neither blocks a thread.
 //
 // The layer that knows the caller's streams implements this class
 // (paceline/training/tensor/tensor_view.h); the device's library calls it. Events are the device's
@@ -44,7 +44,7 @@ class Progress {
   virtual void progress(const Work& work, Deadline limit) = 0;
 };
 
-// The order of a collective of device memory that is carried out on copies in host memory, because
+// The order of a collective on device memory that is carried out on copies in host memory, because
 // the group has no backend for the device. The buffers of the call are the copies. The thread that
 // carries out the call calls the functions in this order: fetch(), the collective, deliver(),
 // settle().
@@ -54,7 +54,7 @@ class HostCopies : public DeviceOrder {
  public:
   // Waits until the copies have the device's values. Error(kTimeout) at the deadline.
   virtual void fetch(Deadline deadline) const = 0;
-  // Queues the writing of the results to the device; returns an event after it.
+  // Queues the copying of the results to the device; returns an event after the copying.
   virtual DeviceEvent deliver() const = 0;
   // Waits until the results have been written. Error(kTimeout) at the deadline.
   virtual void settle(Deadline deadline) const = 0;

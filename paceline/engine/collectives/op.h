@@ -25,7 +25,7 @@ enum class Op : std::uint8_t {
   kAllToAllV = 14,
   kNewGroup = 15,  // the ranks compare the members that they name
   kSplit = 16,
-  kTakeTurns = 17,  // takes turns in a library that serves one group of a process at a time
+  kTakeTurns = 17,  // orders groups in a library that serves one group of a process at a time
   kVisit = 18,      // a body runs on every rank's buffers
 };
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// The properties of the operations of a group. Each is a row of a table with the properties that
-// all its calls share. A new operation needs a row, algorithms that build its schedules, and tests.
+// The properties of the operations of a group. Each operation has a row in a table: the properties
+// of all its calls. A new operation needs a row, algorithms that build its schedules, and tests.
 //
 // Thread safety: pure functions.
 
@@ -27,7 +27,7 @@ enum class Extent : std::uint8_t {
   kColumn,    // the sum of column `rank` of the matrix
 };
 
-// If a rank's two buffers share memory, the place in the longer one where the shorter one may
+// If a rank's two buffers share memory, the offset in the longer one at which the shorter one must
 // begin.
 enum class InPlace : std::uint8_t { kNever, kBeginning, kOwnBlock, kOwnCounts };
 
@@ -88,7 +88,7 @@ inline constexpr OpTraits kUnknownOp = {.name = "an unknown operation"};
 
 }  // namespace detail
 
-// The row of an operation; an empty row for a number that only a corrupt message can contain.
+// The row of an operation; kUnknownOp for a number that only a corrupt message can contain.
 constexpr const OpTraits& traits_of(Op op) {
   const auto number = static_cast<std::size_t>(op);
   return number < detail::kOps.size() ? detail::kOps[number] : detail::kUnknownOp;
@@ -108,7 +108,7 @@ constexpr bool has_counts(Op op) {
 // True for operations that make another group.
 constexpr bool makes_group(Op op) { return traits_of(op).has(kMakesGroup); }
 
-// True for operations whose counts are a matrix: how much each rank sends to each other rank.
+// True for operations whose counts are a matrix: a count for each sender and each receiver.
 constexpr bool has_count_matrix(Op op) { return traits_of(op).input == Extent::kRow; }
 
 // Whether an input holds a block for each rank.

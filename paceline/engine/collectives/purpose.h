@@ -1,8 +1,8 @@
 #pragma once
 
-// The functions of the library whose calls a program might make on some ranks only, in a branch
-// such as `if (rank == 0)`. The call of such a function carries its purpose as Call::shape. So it
-// is compared between the ranks, and the error of every rank names the function
+// The library's functions that a program might call on some ranks only, by mistake, in a branch
+// such as `if (rank == 0)`. The collective calls of such a function carry a hash of its name as
+// Call::shape. So the ranks compare the hash, and every rank's error names the function
 // (Fingerprint::describe()).
 //
 // Thread safety: pure functions.
@@ -26,14 +26,14 @@ inline constexpr std::string_view kFinish = "train::Checkpointer::finish()";
 inline constexpr std::string_view kTest = "Training::test";
 inline constexpr std::string_view kSaveIfBest = "train::EpochReport::save_if_best()";
 
-// The purpose of the calls of a function, for Call::shape (FNV-1a).
+// The Call::shape of a function's collective calls: the FNV-1a hash of its name.
 constexpr std::uint32_t purpose_of(std::string_view function) {
   std::uint32_t hash = 2166136261U;
   for (const char letter : function) hash = (hash ^ static_cast<std::uint8_t>(letter)) * 16777619U;
   return hash;
 }
 
-// The function to which the call with this shape belongs; empty for all other shapes.
+// The function whose name has this hash; empty if none has.
 constexpr std::string_view function_of(std::uint32_t shape) {
   for (const std::string_view function :
        {kEvaluate, kEvaluateText, kClipGradNorm, kStepPipeline, kEvaluatePipeline,

@@ -18,7 +18,7 @@ namespace paceline {
 
 namespace {
 
-// Makes a copy that shares nothing with the thread that failed.
+// Makes a copy of the error that shares no memory with the thread that failed.
 std::optional<Error> copy_of(const std::exception_ptr& error) {
   if (!error) return {};
   try {
@@ -169,7 +169,7 @@ bool Work::is_watched() const {
 
 bool Work::has_order() const { return state_->order != nullptr; }
 
-// An object that is not kept any more is dropped outside the lock.
+// The object that is not kept, the previous one or `object`, is dropped outside the lock.
 void Work::hold(std::shared_ptr<void> object) {
   const std::lock_guard lock(state_->mutex);
   if (!state_->done) state_->held.swap(object);

@@ -1,6 +1,6 @@
 #pragma once
 
-// An operation under way.
+// The handle of an operation under way, with which a program waits for its end (Work).
 
 #include <chrono>
 #include <exception>
@@ -26,7 +26,7 @@ struct FlightTicket;
 // when all of it has been queued on the device. From then on the caller can queue work that follows
 // the operation, so wait() returns then, with the calling thread's stream ordered after the
 // operation. It ends again when its result is complete; only then has the operation completed. An
-// error between the two ends fails the group, so the next call throws it.
+// error between the two ends fails the group, so the next call throws that error.
 //
 // Thread safety: every method may be called from any thread. Dropping a Work does not cancel the
 // operation.
@@ -45,7 +45,7 @@ class Work : public std::enable_shared_from_this<Work> {
   bool is_completed() const;
   // `then` is called once, with the operation's error or null, in the thread that completes the
   // operation: the group's own thread or, for a message, the thread that moves it. If the operation
-  // has already completed, `then` is called at once. wait() may return before that. `then` may
+  // has already completed, on_complete() calls `then`. wait() may return before `then`. `then` may
   // start operations, but must not wait for any operation of this group, and must not throw.
   // Several functions are called in the order in which they were registered.
   void on_complete(std::function<void(const Error* error)> then);
@@ -62,15 +62,15 @@ class Work : public std::enable_shared_from_this<Work> {
   // Returns a Work that has completed, for calls that block.
   static std::shared_ptr<Work> completed();
   // Called by a device's library once the whole operation has been queued on the device; `done` is
-  // an event after it. Requires: the Work has an order. `is_watched`: the library watches the
-  // event, and completes this Work once the device has finished, or has failed; the call that
-  // queued the operation returns before that. `source_rank`: as in complete().
+  // an event after the operation. Requires: the Work has an order. `is_watched`: the library
+  // watches the event, and completes this Work once the device has finished, or has failed; the
+  // call that queued the operation returns earlier. `source_rank`: as in complete().
   void queue(std::shared_ptr<void> done, bool is_watched = false, int source_rank = -1);
   bool is_queued() const;
   // Whether a device's library completes this Work.
   bool is_watched() const;
   bool has_order() const;
-  // Keeps an object until the operation has completed. Requires: the Work has an order.
+  // Keeps `object` alive until the operation has completed. Requires: the Work has an order.
   void hold(std::shared_ptr<void> object);
   // Called by a group when the operation begins, as the collective of this fingerprint. `recorder`
   // may be null.

@@ -39,12 +39,12 @@ void fill_random(std::span<std::byte> bytes);
 // other end is authenticated. The context is not sent: if the two ends differ in it, the handshake
 // fails as if the secret were wrong.
 //
-// Two ends that will encrypt agree on keys in the same exchange: each nonce is then the public half
+// Two ends that will encrypt agree on keys in the same exchange: each nonce is then the public key
 // of a key pair made for this connection (X25519), which the proofs authenticate. An attacker who
 // learns the secret later cannot decrypt traffic that was recorded earlier. The context says
 // whether the connection is encrypted.
 
-// The client's half as a blocking call. Throws Error(kInvalid) when the other end has another
+// Performs the client's side of the handshake. Throws Error(kInvalid) when the server has another
 // secret, context or protocol version (the message names both versions), kTimeout at the deadline,
 // and kPeerLost when the other end closed the connection.
 void authenticate_as_client(const Fd& socket, const Secret& secret, std::string_view context,
@@ -60,7 +60,7 @@ struct SessionKeys {
   // Keys for `use`, a text that both ends know. Ends that name different uses get different keys.
   SessionKeys derive(std::string_view use) const;
 };
-// An X25519 key pair. The private half is wiped on destruction.
+// An X25519 key pair. The private key is wiped on destruction.
 class EphemeralKey {
  public:
   using Public = std::array<std::byte, 32>;
@@ -69,7 +69,7 @@ class EphemeralKey {
   EphemeralKey(const EphemeralKey&) = default;
   EphemeralKey& operator=(const EphemeralKey&) = default;
   const Public& public_half() const { return public_; }
-  // Throws Error(kInvalid) when `other` is not a valid public half.
+  // Throws Error(kInvalid) when `other` is not a valid public key.
   SessionKeys session_keys(const Public& other, bool is_client) const;
 
  private:
@@ -77,7 +77,7 @@ class EphemeralKey {
   std::array<std::byte, 32> private_{};
 };
 
-// One half of the handshake as a state machine for event loops: bytes in, bytes out, never waiting.
+// One side of the handshake as a state machine for event loops: bytes in, bytes out, never waiting.
 // It buffers at most 40 bytes from the peer, and rejects a wrong magic at the first wrong byte.
 //
 // Thread safety: none. `secret` must outlive it.
@@ -87,10 +87,10 @@ class HandshakeHalf {
 
   // The number of bytes that feed() can take now; 0 once done().
   std::size_t wanted() const;
-  // Takes 1 to wanted() bytes and returns what must be sent to the peer, often nothing.
+  // Takes 1 to wanted() bytes, and returns the bytes that must be sent to the peer, often none.
   // Throws Error(kInvalid) as above; the connection must then be closed.
   std::vector<std::byte> feed(std::span<const std::byte> bytes);
-  // Calls feed() with the bytes that the socket has now. Returns what receive_some() returns: the
+  // Calls feed() with the bytes that the socket has now. Returns the result of receive_some(): the
   // number of bytes, 0 when the peer closed the connection, or -1 and errno (EAGAIN: no bytes yet).
   // `answer` must then be sent.
   ssize_t receive(const Fd& socket, std::vector<std::byte>& answer);

@@ -10,10 +10,10 @@
 // which reports standstills to this clock. A standstill of less than a second goes unnoticed. All
 // threads of a process stand still together, so the state is global; a fork inherits it.
 //
-// A WaitCheck is a function of the program that one thread calls during such waits.
+// A WaitCheck is a function of the program that one thread calls while it waits for others.
 //
-// Thread safety: any thread may call any function. Signal handlers may use neither the clock nor a
-// Vigil, which take a mutex.
+// Thread safety: any thread may call any function. A signal handler must neither call put_off() nor
+// use a Vigil, which take a mutex.
 
 #include <algorithm>
 #include <atomic>
@@ -44,8 +44,8 @@ class AwakeClock {
   static time_point woke() { return time_point(duration(woke_.load(std::memory_order_relaxed))); }
 
   // The deadline `moment`, extended if it passed during a standstill: the wait then keeps the time
-  // that was left when the standstill began, and at least kLeastLeft. Other deadlines do not
-  // change. Only the last few standstills are known.
+  // that was left when the standstill began, but at least kLeastLeft. Other deadlines do not
+  // change. Only the last eight standstills are known.
   static Monotonic::time_point put_off(Monotonic::time_point moment);
   static constexpr std::chrono::seconds kLeastLeft{5};
 
@@ -62,9 +62,9 @@ Deadline put_off(const Deadline& deadline);
 // the deadline that the wait began with.
 Deadline put_off_since(Deadline::Clock::time_point begun, const Deadline& deadline);
 
-// Every loop that waits for other processes keeps a Vigil. It detects from the gap between two
-// rounds that this process stood still, reports that to AwakeClock, and extends the deadlines of
-// the wait before any rank is blamed for being late.
+// Detects standstills for one loop that waits for other processes: a long gap between two rounds
+// of the loop shows that this process stood still. The Vigil reports the standstill to AwakeClock,
+// and extends the deadline of the wait before any rank is blamed for being late.
 //
 // Cost: one reading of the clock per round. Thread safety: none; each Vigil belongs to one loop.
 class Vigil {
@@ -77,10 +77,10 @@ class Vigil {
   // Requires: at most kRound since the last call, or since the Vigil was made, unless this process
   // stood still.
   void look();
-  // Looks, extends `deadline` by a standstill, and returns whether it has passed. The first call
-  // also finds a standstill between the moment when the deadline was set and the beginning of the
-  // wait: an operation often works for a while before it waits, and the process may have been
-  // stopped there.
+  // Calls look(), extends `deadline` by a standstill, and returns whether the deadline has passed.
+  // The first call also finds a standstill between the setting of the deadline and the beginning of
+  // the wait: an operation often works for a while before it waits, and the process may have been
+  // stopped during that time.
   bool sees_passed(Deadline& deadline);
 
  private:
@@ -102,19 +102,19 @@ bool wait_awake(std::condition_variable& changed, std::unique_lock<std::mutex>& 
 
 // A check that one thread makes while it waits for other processes. An embedder that must react to
 // something during a wait, for example Python to Ctrl-C, sets a WaitCheck around its call. Every
-// wait of that thread in a collective, in a message, in Work::wait() or in forming a group then
-// calls the function between its sleeps, at least twice a second. If the function throws, the wait
-// ends with that exception: a collective aborts its group as after any other failure. The function
-// should throw an Error, because the text of an Error also reaches the other ranks.
+// wait of that thread in a collective, for a message, in Work::wait() or in forming a group then
+// calls the function between its sleeps: at least every kRound, or about once a second while a
+// group forms. If the function throws, the wait ends with that exception: a collective aborts its
+// group as after any other failure. The function should throw an Error: other ranks get its text.
 //
 // A thread without a WaitCheck pays for one load of a thread-local pointer, and only while it
-// sleeps.
+// waits.
 //
-// Thread safety: a WaitCheck belongs to the thread that made it. WaitChecks of a thread nest; the
-// innermost one counts.
+// Thread safety: a WaitCheck belongs to the thread that made it. WaitChecks of a thread nest; only
+// the innermost check is called.
 class WaitCheck {
  public:
-  // The longest time that a wait may take between two calls.
+  // The longest time between two calls, except while a group forms.
   static constexpr std::chrono::milliseconds kRound{250};
 
   explicit WaitCheck(std::function<void()> check)

@@ -99,8 +99,8 @@ class ByteReader {
     if (length > limit) throw Error(ErrorCode::kCorrupt, "a length in a message exceeds its limit");
     return to_string(take(length));
   }
-  // The number of elements that follow, each of at least `least_bytes`. Throws Error(kCorrupt) if
-  // the remaining bytes cannot hold them, so that the caller may allocate memory for the elements.
+  // Reads the number of elements that follow; each has at least `least_bytes` bytes. Throws
+  // Error(kCorrupt) if the remaining bytes cannot hold them, so that allocating for them is safe.
   template <class Count>
   std::size_t get_count(std::size_t least_bytes) {
     const auto count = get<Count>();
@@ -115,10 +115,10 @@ class ByteReader {
 };
 
 // CRC-32C (Castagnoli, RFC 3720): the checksum of TFRecord files and of the chunks of checkpoints.
-// It uses the processor's instruction if there is one (SSE 4.2): 8 bytes in three cycles, or three
-// chunks at once in the same time. Other processors look up a table for each byte.
+// With SSE 4.2 the processor's instruction takes three cycles for 8 bytes, or for 8 bytes of each
+// of three chunks. On other processors, every byte costs a look-up in a table.
 //
-// `before`: the checksum of the bytes before these, for data that is checked in pieces.
+// `before`: the checksum of the preceding bytes, for data that is passed in several calls.
 std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t before = 0);
 
 // The checksum of each chunk of `chunk` bytes. Requires: bytes.size() == chunk * sums.size().

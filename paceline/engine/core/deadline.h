@@ -16,8 +16,8 @@ class Deadline {
   using Clock = std::chrono::steady_clock;
 
   // The moment `timeout` from now. A timeout of more than about 30 years gives never(), a negative
-  // one gives now. From one second on, the deadline may be up to 10 ms later, so that small
-  // collectives need not read the clock to the nanosecond.
+  // timeout gives now. With timeouts of a second or more, the deadline may be up to 10 ms later, so
+  // that small collectives need not read the clock to the nanosecond.
   template <class Rep, class Period>
   static Deadline after(std::chrono::duration<Rep, Period> timeout) {
     const std::chrono::duration<double> seconds =
@@ -34,7 +34,7 @@ class Deadline {
 
   bool expired() const { return Clock::now() >= moment_; }
   Clock::time_point moment() const { return moment_; }
-  // When the deadline was set, or up to 10 ms before; for never() it is Clock::time_point::max().
+  // When the deadline was set, or up to 10 ms earlier; Clock::time_point::max() for never().
   Clock::time_point set_at() const { return set_at_; }
   // The timeout from which this deadline was made, in whole milliseconds; none for never().
   std::optional<std::chrono::milliseconds> timeout() const {

@@ -45,7 +45,7 @@ constexpr std::size_t size_of(Dtype dtype) {
   return 1;
 }
 
-// The number of the Dtype of a C++ type, -1 if it has none.
+// The number of the Dtype that stands for the C++ type T; -1 if there is none.
 template <class T>
 constexpr int dtype_number() {
   if constexpr (std::is_same_v<T, float>)

@@ -1,6 +1,6 @@
 #pragma once
 
-// The one exception of the library. Its code says what the *caller* can do; its message says what
+// The library's exception type. Its code says what the *caller* can do; its message says what
 // happened, on which rank, in which operation, and what to do about it. Its context holds the same
 // facts for a program that acts on them: docs/diagnosis.md has examples.
 //
@@ -22,8 +22,8 @@ enum class ErrorCode {
   kUnsupported,  // choose another backend or type
   kTimeout,      // a rank did not arrive; the message names it
   kPeerLost,     // a peer died; form a new group
-  kAborted,      // another rank failed first; the message carries its cause
-  kCorrupt,      // the bytes are not what was written; use an older copy
+  kAborted,      // another rank failed first; the message gives that rank's error
+  kCorrupt,      // data is damaged or malformed; use an older copy
   kSystem,       // the operating system refused; the message carries errno
 };
 
@@ -62,8 +62,8 @@ class Error : public std::runtime_error {
 };
 
 // Error(kCorrupt) about the state of this job itself: parameters that should be equal on all ranks
-// differ, or an optimizer's state is not what the optimizer wrote. No step may be taken with this
-// state, and it must not be saved. A program that ends with this error exits with code 86.
+// differ, or an optimizer's state has changed since the optimizer wrote it. No step may be taken
+// with this state, and it must not be saved. A program that ends with this error exits with 86.
 class DamagedState : public Error {
  public:
   explicit DamagedState(const std::string& message) : Error(ErrorCode::kCorrupt, message) {}

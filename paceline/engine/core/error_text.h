@@ -19,15 +19,15 @@ Error system_error(const std::string& what, int error_number);
 std::string describe_errno(int error_number);
 
 // The text of the exception that is being handled, of any type: a program's own functions may throw
-// other types than std::exception. Requires: in a handler.
+// other types than std::exception. Requires: an exception is being handled.
 std::string describe_current_exception();
 
-// Returns `error` with a text that begins with `who` ("rank 1", rank_name()) and `doing`, what this
-// rank was doing. An error whose text already begins with a rank is returned unchanged.
+// Returns `error` with `who` ("rank 1", rank_name()) and `doing` (the activity that failed) before
+// its text. An error whose text already begins with a rank is returned unchanged.
 Error said_by(const std::string& who, const std::string& doing, const Error& error);
 
 // Shortens the list at the end of a message, for example of the tensors in which two models differ:
-// a launcher that repeats the last lines of a rank must still see the line above the list.
+// a launcher that repeats a rank's last lines of output must still show the line above the list.
 //
 // `lines`: each line follows a line end. Returns the first 8 lines, then the number of the others.
 std::string first_lines(std::string lines);
@@ -39,7 +39,7 @@ inline constexpr int kExitUsage = 2;
 // `paceline`.
 inline constexpr int kExitEnvironment = 3;
 
-// Exit code: a DamagedState ended the rank. `paceline run --on-damage` sets what then happens.
+// Exit code: a DamagedState ended the rank. `paceline run --on-damage` selects the reaction to it.
 inline constexpr int kStateDamaged = 86;
 
 // The exit code of a program that ends with this exception: kStateDamaged for a DamagedState,

@@ -58,7 +58,7 @@ class StrictEvents {
  private:
   std::string_view where_;
   int max_depth_;
-  std::vector<std::set<std::string>> keys_;  // of the open objects, outermost first
+  std::vector<std::set<std::string>> keys_;  // the keys of each open object, outermost first
 };
 
 }  // namespace

@@ -7,7 +7,7 @@
 // gradients in the same order in which the engine adds up the gradients of ranks
 // (engine/collectives/kernels/reduce.h). So the sum over all shards, and with it the model, has the
 // same bits for every number of ranks that fits. A number fits if each rank gets 2^k shards,
-// because only such a block is a subtree of the sum; one rank alone always fits.
+// because only such a block is a subtree of the summation tree; one rank alone always fits.
 //
 // Thread safety: pure functions.
 
@@ -35,8 +35,8 @@ struct ShardBlock {
 // Throws Error(kInvalid), naming the numbers of ranks that fit, when `num_ranks` does not fit.
 ShardBlock shards_of(std::int64_t num_shards, int num_ranks, int rank);
 
-// The mixing function of SplitMix64 (Steele, Lea and Flood, 2014): neighbouring values give
-// unrelated ones. To generate random numbers, add kMixStep to the state before each one.
+// The mixing function of SplitMix64 (Steele, Lea and Flood, 2014): neighbouring inputs give
+// unrelated outputs. To generate random numbers, add kMixStep to the input after each call.
 inline constexpr std::uint64_t kMixStep = 0x9e3779b97f4a7c15;
 constexpr std::uint64_t mixed(std::uint64_t value) {
   value += kMixStep;

@@ -1,8 +1,8 @@
 #pragma once
 
-// Texts that people or other programs wrote: numbers and lists of them, the text of an option's
-// value (settings such as "hosts=64,link=25Gbit,latency=20us"), and the words of a command as a
-// POSIX shell reads them.
+// Parses and formats text for people and other programs: numbers and lists of numbers, the value
+// of an option (settings such as "hosts=64,link=25Gbit,latency=20us"), and the words of a command
+// as a POSIX shell reads them.
 //
 // Thread safety: pure functions.
 
@@ -20,7 +20,7 @@
 
 namespace paceline {
 
-// The whole of `text` as a number; nullopt when the text is anything else, or too large for T.
+// The whole of `text` as a number; nullopt for any other text and for numbers that T cannot hold.
 template <class T>
 std::optional<T> parse_number(std::string_view text) {
   T value{};
@@ -28,7 +28,7 @@ std::optional<T> parse_number(std::string_view text) {
   const auto [stop, status] = std::from_chars(text.data(), end, value);
   return status == std::errc() && stop == end ? std::optional(value) : std::nullopt;
 }
-// As above, but nullopt also for NaN and for numbers outside of `least` to `most`.
+// As above, but also returns nullopt for NaN and for numbers below `least` or above `most`.
 template <class T>
 std::optional<T> parse_number(std::string_view text, std::type_identity_t<T> least,
                               std::type_identity_t<T> most) {
@@ -66,7 +66,7 @@ struct Unit {
   std::string_view name;
   double factor;
 };
-// The value of a positive number with one of the units: the number times the unit's factor.
+// Parses a positive number with one of the units; returns the number times the unit's factor.
 double quantity(const Setting& setting, std::span<const Unit> units, std::string_view allowed);
 // A rate such as "25Gbit" (kbit, Mbit, Gbit, Tbit), in bytes per second.
 double rate(const Setting& setting);
@@ -76,12 +76,12 @@ double duration(const Setting& setting);
 // Calls `take` with each setting, in order. Throws SettingError for a key that is given twice.
 void for_each_setting(std::string_view text, const std::function<void(const Setting&)>& take);
 
-// One word that a POSIX shell reads back as exactly `word`, whatever it holds.
+// Text that a POSIX shell reads back as exactly the one word `word`, whatever its characters.
 std::string shell_quoted(std::string_view word);
 
-// "ssh -o 'A B'" is {ssh, -o, A B}. Quotes and backslashes work as in a shell. Nothing is expanded,
-// so characters that would expand or start something ($ ` ; | & < > ( ) outside of quotes) give
-// Error(kInvalid), and so does a quote that is not closed. `what` names the option in the message.
+// "ssh -o 'A B'" is {ssh, -o, A B}. Quotes and backslashes work as in a shell. Nothing is expanded:
+// unquoted $ ` ; | & < > ( ), $ and ` in double quotes, a quote that is not closed and a backslash
+// at the end give Error(kInvalid). `what` names the option in the message.
 std::vector<std::string> split_shell_words(const std::string& text, const std::string& what);
 
 // One line that a POSIX shell reads back as exactly these words.

@@ -5,7 +5,7 @@
 // means nothing in another.
 //
 // The secret is never printed and never put on a command line; it is wiped when it is destroyed.
-// Thread safety: const methods are safe.
+// Thread safety: any thread may call const methods.
 
 #include <array>
 #include <cstddef>
@@ -24,8 +24,8 @@ class Secret {
   static Secret generate();
   // 64 hexadecimal digits are the secret itself (the inverse of to_hex). Any other text of at least
   // 16 bytes is stretched to a key by Argon2id, which takes tens of milliseconds and 19 MiB.
-  // Trailing white space is ignored. Throws Error(kInvalid) for a shorter text, and Error(kSystem)
-  // when memory is short.
+  // Trailing spaces and line ends are ignored. Throws Error(kInvalid) for a shorter text, and
+  // Error(kSystem) when memory is short.
   static Secret from_text(std::string_view text);
 
   Secret(const Secret&) = default;

@@ -36,8 +36,8 @@ std::size_t last_level_cache_bytes() {
 
 namespace {
 
-// `ahead`: the distance from the bytes that are copied to those that will be copied next, which are
-// prefetched.
+// `ahead`: the distance from the bytes that are copied to the bytes that are prefetched, which will
+// be copied next.
 void stream(std::byte* to, const std::byte* from, std::size_t bytes, std::ptrdiff_t ahead) {
   constexpr std::size_t kLine = 64;
   const std::size_t head =

@@ -5,10 +5,10 @@
 
 #include <cstddef>
 
-// GCC compiles a function marked PACELINE_VECTORISED once for each instruction set, and the loader
-// picks one; other compilers build only the portable code. So do builds with the thread sanitizer:
-// the loader would call the function that picks before the sanitizer is initialised, and that
-// function would crash.
+// GCC compiles a function marked PACELINE_VECTORISED once for each instruction set, and a resolver
+// picks a version at load time; other compilers build only the portable code. So do builds with the
+// thread sanitizer: the loader would call the resolver before the sanitizer is initialised, and the
+// resolver would crash.
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__)
 #define PACELINE_VECTORISED \
@@ -23,17 +23,17 @@ namespace paceline {
 // not report it.
 std::size_t last_level_cache_bytes();
 
-// A memcpy() that bypasses the caches: stores go to memory without reading the lines first, which
-// saves a third of the traffic. It is 1.1 to 1.5 times as fast for copies that do not fit into the
-// last-level cache, and slower for smaller copies. The C library does the same only above a
-// threshold that it derives from the cache's size; in a virtual machine the size that it sees may
-// be more than the machine's share. The ranges must not overlap. The bytes written are ordered
-// before this thread's later stores.
+// A memcpy() that on x86-64 bypasses the caches: stores go to memory without reading the lines
+// first, which saves a third of the traffic. It is 1.1 to 1.5 times as fast as memcpy() for copies
+// that do not fit into the last-level cache, and slower for smaller copies. The C library does the
+// same only above a threshold derived from the cache's size, and a virtual machine may see a larger
+// cache than its share. The ranges must not overlap. The bytes written are ordered before this
+// thread's later stores.
 void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes);
 
-// As above, for `rows` rows; `distance` is the number of bytes from the beginning of one row to the
-// next. Each row is prefetched ahead of its turn, because the processor's own prefetcher follows
-// only contiguous addresses. This is twice as fast as memcpy() for rows of 1 KiB.
+// As above, for `rows` rows of `bytes` bytes; `distance` is the number of bytes from one row's
+// beginning to the next. Rows are prefetched, because the processor's own prefetcher follows only
+// contiguous addresses. The copy is twice as fast as memcpy() for rows of 1 KiB.
 struct RowDistance {
   std::ptrdiff_t to = 0, from = 0;
 };

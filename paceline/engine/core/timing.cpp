@@ -23,7 +23,7 @@ std::uint64_t kernel_time() noexcept {
 
 #ifdef __x86_64__
 
-// Whether the kernel keeps time by the counter. It does so only while the counters of all
+// Whether the kernel keeps time by the counter. The kernel does so only while the counters of all
 // processors agree and run at one rate.
 bool counter_keeps_time() noexcept {
   try {

@@ -12,19 +12,19 @@
 namespace paceline {
 
 // A timestamp for records, in nanoseconds of CLOCK_MONOTONIC. If the kernel keeps time by the
-// processor's time-stamp counter, this function reads that counter and scales it by the last two
-// readings of the kernel's clock; the later reading is at most a millisecond old. That costs half
-// as much as a reading of CLOCK_MONOTONIC; without such a counter the function reads that clock.
+// processor's time-stamp counter, this function extrapolates the last two readings of the kernel's
+// clock by that counter; the later reading is at most about a millisecond old. That costs half as
+// much as a reading of CLOCK_MONOTONIC. Otherwise the function reads CLOCK_MONOTONIC.
 //
-// Thread safety: any thread may call. The time never steps back within a thread; threads agree to
-// about a microsecond.
+// Thread safety: any thread may call it. The time never steps back within a thread; threads agree
+// to about a microsecond.
 std::uint64_t record_time() noexcept;
 
 // Wall-clock time of the calling thread minus the time in which it was runnable but waited for a
-// core that another process used. Waiting for anything else counts, and so does the time lost to
-// caches that other processes have filled.
+// core that another thread used. Time spent waiting for anything else is included, and so is time
+// lost to caches that other processes have filled.
 //
-// The source is /proc/thread-self/schedstat; if Linux does not have that file, all time counts.
+// The source is /proc/thread-self/schedstat; if Linux lacks that file, nothing is subtracted.
 //
 // Thread safety: only the thread that made the timer may use it.
 class RunningTimer {
@@ -50,8 +50,8 @@ inline double seconds_between(std::uint64_t begin, std::uint64_t end) {
   return end > begin ? static_cast<double>(end - begin) * 1e-9 : 0;
 }
 
-// The median; of an even number of values, the upper one. A few disturbed timings among many do not
-// move it. Requires: at least one value.
+// The median; of an even number of values, the larger of the two in the middle. A few disturbed
+// timings among many hardly change it. Requires: at least one value.
 inline double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());

@@ -5,8 +5,8 @@
 //
 // Each loop of an optimizer also computes checksums of the parameter and of the state, as it reads
 // them and as it writes them. The loops are limited by memory, so the additions cost next to
-// nothing, and the next step can check that both have not changed since. In every loop with `sums`,
-// sums[0] belongs to the parameter and the others to the state, in the order of the arguments.
+// nothing, and the next step can check that both have not changed since. In these loops, sums[0]
+// belongs to the parameter and the others to the state, in the order of the arguments.
 
 #include <bit>
 #include <cstddef>
@@ -30,7 +30,7 @@ struct WordSums {
   }
 };
 
-// For Adam and AdamW.
+// The arguments of adam_kernel(), which serves Adam and AdamW.
 struct AdamKernelArguments {
   float beta1 = 0, beta2 = 0, one_minus_beta1 = 0, one_minus_beta2 = 0;
   float step_size = 0;           // lr / (1 - beta1^t)
@@ -105,7 +105,7 @@ void scale(float* values, std::int64_t count, float factor);
 // NaN stays NaN.
 void clamp(float* values, std::int64_t count, float largest_magnitude);
 
-// `type` is kBfloat16 or kFloat16. Rounding is to nearest, ties to even.
+// In widen(), narrow() and follow(), `type` is kBfloat16 or kFloat16; rounding is to nearest even.
 void widen(Dtype type, const void* from, float* to, std::int64_t count);
 // The sum of the 32-bit words of float32 values, or of the 16-bit words of other types.
 std::uint32_t sum_words(Dtype type, const void* values, std::int64_t count);

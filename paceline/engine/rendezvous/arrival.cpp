@@ -42,8 +42,8 @@ void throw_unless_ready(std::string_view outcome) {
               std::move(context));
 }
 
-// The value of a claimed place: a text for people, then after a bar the identity of the host, then
-// a random part that distinguishes two ranks of one process.
+// The value of a claimed place, with bars between its parts: a text for error messages, the
+// identity of the host, and a random part that distinguishes two ranks of one process.
 std::string own_claim() {
   return fmt::format("process {} on host {}|{}|{}", ::getpid(), host_name(), host_token(),
                      random_hex(8));

@@ -1,12 +1,12 @@
 #pragma once
 
-// How ranks take their places in a store that they share, so that every rank arrives exactly once,
-// and how they leave.
+// How ranks arrive at a rendezvous in a store that they share, each exactly once, and how they
+// leave.
 //
-// Under "rendezvous/<generation>/<round>/" each rank claims "rank/<r>" with its host and process. A
-// rank that sees all places taken sets "outcome" to "ready"; a rank that finds its own place taken,
-// or cannot take part, sets it to the reason. After a rank has left, its next arrival belongs to
-// the next round of the generation.
+// Under "rendezvous/<generation>/<round>/" each rank claims the key "rank/<r>", its *place*, with
+// its host and process. A rank that finds all places claimed sets the key "outcome" to "ready"; a
+// rank that finds its own place claimed, cannot take part or times out sets "outcome" to the
+// reason. After a rank has left, its next arrival belongs to the next round of the generation.
 
 #include <chrono>
 #include <memory>
@@ -44,7 +44,7 @@ class Arrival {
   // The number of this rendezvous within its generation, from 0; equal on every rank.
   std::int64_t round() const { return round_; }
 
-  // Takes this rank's place and waits for the other ranks. Throws the errors of rendezvous().
+  // Claims this rank's place and waits for the other ranks. Throws the errors of rendezvous().
   void meet(std::chrono::milliseconds timeout, LogTimes log_times = kLogTimes);
   // Called instead of meet(): meet() of the other ranks then throws `reason`.
   void decline(const Error& reason) { give_up(reason); }

@@ -39,8 +39,8 @@ bool FileVersion::operator==(const FileVersion& other) const {
 }
 
 LoadedFiles::LoadedFiles() {
-  // Libraries have names with a folder. The program has an empty name here, and the kernel's vDSO a
-  // name without a folder.
+  // A library's name contains a folder. The program's name is empty here, and the name of the
+  // kernel's vDSO has no folder.
   const auto note = [](dl_phdr_info* object, std::size_t, void* files) {
     const char* const name = object->dlpi_name;
     if (std::strchr(name, '/') != nullptr) {
@@ -62,7 +62,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::chrono::nanoseconds kHelper = 5s;  // a fork takes milliseconds
+constexpr std::chrono::nanoseconds kHelper = 5s;  // limit for a fork, which takes milliseconds
 constexpr const char* kSecretVariable = "PACELINE_SECRET_FD";
 constexpr const char* kSeedName = "paceline-seed";
 

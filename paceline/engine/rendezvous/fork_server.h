@@ -1,32 +1,32 @@
 #pragma once
 
-// A rank's half of the fork server; launcher/ranks/rank_seeds.h is the launcher's half.
+// A rank's side of the fork server; launcher/ranks/rank_seeds.h is the launcher's side.
 //
-// With it a program loads its libraries once per job and not at each restart (0.3 s for a program
-// with LibTorch), like Python's forkserver and Android's zygote. A rank that the launcher may
-// restart forks a *seed* once its libraries are loaded, before main() and the program's own static
-// objects: an idle copy of the process that has run nothing yet. When a new generation begins, the
-// launcher sends the seed the settings that differ. The seed forks the next seed and then continues
-// into main() as that rank:
+// The fork server lets a program load its libraries once per job, not at each restart (0.3 s with
+// LibTorch), like Python's forkserver and Android's zygote. A rank that the launcher may restart
+// forks a *seed* once its libraries are loaded, before main() and the program's own static objects:
+// an idle copy of the process that has run nothing yet. When a new generation begins, the launcher
+// sends the seed the settings that differ. The seed forks the next seed and then continues into
+// main() as that rank:
 //
 //   launcher ─┬─ rank 0 (executed)  ── dies
 //             └─ seed ── on an order, becomes rank 0 of generation 1
 //                  └─ seed of generation 2, also a child of the launcher
 //
 // The seed is the launcher's child from the beginning (the helper that forks it ends, and the
-// launcher adopts orphans), so the program never has a child that it did not make. It dies with the
-// launcher: it exits when its socket closes, and the kernel kills it if it is stopped.
+// launcher adopts orphans), so the program never has a child that it did not make. The seed dies
+// with the launcher: it exits when its socket closes, and the kernel kills a seed that is stopped.
 //
-// A program takes part if it is linked with this file, if the launcher itself executed it (not a
-// shell between them), and if, just before main(), it has one thread and no descriptor of its own.
-// Threads that a library stops around fork() (OpenBLAS) do not count. The launcher executes any
-// other program again, as usual.
+// A program takes part if it is linked with this file, if the launcher itself executed it (not
+// through a shell), and if, just before main(), it has one thread and no descriptor of its own.
+// Threads that a library stops around fork() (OpenBLAS) do not count. At a restart the launcher
+// executes any other program again, as usual.
 //
 // A seed that receives an order first checks that its libraries are still the files that it loaded
 // (LoadedFiles), and refuses the order if they are not; the launcher checks the program's file.
 //
 // Values that a library read from the environment while it was loaded stay in effect, so the
-// launcher changes only variables that describe a rank's place (launcher/ranks/rank_seeds.h).
+// launcher changes only variables about a rank's position in the job (launcher/ranks/rank_seeds.h).
 // /proc/PID/environ shows the variables of the first generation.
 //
 // Invariants:
@@ -34,7 +34,7 @@
 //  1. A seed is forked before main(), from a process with one thread and no descriptor of its own.
 //     So no thread that holds a lock is missing in the child, and no two generations share a
 //     descriptor. The threads are counted after the first fork, when the fork handlers of libraries
-//     have stopped theirs; if any others exist, the helper exits and makes no seed.
+//     have stopped their threads; if any others exist, the helper exits and makes no seed.
 //  2. The rank continues into main() only after its seed has told the launcher that it is ready (or
 //     after 5 s). The seed reports as a child of the launcher: the helper has ended, and was waited
 //     for, before the seed checks its parent.
@@ -116,11 +116,11 @@ std::string to_text(const ForkServerInvitation& invitation);
 // Returns nullopt when `text` is not an invitation.
 std::optional<ForkServerInvitation> parse_invitation(const char* text);
 
-// The first letters of the messages. kSeedReady: a seed is ready; its pid is in the kernel's
-// credentials. kSeedOrder: the order to become a rank, with "NAME=VALUE\0" for each variable to
-// set, "NAME\0" for each one to remove, and the descriptors in the order below. kSeedGrows: the
-// answer of a seed that becomes the rank. kSeedIsStale: the answer of a seed that exits because a
-// library has changed, with the library's name.
+// The first letters of the messages. kSeedReady: a seed is ready; the kernel adds its pid to the
+// message (SCM_CREDENTIALS). kSeedOrder: the order to become a rank, with "NAME=VALUE\0" for each
+// variable to set, "NAME\0" for each one to remove, and the descriptors in the order below.
+// kSeedGrows: the answer of a seed that becomes the rank. kSeedIsStale: the answer of a seed that
+// exits because a library has changed, with the library's name.
 inline constexpr char kSeedReady = 'S', kSeedOrder = 'O', kSeedGrows = 'R', kSeedIsStale = 'L';
 inline constexpr std::size_t kLongestOrder = 32 << 10, kLongestAnswer = 4 << 10;
 enum SeedDescriptor { kSeedStdin, kSeedStdout, kSeedStderr, kSeedSecret, kSeedSocket };

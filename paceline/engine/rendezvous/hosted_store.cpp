@@ -21,7 +21,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kUsesTimeout = 10s;
-// How often the hosting rank checks whether the other ranks have ended.
+// How often the hosting rank checks whether the other ranks have disconnected.
 constexpr auto kSlice = 50ms;
 
 }  // namespace

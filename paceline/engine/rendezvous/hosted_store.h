@@ -27,15 +27,15 @@ class HostedStore {
               int self);
   HostedStore(const HostedStore&) = delete;
   HostedStore& operator=(const HostedStore&) = delete;
-  // On the hosting rank it waits until all uses have ended or the other ranks have ended, at most
-  // 10 s, and closes the store.
+  // On the hosting rank, waits at most 10 s until all uses have ended or all other ranks have
+  // disconnected, and closes the store.
   ~HostedStore();
 
   int host() const { return host_; }
 
-  // Begins a use that each of `ranks` will end. The hosting rank and these ranks call it.
+  // Begins a use that each of `ranks` will end. The hosting rank and these ranks call begin().
   void begin(const std::string& use, const std::vector<int>& ranks);
-  // Ends the use for this rank. Does nothing when there is no such use, or when the store is lost.
+  // Ends the use for this rank. No effect on the hosting rank, for an unknown use or a lost store.
   void end(const std::string& use) noexcept;
 
  private:
@@ -54,7 +54,7 @@ class HostedStore {
   std::map<std::string, std::vector<int>> uses_;
 };
 
-// A use that lasts until the end of the scope. Does nothing when `store` is null.
+// A use that lasts as long as this object. Does nothing when `store` is null.
 class StoreUse {
  public:
   StoreUse(std::shared_ptr<HostedStore> store, std::string use, const std::vector<int>& ranks);

@@ -151,7 +151,7 @@ std::optional<Row> pmi_row(const GetVariable& variable) {
   auto row = read_row(variable, kPmi);
   if (!row) return row;
   row->environment.launcher = "pmi";
-  // Hydra starts all ranks of a host from one proxy. SLURM's own PMI does not set their number.
+  // Hydra starts all ranks of a host from one proxy. SLURM's own PMI does not set local_size.
   row->helped = variable(kPmi.local_size).has_value();
   row->environment.job_id = variable("PMI_JOBID").value_or(fmt::format("parent-{}", ::getppid()));
   return row;
@@ -187,9 +187,9 @@ void check_agreement(const Row& first, const Row& second) {
         corrected_command(first, second));
 }
 
-// `paceline run` hides its own launcher from its ranks (launcher/ranks/job_services.h). So another
-// launcher that a rank finds was itself started as a rank, and would start several processes in
-// place of each rank.
+// `paceline run` removes the variables of MPI and torchrun from its ranks' environment
+// (launcher/ranks/job_services.h). So a rank that finds such variables was started by a launcher
+// that is itself a rank, and that would start several processes in place of each rank.
 void refuse_launcher_between(const Row& row, const GetVariable& variable) {
   if (row.environment.launcher != "paceline") return;
   std::string between;
@@ -205,8 +205,8 @@ void refuse_launcher_between(const Row& row, const GetVariable& variable) {
         row.evidence, between, row.environment.local_world_size, own_command());
 }
 
-// Without this check an sbatch script of n tasks would start one process, which would run as a
-// group of one.
+// Without this check, the program in an sbatch script for n tasks would run as one process, a group
+// of one.
 void refuse_batch_without_step(const GetVariable& variable) {
   if (in_step_of_srun(variable)) return;
   const auto tasks = variable("SLURM_NTASKS");

@@ -1,7 +1,7 @@
 #pragma once
 
-// The place of this process in its job, and the job's secret, read from the launcher's environment
-// variables. They are read strictly: "1 ", "0x1", "" and numbers out of range are errors that name
+// The rank of this process in its job, and the job's secret, read from the launcher's environment
+// variables. Numbers are read strictly: "1 ", "0x1", "" and those out of range are errors that name
 // the variable and its value, because a wrong rank would hang the whole job. docs/launching.md
 // lists the launchers in the order in which they are tried, with the variables of each. At the end
 // are functions for SLURM's variables: its short notation for lists of nodes and tasks, and whether
@@ -21,14 +21,14 @@ namespace paceline {
 struct LaunchEnvironment {
   int rank = 0;
   int world_size = 1;
-  int local_rank = 0;        // number among the ranks of this host
-  int local_world_size = 1;  // ranks of this host; 1 when the launcher does not set it
+  int local_rank = 0;        // index among the ranks of this host
+  int local_world_size = 1;  // ranks of this host; local_rank + 1 when the launcher does not set it
   int restart_count = 0;     // restarts of the job so far: the number of this generation
   std::string launcher =
       "none";  // "paceline", "torchrun", "env", "openmpi", "slurm", "pmi", "none"
   // The role from `paceline run --roles` or torchrun's --role; empty for none.
   std::string role;
-  int role_rank = 0;           // number among the ranks of that role
+  int role_rank = 0;           // index among the ranks of that role
   bool loaded_before = false;  // forked from a seed of an earlier generation
   std::string job_id;  // unique among the jobs of this user on this host; empty when unknown
 };
@@ -38,7 +38,7 @@ struct LaunchEnvironment {
 using GetVariable = std::function<std::optional<std::string>(const std::string&)>;
 GetVariable process_environment();
 
-// Finds the launcher and this process's place; without any launcher, a group of one. Throws
+// Finds the launcher and this process's rank; without any launcher, a group of one. Throws
 // Error(kInvalid) when a variable is missing, out of range or contradicts another; the message
 // names the variable, its value and the corrected command.
 LaunchEnvironment detect_launch_environment(const GetVariable& variable = process_environment());
@@ -49,7 +49,7 @@ std::optional<int> read_number(const GetVariable& variable, const std::string& n
                                int greatest = 2147483647);
 
 // The value of a variable. Throws Error(kInvalid), which says `why` the variable is needed, when it
-// is unset.
+// is unset or empty.
 std::string require_text(const GetVariable& variable, const std::string& name,
                          const std::string& why);
 
@@ -68,7 +68,7 @@ std::optional<Secret> find_job_secret(const GetVariable& variable);
 // than 65,536 nodes.
 std::optional<std::vector<std::string>> expand_node_list(const std::string& text);
 
-// "2(x3),1" is 2, 2, 2, 1. Returns nullopt when the text has another form.
+// "2(x3),1" is 2, 2, 2, 1. Returns nullopt for another form, a count of 0 or over 65,536 nodes.
 std::optional<std::vector<int>> expand_task_counts(const std::string& text);
 
 // Whether this process is a task of a step that a user's srun made. SLURM also makes steps by

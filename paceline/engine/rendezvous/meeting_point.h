@@ -27,9 +27,9 @@ struct MeetingPoint {
   std::string path;
 };
 
-// Uses only the init method, the launch environment and the launcher's variables, and does no I/O;
-// docs/launching.md has the table. Throws Error(kInvalid) when the environment names no place; the
-// message shows a command that does.
+// Finds where the ranks meet, from the init method, the launch environment and the launcher's
+// variables, without I/O; docs/launching.md has the table. Throws Error(kInvalid) when they name
+// no place; the message shows a command that names one.
 MeetingPoint find_meeting_point(const std::string& init_method,
                                 const LaunchEnvironment& environment, const GetVariable& variable);
 
@@ -41,8 +41,8 @@ struct JobNotice {
 };
 
 // A private directory (a "board") in which rank 0 leaves a file with its store's address and the
-// job's secret; the other ranks of this host find it by the job's name. Only the user can enter the
-// directory, and the file (0600) appears whole.
+// job's secret; the other ranks of this host find the file by the job's name. Only the user can
+// enter the directory, and the file (0600) is never visible half-written.
 //
 // There are two boards, $XDG_RUNTIME_DIR/paceline and /tmp/paceline-<uid>. Rank 0 uses the first
 // one that it can write to; the others look at both and take the newer notice.
@@ -63,7 +63,7 @@ class Bulletin {
 
  private:
   std::vector<std::string> places_;  // the paths of the notice, one on each board
-  std::string problem_;              // why XDG_RUNTIME_DIR is not the first board
+  std::string problem_;              // why the board in XDG_RUNTIME_DIR is not used
   std::string path_;
 };
 

@@ -237,13 +237,13 @@ Secret meet_at_rank_zero(Attendance& attendance, const Endpoint& endpoint,
   if (environment.rank == 0) {
     attendance.server = host_store(endpoint, *given, options.timeout);
     if (!is_of_this_host(endpoint.host))
-      store.host = "127.0.0.1";  // a packet to the public address may not come back
+      store.host = "127.0.0.1";  // NAT may not route packets to the public address back here
   }
   connect(attendance, store, *given, options.timeout);
   return *given;
 }
 
-// The ranks trust a store that the caller passed, so the secret may be sent through it.
+// The ranks trust a store or a file that the caller chose, so it may pass the secret to them.
 Secret secret_through(Store& store, const LaunchEnvironment& environment,
                       const std::optional<Secret>& given) {
   if (given) return *given;

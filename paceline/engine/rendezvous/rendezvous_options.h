@@ -16,7 +16,7 @@ namespace paceline {
 
 struct RendezvousOptions {
   std::string init_method = "env://";
-  std::optional<int> rank = {};  // set both or neither; they override the environment
+  std::optional<int> rank = {};  // set with world_size or not at all; overrides the environment
   std::optional<int> world_size = {};
   std::shared_ptr<Store> store = {};  // needs rank and world_size; replaces init_method
   std::optional<Secret> secret = {};  // overrides PACELINE_SECRET_FD and PACELINE_SECRET_FILE

@@ -19,7 +19,7 @@ class CallError : public Error {
   enum class Executed : std::uint8_t {
     kNo,       // the handler did not run and never will
     kUnknown,  // the handler may have run, or may still run
-    kYes,      // the handler ran and failed; the text is its error
+    kYes,      // the handler ran, but it failed or its reply cannot be used
   };
 
   CallError(ErrorCode code, Executed executed, std::string worker, std::string method,
@@ -41,7 +41,7 @@ class ReferenceError : public CallError {
  public:
   enum class Reason : std::uint8_t {
     kExpired,    // this worker's lease expired, or the owner ended the session
-    kOwnerLost,  // the owner's process has ended, even if a later process has its name
+    kOwnerLost,  // the owner has left or is lost, even if a later worker has its name
     kNoObject,   // its constructor failed, or its last reference was released
   };
   ReferenceError(Reason reason, std::string worker, std::string method, const std::string& message)

@@ -1,7 +1,7 @@
 #pragma once
 
 // The method that a call invokes and how often it may be executed, and the numbers that name
-// methods and objects. Values.
+// methods and objects. Thread safety: values.
 
 #include <cstdint>
 #include <string_view>
@@ -15,15 +15,15 @@ enum class Effect : std::uint8_t {
   kOnce,        // executed once: the callee keeps the reply until the caller has it
 };
 
-// The number of an object among those of its owner. The worker that creates the object chooses it
-// at random; it is never reused.
+// The number of an object, unique among the objects of its owner. The worker that creates the
+// object chooses the number at random; it is never reused.
 using ObjectNumber = std::uint64_t;
 
 namespace detail {
 
-// Whether a call that was not sent may be sent in the callee's next session when this one is lost.
-// A call about state of the session, such as a reference, may not (kThisSession): it ends as not
-// executed.
+// Whether a call that was not sent may be sent in the next session when the current one is lost. A
+// call that depends on state of the session, such as a reference, must not (kThisSession): it ends
+// as not executed.
 enum class Scope : std::uint8_t { kAnySession, kThisSession };
 
 // The method that a call invokes, and how it is called.
@@ -33,8 +33,8 @@ struct CallTarget {
   Effect effect{};
   Scope scope = Scope::kAnySession;
   ObjectNumber object = 0;  // the object that the method belongs to; 0: none
-  // False for calls that a handler of a message with references needs before it can run: such a
-  // call must not wait for other calls, which may wait for that handler.
+  // False for holds and releases of references: a handler may need a hold before it can run, so the
+  // hold must not wait for other calls, which may be waiting for that handler.
   bool needs_credit = true;
 };
 

@@ -398,8 +398,8 @@ Caller::Begun Caller::begun() const {
   return {session_.last_call(), num_told_};
 }
 
-// Ends the calls and drops the messages that had begun when the callee was found to be gone. Later
-// ones are for a process that has taken its name since.
+// Ends the calls and drops the one-way messages that were made before the callee was found to be
+// gone. Later ones are for another process that has taken the callee's name.
 void Caller::end_all(const std::string& why, ErrorCode code, const Begun& begun) {
   bool lost = false;
   std::string incarnation;

@@ -54,8 +54,8 @@ class PendingCall {
   // Makes done() true. Requires: the result is set, and the caller of end() holds a pointer to the
   // call.
   void end();
-  // Called by the one thread that waits for the call. Returns when the call is done, when another
-  // thread calls nudge(), or after `limit`; true if it was nudged.
+  // Called by the one thread that waits for the call. Blocks until the call is done, another thread
+  // calls nudge(), or `limit` has passed. Returns whether nudge() was called.
   bool sleep(std::chrono::nanoseconds limit);
   void nudge();
   // Called when the call leaves the queue for credit: wakes the thread that waits for credit, or
@@ -82,17 +82,17 @@ using PendingPointer = std::shared_ptr<PendingCall>;
 // Reading. A thread that waits for a reply reads the socket itself, unless another thread is
 // reading. It also takes the replies of other calls, and hands the reading over to another waiting
 // thread when its own reply has arrived. If no thread waits for the calls under way, the pool
-// watches the socket ("watched"). If a program waits for each call at once, the watch would have to
-// change with every call, so the pool leaves the socket unwatched for up to a tenth of a second at
-// a time.
+// watches the socket ("watched"). If a program waits for each call right after it has begun the
+// call, every call would switch the watching on and off, so the pool leaves the socket unwatched
+// for up to a tenth of a second at a time.
 //
 // Credit. Calls for which there is no credit wait in a queue, and the thread that ends a call sends
-// the first of them. If many calls wait, the thread of the call that was sent sleeps on until its
-// reply has arrived: its next call would have to wait as well, so it is not worth a wake-up.
+// the first of them. If many calls wait, the thread that made the sent call sleeps on until the
+// reply has arrived: that thread's next call would also have to wait, so waking it gains nothing.
 //
-// Sending. A request is sent at once, unless several calls are under way for which no thread waits
-// yet. In that case it is sent together with later requests, at the latest when a thread waits or
-// when the pool sends it (Pool::send_soon). So consecutive calls share a system call.
+// Sending. A request is sent immediately, unless several calls are under way for which no thread
+// waits yet. In that case it is sent together with later requests, at the latest when a thread
+// waits or when the pool sends it (Pool::send_soon). So consecutive calls share a system call.
 //
 // Thread safety: every method may be called from any thread.
 class Caller final : public Pool::Source,
@@ -100,8 +100,8 @@ class Caller final : public Pool::Source,
                      public Connection::Receiver,
                      public std::enable_shared_from_this<Caller> {
  public:
-  // `session_lost` is called when the callee's process of this incarnation no longer keeps any
-  // state of this worker; it must not throw and must not call this object.
+  // `session_lost` is called when the callee's process with this `incarnation` no longer keeps any
+  // state of this worker. The function must not throw and must not call this object.
   using SessionLost = std::function<void(const std::string& incarnation)>;
   Caller(SetupPointer setup, std::shared_ptr<Pool> pool, std::string name,
          SessionLost session_lost);
@@ -130,7 +130,8 @@ class Caller final : public Pool::Source,
   // Whether the callee still keeps the state of this worker's session; also true before the first
   // session.
   bool lease_counts() const;
-  // The incarnation of the callee at the last connection; empty before the first one.
+  // The incarnation of the callee at the last connection; empty before the first connection, and
+  // once the callee is gone.
   std::string incarnation() const;
   bool is_callee_gone() const;
   std::size_t num_calls() const;
@@ -178,7 +179,7 @@ class Caller final : public Pool::Source,
   void want_connection_locked(std::chrono::milliseconds delay);
   void connection_failed(ErrorCode code, const std::string& why);
   void disconnect(const ConnectionPointer& connection, const std::string& why);
-  // The calls that have begun, and the number of messages that were told.
+  // The last call that has begun, and the number of one-way messages so far.
   struct Begun {
     CallNumber last_call = 0;
     std::uint64_t num_told = 0;
@@ -230,12 +231,12 @@ class Caller final : public Pool::Source,
   std::vector<CallNumber> to_acknowledge_;
   // One-way messages, sent once there is a session.
   std::deque<std::pair<Frame, OutgoingPointer>> to_tell_;
-  std::vector<PendingPointer> waiting_;  // their threads sleep while another thread reads
+  std::vector<PendingPointer> waiting_;  // calls whose threads sleep while another thread reads
   ConnectionPointer connection_;
   std::string incarnation_;
   std::atomic<int> descriptor_{-1};
   bool is_watched_ = false, is_sending_ = false;  // the events that the pool watches for
-  bool was_waited_for_ = false;                   // a thread waited at once for the last call
+  bool was_waited_for_ = false;                   // a thread has waited since the last call()
   int num_led_ = 0;  // consecutive reads by waiting threads, while watched
   bool is_connecting_ = false, is_closed_ = false, is_callee_gone_ = false;
   std::optional<Deadline> connect_at_;

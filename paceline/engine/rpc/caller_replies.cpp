@@ -63,8 +63,8 @@ void Caller::wait_until(const PendingPointer& call, std::uint32_t states, Deadli
       if (call->has(states)) break;
       waiting_.push_back(call);
     }
-    // Another thread is reading. When it stops, it hands over to this thread, unless this call has
-    // ended by then.
+    // Another thread is reading. When it stops, it hands the reading over to one of the waiting
+    // threads whose calls have not ended.
     if (lead(deadline)) {
       is_nudged = false;
     } else {
@@ -270,7 +270,7 @@ void Caller::take_credit(const Frame& frame) {
   max_calls_ = std::max<std::size_t>(frame.max_calls, 1);
   max_bytes_ = frame.method;
   lease_ =
-      CallerLease(std::chrono::milliseconds(frame.time_left_ms));  // the callee's limit applies
+      CallerLease(std::chrono::milliseconds(frame.time_left_ms));  // the callee's lease applies
 }
 
 void Caller::take_resumed(const Payload& payload) {

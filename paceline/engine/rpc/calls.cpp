@@ -66,7 +66,7 @@ bool FutureReply::wait_for(std::chrono::milliseconds limit) const {
 ReceivedMessage FutureReply::get() const {
   caller_->wait(call_, call_->deadline());
   if (!call_->done()) caller_->give_up(call_);
-  caller_->wait(call_, Deadline::never());  // returns soon: given up, or the reply was first
+  caller_->wait(call_, Deadline::never());  // returns soon: given up, or a reply is being delivered
   Payload& reply = call_->reply();
   if (reply.in_memory()) return {.own = &reply.in_memory()};
   return {.bytes = std::as_const(reply).bytes(),

@@ -1,7 +1,7 @@
 #pragma once
 
-// The parts of the templates in workers.h: future replies, requests as handlers read them, and
-// answers that handlers give later.
+// The types that the templates in workers.h use: future replies, requests as handlers read them,
+// and answers that handlers give later.
 
 #include <chrono>
 #include <concepts>
@@ -68,7 +68,7 @@ class FutureReply {
   std::shared_ptr<ReferenceTable> references_;
 };
 
-// Waits for the answers of the owners of references that were read.
+// Waits until the owners of the references that were read have confirmed or refused the holds.
 void confirm_references(const MessageReader& read, const ReceivedMessage& message);
 
 // Reads a message that has arrived. The result may refer to memory of the message.
@@ -92,11 +92,11 @@ class Future {
 
  public:
   bool is_ready() const { return reply_.is_ready(); }
-  // Waits for the end of the call, at most for `limit`. Returns whether it has ended, or its
-  // deadline has passed: get() then returns at once.
+  // Waits for the end of the call, at most for `limit`. Returns true if the call has ended or its
+  // deadline has passed; get() then does not wait for the reply.
   bool wait_for(std::chrono::milliseconds limit) { return reply_.wait_for(limit); }
-  // Waits for the reply, at most until the call's deadline; throws CallError (call_error.h) if it
-  // does not arrive. Call it once. Spans and views in the reply refer to memory of this Future.
+  // Waits for the reply, at most until the call's deadline. Throws CallError (call_error.h) if the
+  // call fails. Call get() once. Spans and views in the reply refer to memory of this Future.
   Reply get() {
     const detail::ReceivedMessage received = reply_.get();
     try {
@@ -111,7 +111,7 @@ class Future {
     if (received.own == nullptr) return detail::read_received<Reply>(received);
     detail::OutgoingPointer& own = *received.own;
     if (const Reply* object = own->template object<Reply>()) {
-      // If only this Future owns the object, it can be moved; the callee may keep it for a while.
+      // The object can be moved only if the callee, which may keep it for a while, has dropped it.
       if (own.use_count() == 1) return std::move(const_cast<Reply&>(*object));
       return *object;
     }

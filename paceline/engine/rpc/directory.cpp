@@ -134,7 +134,7 @@ void Directory::beat(const WorkerEntry& self, LeaseTime now) {
 }
 
 void Directory::look_after_next(const WorkerEntry& self, LeaseTime now) {
-  // If this worker was lost, another process may have its name now.
+  // If this worker was declared lost, another process may have its name now.
   const auto is_other = [&](const WorkerEntry& entry) {
     return entry.state == WorkerInfo::State::kPresent && entry.incarnation != self.incarnation;
   };
@@ -146,7 +146,7 @@ void Directory::look_after_next(const WorkerEntry& self, LeaseTime now) {
   if (next == nullptr) return;
   if (is_gone(*next)) return change(*next, WorkerInfo::State::kLost);
   const std::int64_t beats = store_->add(key_of_beats(*next), 0);
-  // If this worker stood still itself, it cannot tell how long the other one was silent.
+  // If this worker itself was frozen, it cannot tell how long the next worker was silent.
   const bool has_looked = now - last_look_ < lease_ / 2;
   if (!has_looked || next_.incarnation != next->incarnation || next_.beats != beats) {
     next_ = {next->incarnation, beats, now};

@@ -23,7 +23,7 @@
 
 namespace paceline::rpc {
 
-// The introduction of a caller.
+// The message with which a caller introduces itself when it opens a session.
 struct Hello {
   std::string name, incarnation;
   std::uint64_t max_message = 0;  // the largest message that it accepts, in bytes

@@ -31,7 +31,7 @@ constexpr std::chrono::microseconds kRareLook(3200);
 constexpr std::chrono::milliseconds kStuckForLong(50);
 // kBacklog: a queue of at least this many tasks is a backlog. kInRow: after this many consecutive
 // events of one source, a thread stays with that source. kShort: a task that ran longer sends its
-// reply at once, because batching would gain nothing.
+// reply immediately, because batching would gain nothing.
 constexpr std::size_t kBacklog = 8;
 constexpr std::size_t kMostReceived = 1024;
 constexpr int kInRow = 8;
@@ -338,7 +338,7 @@ void Pool::stay_with(const std::shared_ptr<Source>& source) {
       is_taken_over = !source->stay_.compare_exchange_strong(expected, Stay::kReads);
       if (is_taken_over) break;
       const std::lock_guard lock(mutex_);
-      stays = stays && tasks_.empty();  // a thread must watch tasks that may not run yet
+      stays = stays && tasks_.empty();  // a thread must watch a queue that the limit holds up
     }
     if (!is_taken_over) {
       source->stay_ = Stay::kNone;

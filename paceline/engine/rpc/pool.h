@@ -9,24 +9,24 @@
 //  - A limited number of threads run tasks; the others leave tasks in the queue. The limit is one
 //    thread at first, which is fastest for short tasks. Whenever the queue has not moved for 50
 //    microseconds, sleeping tasks no longer count; if there are none, the limit grows by one, up to
-//    `num_threads`. Beyond that it grows by one only after each 50 milliseconds, up to a maximum.
-//    Once the queue is empty the limit is one again. A task that waits for a call of its own
-//    (Blocked) does not count.
+//    `num_threads`. Above `num_threads` it grows by one only every 50 milliseconds, up to
+//    `max_threads` - 1. Once the queue is empty the limit is one again. A task that waits for a
+//    call of its own (Blocked) does not count.
 //
 // So replies are received and leases are renewed even while all handlers are blocked.
 //
-// At most two threads wait for sockets, or one while another thread handles events. During a run of
-// events the waiting thread does not wait for sockets, because each message would wake it; instead
-// it checks every 50 microseconds whether the run goes on. All other threads rest until the last
-// waiting thread has something to run.
+// At most two threads wait for sockets, or one while another thread handles events. During a burst
+// of events the waiting thread does not wait for sockets, because each message would wake it;
+// instead it checks every 50 microseconds whether the burst has ended. All other threads rest until
+// the last waiting thread has something to run.
 //
 // A thread that has served the same source several times in a row stays with it: it blocks in a
-// read of that socket and leaves all other sources to the other thread. So a caller that makes one
+// read of that socket and leaves all other sources to a second thread. So a caller that makes one
 // call after another gets its replies as quickly as from a program that only reads one socket. The
-// other thread checks meanwhile, at first every 50 microseconds, later only every 3.2 milliseconds
-// if all tasks were short, because a check delays the call that runs at that moment. If a task
-// takes longer than the interval, the other thread takes over the source, because other calls may
-// use the same connection.
+// second thread checks on the first one, every 50 microseconds at the beginning, but only every 3.2
+// milliseconds later if all tasks were short, because a check delays the call that runs at that
+// moment. If a task takes longer than the interval, the second thread takes over the source,
+// because other calls may use the same connection.
 //
 // Thread safety: every method may be called from any thread. The threads share the ownership of the
 // pool, so it may be destroyed on one of them.
@@ -84,8 +84,8 @@ class Pool : public std::enable_shared_from_this<Pool> {
     virtual void watch_input(bool /*watched*/) {}
 
    protected:
-    // The other end has closed the connection, perhaps right after its last bytes: the reading
-    // thread must read up to the end, because no other event announces the end.
+    // True once the other end has closed the connection, perhaps right after its last bytes: the
+    // reading thread must read up to the end, because no other event announces the end.
     bool is_closed_there() const { return is_closed_there_; }
 
    private:
@@ -108,11 +108,12 @@ class Pool : public std::enable_shared_from_this<Pool> {
   void change(const Source& source, std::uint32_t events);
   void remove(const Source& source);
 
-  // Queues a task for a thread of this pool. If ready() calls it, the same thread runs the task
-  // after ready().
+  // Queues a task for a thread of this pool. Tasks from ready() are queued together after it has
+  // returned; the same thread then runs the first of them.
   void run(std::shared_ptr<Task> task);
   void run(std::function<void()> task);
-  // Called at the end of a task: the same thread then runs `task`.
+  // Called at the end of a task: queues `task` without waking another thread, because this one is
+  // about to take the next task from the queue.
   void run_next(std::shared_ptr<Task> task);
 
   // Makes `sender` send within about 100 microseconds, so that messages in quick succession are
@@ -194,7 +195,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
   int max_running_;                           // the current limit
   std::uint64_t last_source_ = 0;             // the source of the last event
   int num_in_row_ = 0;                        // events of that source in a row
-  std::shared_ptr<Source> stayed_with_;       // a thread stays with it; may be null
+  std::shared_ptr<Source> stayed_with_;       // the source that a thread stays with, or null
   std::uint64_t turns_at_look_ = 0;           // num_turns_ at the last look
   std::chrono::microseconds look_at_stay_{};  // the interval between looks at stayed_with_
   int num_looks_at_stay_ = 0;

@@ -337,7 +337,7 @@ void ReferenceTable::send_releases(const OwnerId& owner, bool now) {
   try {
     const auto caller = find_caller_(owner.name);
     if (!now && caller->num_calls() >= kMostCalls) return;
-    // The owner's limit may be smaller.
+    // The owner's limit for messages may be smaller than kMostReleases.
     const std::size_t most =
         std::min(kMostReleases, caller->max_message() / (2 * sizeof(ObjectNumber)));
     do {

@@ -69,7 +69,7 @@ class ReferenceCounts {
   struct Step {
     enum class Kind : std::uint8_t { kHold, kRelease } kind{};
     ObjectNumber object = 0;
-    std::uint64_t hold = 0;  // of kHold: identifies the request in the answer
+    std::uint64_t hold = 0;  // for kHold: the request's number, for held() or refused()
   };
   using Steps = std::vector<Step>;
 
@@ -87,7 +87,7 @@ class ReferenceCounts {
   void drop(ObjectNumber object, Steps& steps);
 
   // A call carries a copy to another worker. Keeps the hold until passed() is called with the
-  // number that this returns. Requires: has(object).
+  // returned number. Requires: has(object).
   PassNumber pass(ObjectNumber object);
   // The call has ended. With CallEnd::kUnknown the hold is kept until `keep_until`.
   void passed(PassNumber pass, CallEnd end, LeaseTime keep_until, Steps& steps);
@@ -99,7 +99,7 @@ class ReferenceCounts {
   void lose_all();
 
   bool has(ObjectNumber object) const { return references_.contains(object); }
-  // Whether the owner has confirmed the hold: the object exists while the lease counts.
+  // Whether the owner has confirmed the hold: the object then exists while the lease is valid.
   bool is_held(ObjectNumber object) const;
   std::size_t num_objects() const { return references_.size(); }
 
@@ -172,8 +172,8 @@ class ReferenceTable : public std::enable_shared_from_this<ReferenceTable> {
   // used.
   std::shared_ptr<Caller> caller_of(const ReferenceHandle& reference, std::string_view method);
 
-  // Waits until the owners have made the objects that this worker creates; before that they would
-  // refuse holds to other workers.
+  // Waits, at most until the deadline, for owners to make the objects that this worker creates;
+  // before that, an owner would refuse other workers' holds.
   void await_creation(const std::vector<HandlePointer>& references, Deadline deadline);
   // A call carries the references. Their holds are kept until the returned function is called with
   // the end of the call. Throws Error(kInvalid) for references of another worker.
@@ -222,7 +222,7 @@ class ReferenceTable : public std::enable_shared_from_this<ReferenceTable> {
   std::map<OwnerId, Owner> owners_;
 };
 
-// Begins a call, and keeps the references in its request alive until the call has arrived.
+// Begins a call, and keeps the holds of the references in its request until the call has ended.
 PendingPointer begin_call(Caller& caller, ReferenceTable& references, const CallTarget& target,
                           detail::RequestMaker request, Deadline deadline);
 // Like begin_call(), for a one-way message. The sender never learns when the message arrives, so it

@@ -20,7 +20,7 @@
 //
 // The calls to one object run one at a time, after its constructor, in the order in which they
 // arrive; the calls of one worker arrive in the order in which it made them. So a reference can be
-// used at once, and an object needs no lock. (An object must not wait for a call to itself.)
+// used immediately, and an object needs no lock. (An object must not wait for a call to itself.)
 //
 // The object lives as long as some worker has a reference to it and renews its lease
 // (JoinOptions::lease). A reference may be a field of any message; the sender's reference keeps the
@@ -169,7 +169,7 @@ bool is_same_object(const HandlePointer& one, const HandlePointer& other);  // n
 void write_reference(MessageWriter& out, const HandlePointer& handle);
 HandlePointer read_reference(MessageReader& in);
 
-// The next two throw Error(kInvalid) for a reference to nothing, or if its worker has left.
+// The next two throw Error(kInvalid) for a reference to nothing, or if this worker has left.
 
 // Makes a reference to a new object, which `method` keeps on the worker that has the object of
 // `handle`.

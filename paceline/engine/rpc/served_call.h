@@ -35,7 +35,7 @@ class Context {
   const std::string& caller() const { return caller_; }
   // The moment by which the caller wants the reply; never() for a one-way message.
   Deadline deadline() const { return deadline_; }
-  // True once the caller no longer waits for the reply: a long handler may stop.
+  // True once the caller no longer waits or this worker is leaving: a long handler may stop.
   bool is_cancelled() const {
     return is_cancelled_.load(std::memory_order_relaxed) || deadline_.expired();
   }
@@ -55,10 +55,10 @@ class Context {
   const Deadline deadline_;
 };
 
-// How a method is served.
+// How a method is served. A call that finds its queue full is refused.
 struct ServeOptions {
   int threads = 0;           // handlers of this method that may run at a time; 0: any number
-  std::size_t queue = 4096;  // calls that may wait for a handler; further calls are refused
+  std::size_t queue = 4096;  // calls that may wait for an object, or for limited `threads`
 };
 
 namespace detail {
@@ -74,7 +74,7 @@ struct ReceivedMessage {
   std::span<const std::byte> bytes;       // empty for a message from this worker itself
   OutgoingPointer* own = nullptr;         // a message from this worker itself; null for others
   ReferenceTable* references = nullptr;   // takes the references in the message
-  Deadline deadline = Deadline::never();  // for the answers of their owners
+  Deadline deadline = Deadline::never();  // for the answers of the references' owners
 };
 
 // The call that a handler answers. A handler that answers later shares the ownership.

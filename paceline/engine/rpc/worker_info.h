@@ -1,6 +1,6 @@
 #pragma once
 
-// A worker of the job as others know it: its name, its role and its state. Values.
+// A worker of the job as others know it: its name, its role and its state. Thread safety: values.
 
 #include <cstdint>
 #include <string>

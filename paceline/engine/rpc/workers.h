@@ -57,7 +57,7 @@ namespace paceline::rpc {
 class Workers;
 
 struct JoinOptions {
-  // Runs before other workers see this one; it serves the methods that they may call at once.
+  // Runs before other workers see this one; use it to serve methods that they may call immediately.
   std::function<void(Workers&)> prepare{};
   std::string
       role{};  // empty: the role that the launcher sets (`paceline run --roles`), or "worker"
@@ -68,7 +68,7 @@ struct JoinOptions {
   // launcher's store or, if that is loopback, that of the first interface that is not loopback.
   std::string address{};
   std::string host{};    // a part of the host that counts as a host of its own, as in LinkOptions
-  bool encrypt = false;  // connections to other hosts; or PACELINE_ENCRYPT=1. Equal on all workers.
+  bool encrypt = false;  // connections to other hosts (or PACELINE_ENCRYPT=1); equal on all workers
   std::chrono::milliseconds deadline = detail::kDefaultDeadline;  // for calls without one
   std::size_t max_message = std::size_t{256} << 20;               // bytes
   // The credit that this worker gives to each other worker: calls under way, and bytes of their
@@ -79,7 +79,7 @@ struct JoinOptions {
   // threads.
   int num_threads = 2, max_threads = 64;
   // A worker that has been silent for this time has lost its references, and counts as lost.
-  // Workers check each other at most every 100 ms, so use at least 400 ms.
+  // Workers check each other at most ten times a second, so use at least 400 ms.
   std::chrono::nanoseconds lease = std::chrono::seconds(10);
   std::chrono::milliseconds leave_timeout = std::chrono::seconds(5);
   // How long a thread that waits for a worker of this host polls for its message before it sleeps.
@@ -130,15 +130,15 @@ class Workers {
   }
 
   // Sends a one-way message: there is no reply, not even for a failure. It is executed at most
-  // once. Throws CallError at once if the callee's credit is used up.
+  // once. Throws CallError immediately if the callee's credit is used up.
   template <class M>
   void tell(const std::string& worker, typename M::Request request = {}) {
     send(worker, detail::target_of<M>(), detail::RequestMaker(request));
   }
 
-  // Makes an object on a worker that serves its class. The reference can be used at once; if the
-  // constructor fails, the calls after it fail as well. Throws Error(kInvalid) if no such worker
-  // has joined by the deadline.
+  // Makes an object on a worker that serves its class. The reference can be used immediately; if
+  // the constructor fails, the calls after it fail as well. Throws Error(kInvalid) if the worker
+  // has left or is lost, or has not joined by the deadline.
   template <RemoteClass T>
   RemoteRef<T> create(const std::string& worker,
                       typename detail::ArgumentsOf<T>::Type arguments = {},
@@ -150,9 +150,9 @@ class Workers {
 
   // All workers that have joined so far, with their states.
   std::vector<WorkerInfo> list() const;
-  // Calls `seen` for each worker that is present, and for each that joins, leaves or is lost,
-  // within about a second. The calls come one at a time, on a thread of this worker. Replaces the
-  // function of an earlier call.
+  // Calls `seen` for each worker that has joined so far, and again for each worker that joins,
+  // leaves or is lost, within about a second. The calls come one at a time, on a thread of this
+  // worker. Replaces the function of an earlier watch().
   void watch(std::function<void(const WorkerInfo&)> seen);
 
   // Waits until a worker has left or is lost; a worker that has not joined yet must first join.

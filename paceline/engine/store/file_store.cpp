@@ -76,8 +76,8 @@ FileStoreLog::FileStoreLog(std::string path, Deadline deadline) : path_(std::mov
   unlock();
 }
 
-// Leaves the file open and locked. If its last user removes it between the opening and the locking,
-// this function starts again.
+// Leaves the file open and locked. If the last process that used the file removes it between the
+// opening and the locking, this function starts again.
 void FileStoreLog::open(Deadline deadline) {
   for (;;) {
     file_ = open_to_write(path_, O_RDWR | O_CREAT, 0600);
@@ -235,7 +235,7 @@ namespace {
 using namespace std::chrono_literals;
 
 // Wakes the waiting call when the file changes. A change on another host, and any change when no
-// inotify instance is left, is noticed only at the next regular look.
+// inotify instance is left, is noticed only at the end of the interval.
 class FileWatch {
  public:
   explicit FileWatch(const std::string& path) : events_(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK)) {
@@ -256,8 +256,8 @@ class FileWatch {
   Fd events_;
 };
 
-// Unlocks the file at the end of an operation. After a failed operation it discards the contents in
-// memory, which may be ahead of the file, so that the next operation reads the file from the start.
+// Keeps the file locked during an operation. After a failed operation the contents in memory, which
+// may be ahead of the file, are discarded; the next operation then reads the file from the start.
 class LogLock {
  public:
   LogLock(FileStoreLog& log, KeyValues& contents, Deadline deadline)
@@ -336,7 +336,7 @@ void FileStore::write_to_log(const StoreRequest& request, const StoreReply& repl
 StoreReply FileStore::wait_for(const StoreRequest& request) {
   const std::chrono::milliseconds timeout(request.number);
   auto deadline = Deadline::after(timeout);
-  const FileWatch watch(log_.path());  // made before the first look, so that no change is missed
+  const FileWatch watch(log_.path());  // made before the first read, so that no change is missed
   for (Vigil vigil;;) {
     StoreReply reply;
     const auto missing = locked([&] {

@@ -37,7 +37,7 @@ class FileStoreLog {
   FileStoreLog(std::string path, Deadline deadline);
   FileStoreLog(const FileStoreLog&) = delete;
   FileStoreLog& operator=(const FileStoreLog&) = delete;
-  // Removes the file when no other user is left.
+  // Removes the file when no other process uses it.
   ~FileStoreLog();
 
   // Throws Error(kTimeout) when another process keeps the file locked, and kPeerLost when the file
@@ -48,10 +48,10 @@ class FileStoreLog {
   // Applies the changes that were written since the last call. Throws Error(kCorrupt), which names
   // the file and the offset. Requires: the file is locked.
   void replay(KeyValues& contents);
-  // Appends a change. Throws Error(kSystem) when the disk is full; the file is then unchanged.
-  // Requires: the file is locked and replayed.
+  // Appends a change. Throws Error(kSystem) when the disk is full, and Error(kInvalid) beyond
+  // kMaxBytes; the change is then lost. Requires: the file is locked and replayed.
   void append(FileStoreChange change, const std::string& key, const std::string& value);
-  // Makes the next replay() start over, with empty contents.
+  // Makes the next replay() apply all changes again; its `contents` must be empty.
   void rewind();
 
   const std::string& path() const { return path_; }
@@ -70,17 +70,17 @@ class FileStoreLog {
   std::uint64_t position_ = 0;  // where the next change to replay begins
 };
 
-// A store in a file. Every change is appended under a lock, and the last user removes the file. It
-// suits a rendezvous, not frequent calls: each call takes the lock, and a waiting call looks again
-// whenever the file changes (at least every 50 ms).
+// A store in a file. Every change is appended under a lock, and the last process that uses the file
+// removes it. The store suits a rendezvous, not frequent calls: each call takes the lock, and a
+// waiting call reads the file again at every change and at least every 50 ms.
 //
-// Thread safety: as Store. The threads of one process take turns, even while one of them waits for
-// another process's lock.
+// Thread safety: as Store. The threads of one process take turns: while one thread waits for a lock
+// that another process holds, all others wait as well.
 class FileStore final : public Store {
  public:
-  // The file at `path` must be missing, empty, or in use by other ranks of this run. Any other file
-  // gives Error(kInvalid); if an earlier run left the file, the message names that run's process,
-  // host and time.
+  // The file at `path` must be missing, empty, or in use by other ranks of this run. Any other
+  // regular file gives Error(kInvalid); if an earlier run left the file, the message names that
+  // run's process, host and time.
   explicit FileStore(std::string path, std::chrono::milliseconds timeout = kDefaultTimeout);
 
   StoreReply run(const StoreRequest& request) override;

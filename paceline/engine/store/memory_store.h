@@ -68,8 +68,8 @@ class KeyValues {
 void check_key(const std::string& key);
 void check_keys(const std::vector<std::string>& keys);
 
-// A store inside one process: for a group of one, for ranks that are threads, and for tests. It
-// holds at most 256 MiB.
+// A store inside one process: for a group of one, for ranks that are threads, and for tests. By
+// default it holds at most 256 MiB.
 //
 // Thread safety: as Store.
 class MemoryStore final : public Store {

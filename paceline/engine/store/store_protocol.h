@@ -45,7 +45,7 @@ std::size_t frame_length(std::span<const std::byte> header);
 
 // The TCP server's end of the connection to one client. It turns received bytes into requests and
 // replies into bytes to send, and never waits. Until the handshake is done it buffers at most 72
-// bytes from the peer; after that, at most one frame and the bytes of one read.
+// bytes from the peer; after that, at most one frame and the bytes of one call of read().
 //
 // Thread safety: none; the server's loop owns it.
 class StoreConnection {
@@ -60,7 +60,7 @@ class StoreConnection {
   // protocol.
   std::optional<StoreRequest> next_request();
 
-  // Sends bytes, and keeps those that the socket does not take now for flush().
+  // Sends bytes; keeps the bytes that the socket does not take now for flush().
   void send(std::vector<std::byte> bytes);
   void flush();
   bool has_output() const { return !output_.empty(); }
@@ -69,8 +69,8 @@ class StoreConnection {
   int fd() const { return socket_.get(); }
   const std::string& peer() const { return peer_; }
 
-  bool parked = false;    // its request is parked; nothing more is read until the reply
-  unsigned interest = 0;  // the events that epoll reports for it
+  bool parked = false;    // the client's request is parked; nothing is read until the reply
+  unsigned interest = 0;  // the events that epoll reports for this connection
 
  private:
   std::size_t taken(ssize_t got) const;

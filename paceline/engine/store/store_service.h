@@ -60,8 +60,8 @@ class StoreService {
   StoreReply apply(const StoreRequest& request);
   std::optional<StoreReply> wait(Client client, StoreRequest request, Moment now);
   StoreReply complete(const StoreRequest& request);
-  // The index of the first missing key, searched once around from `from`; nullopt when all keys
-  // exist.
+  // The index of the first missing key at or after `from`, continuing at index 0 after the last
+  // key; nullopt when all keys exist.
   std::optional<std::size_t> next_missing(const StoreRequest& request, std::size_t from) const;
   void wake(const std::string& key);
   void remove(Client client);

@@ -108,7 +108,7 @@ using namespace std::chrono_literals;
 constexpr std::uint64_t kStopId = 0;
 constexpr std::uint64_t kListenerId = 1;
 constexpr std::uint64_t kFirstId = 2;
-constexpr int kAcceptsAtOnce = 64;  // after that many, the connected clients get their turn
+constexpr int kAcceptsAtOnce = 64;  // after so many connections, the other clients get their turn
 constexpr auto kListenerPause = 50ms;
 constexpr auto kComplaintInterval = 1s;
 
@@ -254,9 +254,9 @@ void StoreServerLoop::admit(Fd socket) {
   strangers_.insert(id);
 }
 
-// Called when no descriptor is left for the next connection. It drops the oldest stranger, or, if
-// there is none, closes the reserve to accept and refuse the newcomer. Otherwise epoll would wake
-// the loop for the newcomer again and again.
+// Called when the next connection cannot be accepted, usually because no descriptor is left. Drops
+// the oldest stranger, or, if there is none, closes the reserve to accept and refuse the newcomer.
+// Otherwise epoll would wake the loop for the newcomer again and again.
 void StoreServerLoop::relieve(int error) {
   if (!strangers_.empty()) {
     drop_oldest_stranger(std::strerror(error));

@@ -2,8 +2,8 @@
 
 // The server of a job's TCP store: one thread, one epoll, all values in memory. It listens exactly
 // on the given address ("127.0.0.1" means loopback only) and parses nothing from a peer that has
-// not proved that it knows the job's secret. Such peers, the *strangers*, cost it a bounded number
-// of descriptors and 72 bytes each, and cannot delay the processes of the job:
+// not proved that it knows the job's secret. Such peers, the *strangers*, cost the server a bounded
+// number of descriptors and 72 bytes each, and cannot delay the processes of the job:
 //
 //   - a handshake may take 3 s; when too many connections have not completed it, or when
 //     descriptors run out, the oldest of these connections is closed;
@@ -29,7 +29,7 @@ namespace paceline {
 
 struct TcpStoreServerOptions {
   StoreLimits limits;
-  // Both limits are lowered when the process may not open that many descriptors.
+  // Both limits are lowered to a share of the descriptors that the process may open.
   std::size_t max_connections = 16384;
   std::size_t max_strangers = 256;  // connections that have not completed their handshake
   std::chrono::milliseconds handshake_timeout = std::chrono::seconds(3);
@@ -39,8 +39,8 @@ class StoreServerLoop;
 
 class TcpStoreServer {
  public:
-  // Port 0 picks a free port. Throws Error(kSystem), which names the endpoint, when it cannot
-  // listen there.
+  // Port 0 picks a free port. Throws Error(kSystem), which names the endpoint, when the server
+  // cannot listen there.
   TcpStoreServer(const Endpoint& endpoint, const Secret& secret,
                  TcpStoreServerOptions options = {});
   // Takes over a socket that is already listening.

@@ -1,8 +1,8 @@
 #pragma once
 
-// The different ids of a batch, in the order in which they first occur, and the places of each. So
-// the gradients of an id that repeats are added in the order of the batch, and the batch changes
-// each row once. A batch is checked before anything is done with it.
+// The distinct ids of a batch, in the order in which they first occur, and their positions. So the
+// gradients of an id that repeats are added in the order of the batch, and the batch changes each
+// row once. Run the checks below before any use of a batch.
 //
 // Thread safety: the checks are pure functions; RowBatch has none. A RowBatch may be used again; it
 // then keeps its memory.
@@ -25,7 +25,7 @@ struct BatchUse {
   std::uint32_t width = 0;
 };
 
-// The checks throw Error(kInvalid). The number of floats must be that of the ids times the width.
+// The checks throw Error(kInvalid). The number of floats must be num_ids times the width.
 void check_size(const BatchUse& use, std::size_t num_ids, std::size_t num_floats);
 void check_finite(const BatchUse& use, Id id, std::size_t place, const float* gradient);
 // Names the first row whose gradient is not finite.
@@ -33,20 +33,20 @@ void check_finite(const BatchUse& use, std::span<const Id> ids, std::span<const 
 
 class RowBatch {
  public:
-  // Requires: fewer than 2^32 - 1 ids.
+  // Requires: fewer than 2^32 - 1 ids, which live as long as this object is used.
   void assign(std::span<const Id> ids);
 
-  std::size_t size() const { return first_.size(); }  // different ids
+  std::size_t size() const { return first_.size(); }  // distinct ids
   std::size_t num_places() const { return ids_.size(); }
   Id id(std::size_t i) const { return ids_[first_[i]]; }
-  // The index i of the different id that is at a place of the batch.
+  // The index, among the distinct ids, of the id at a position of the batch.
   std::size_t index_of(std::size_t place) const { return index_[place]; }
   bool contains(Id id) const;
   // The sum of the gradients of the i-th id, `width` floats: in `gradients` if the id occurs once,
   // otherwise in `sum`.
   const float* gradient(std::size_t i, std::span<const float> gradients, std::uint32_t width,
                         std::vector<float>& sum) const;
-  // Calls `visit` with each place of the i-th id, in order.
+  // Calls `visit` with each position of the i-th id, in order.
   template <class Visit>
   void for_places(std::size_t i, Visit visit) const {
     for (std::uint32_t place = first_[i]; place != kNone; place = next_[place]) visit(place);
@@ -59,9 +59,9 @@ class RowBatch {
   std::span<const Id> ids_;
   std::vector<std::uint32_t> first_;  // where the i-th id occurs first
   std::vector<std::uint32_t> last_;   // where the i-th id occurs last
-  std::vector<std::uint32_t> next_;   // the next place of the same id
-  std::vector<std::uint32_t> index_;  // of the id at each place
-  std::vector<std::uint32_t> table_;  // hash table of the places in first_
+  std::vector<std::uint32_t> next_;   // the next position of the same id
+  std::vector<std::uint32_t> index_;  // index_of() each position
+  std::vector<std::uint32_t> table_;  // hash table of the indices into first_
   std::uint64_t digest_ = 0;
 };
 

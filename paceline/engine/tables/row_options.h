@@ -9,11 +9,12 @@
 
 namespace paceline::tables {
 
-// Any 64-bit number: hashes of features need no vocabulary.
+// Any 64-bit number, for example a hash of a feature, so that no vocabulary is needed.
 using Id = std::int64_t;
 
-// The optimizers compute what torch::optim's optimizers of these names compute, one step of a row
-// for each push that contains its id. State that a row needs is kept beside the row.
+// The optimizers compute what torch::optim's optimizers of these names compute. A row takes one
+// step for each push that contains its id or, in a synchronous table, for each clock with such a
+// push. State that a row needs is kept beside the row.
 struct SGD {
   double lr = 0.01, momentum = 0, weight_decay = 0;
 };
@@ -23,7 +24,7 @@ struct Adam {
 struct Adagrad {
   double lr = 0.01, eps = 1e-10, weight_decay = 0;
 };
-// Adagrad with one sum of squares for each row, the mean over the row's elements: 4 bytes of state.
+// Adagrad with one accumulator for each row, the sum of its mean squared gradients (4 bytes).
 struct RowAdagrad {
   double lr = 0.01, eps = 1e-10;
 };
@@ -33,14 +34,14 @@ using RowOptimizer = std::variant<SGD, Adam, Adagrad, RowAdagrad>;
 // that have left or are lost do not count.
 class Consistency {
  public:
-  // A pull at clock c holds all pushes up to clock c - 1 and none of clock c: a tick waits for all
+  // A pull at clock c sees all pushes up to clock c - 1 and none of clock c: a tick waits for all
   // workers, and then each row that any of them pushed takes one step with the sum of their
   // gradients. The gradients are added in the order of the workers' names, as in an all-reduce.
   static Consistency synchronous() { return {Kind::kSynchronous, 0}; }
-  // A pull at clock c holds the worker's own pushes and all pushes of all present workers up to
+  // A pull at clock c sees the worker's own pushes and all pushes of all present workers up to
   // clock c - s - 1.
   static Consistency bounded(std::uint32_t s) { return {Kind::kBounded, s}; }
-  // A pull holds the worker's own pushes, and those of other workers that have arrived.
+  // A pull sees the worker's own pushes, and the pushes of other workers that have arrived.
   static Consistency asynchronous() { return {Kind::kAsynchronous, 0}; }
 
   enum class Kind : std::uint32_t { kSynchronous, kBounded, kAsynchronous };
@@ -65,7 +66,7 @@ struct RowOptions {
   float initial_range = 0.01F;
   std::uint64_t seed = 0;
   // A row is admitted by the push that contains its id for the `admit_after`th time. Earlier pushes
-  // only count: their gradients are dropped, and a pull gets the initial values. At most
+  // are only counted: their gradients are dropped, and a pull gets the initial values. At most
   // `candidates` ids may be counted at a time.
   std::uint32_t admit_after = 1;
   std::uint64_t candidates = 1'000'000;

@@ -6,8 +6,8 @@
 //
 //   auto rows = tables.open_rows("item", {.width = 64, .optimizer = tables::RowAdagrad{0.02}});
 //   rows->pull(ids, values);       // 64 floats for each id
-//   rows->push(ids, gradients);    // each different id takes one step with the sum of its gradients
-//   rows->tick();                  // the end of this worker's clock
+//   rows->push(ids, gradients);    // each distinct id takes one step with the sum of its gradients
+//   rows->tick();                  // ends this worker's clock
 
 #include <chrono>
 #include <cstddef>
@@ -31,7 +31,7 @@ namespace paceline::tables {
 // TableOptions::timeout. All throw Error(kPeerLost) if the other workers have given this one up.
 class Rows {
  public:
-  // A worker's view of a table. Counts are those of this worker, unless they say otherwise.
+  // A worker's view of a table. The counts are this worker's own, unless noted otherwise.
   struct Stats {
     std::uint64_t epoch = 0;  // of the memory, one more after each take-over; or of the slot map
     std::uint64_t rows = 0;   // in the whole table
@@ -54,12 +54,12 @@ class Rows {
   Rows(const Rows&) = delete;
   Rows& operator=(const Rows&) = delete;
 
-  // Copies the rows of `ids` to `values`, `width` floats for each, in the order of the ids. An id
-  // that has no row has its initial values, and gets no row. Ids may repeat. Throws Error(kInvalid)
-  // if the size of `values` is not that of the ids times the width.
+  // Copies the rows of `ids` to `values`, `width` floats for each, in the order of the ids. For an
+  // id without a row it copies the initial values, and makes no row. Ids may repeat. Throws
+  // Error(kInvalid) if the size of `values` is not the number of ids times the width.
   virtual void pull(std::span<const Id> ids, std::span<float> values) = 0;
 
-  // Takes one step of the optimizer on the row of each different id, with the sum of the gradients
+  // Takes one step of the optimizer on the row of each distinct id, with the sum of the gradients
   // that the batch has for it, added in the order of the batch. The push is applied exactly once
   // (docs/tables.md). Before any row changes, throws Error(kInvalid) for a wrong size or for a
   // gradient that is not finite, and names its row. Throws Error(kSystem) if the table is full or
@@ -73,8 +73,8 @@ class Rows {
   void push(std::span<const Id> ids, std::span<const float> gradients);
 
   // As push(), for gradients that are made while they are pushed: `write` writes the gradient of
-  // ids[place]. A synchronous table lets it write where the other workers read, so nothing is
-  // copied. Requires: the ids are different.
+  // ids[place]. In a synchronous table of this host, `write` writes to the memory from which the
+  // other workers read, so nothing is copied. Requires: the ids are distinct.
   using WriteGradient = std::function<void(std::size_t place, std::span<float> gradient)>;
   virtual void push_written(std::span<const Id> ids, const WriteGradient& write);
 
@@ -86,7 +86,8 @@ class Rows {
   virtual const std::string& name() const = 0;
   virtual std::uint32_t width() const = 0;
   virtual Consistency consistency() const = 0;
-  // The learning rate of all workers from the next push on. Throws Error(kInvalid) if not finite.
+  // The learning rate of all workers. set_lr() sets it from the next push on, and throws
+  // Error(kInvalid) for a rate that is not finite.
   virtual double lr() const = 0;
   virtual void set_lr(double lr) = 0;
 
@@ -102,7 +103,8 @@ class Rows {
   // Like cut(), for reading: the rows as they were at that moment, whatever is pushed later.
   TableSnapshot snapshot();
   // Fills an empty table with a cut. Throws Error(kInvalid) if the table is not empty or does not
-  // fit, Error(kSystem) if it is too small; no row has changed then.
+  // fit, Error(kSystem) if it is too small. No row has changed then, except that some servers of a
+  // table on servers may have restored their parts.
   virtual void restore(const TableCut& cut) = 0;
 
   // Leaves the table: the other workers do not wait for this one any more. Later calls throw

@@ -25,7 +25,7 @@ TableCut without_rows(const TableCut& cut) {
 void add_id(TableCut& to, const TableCut& from, std::size_t i, std::size_t row) {
   to.ids.push_back(from.ids[i]);
   to.sightings.push_back(from.sightings[i]);
-  // Ages stay as they were.
+  // The ages of rows do not change.
   const auto age = static_cast<std::int64_t>(from.now) - from.used[i];
   to.used.push_back(static_cast<std::int64_t>(to.now) - age);
   to.admitted.push_back(from.admitted[i]);
@@ -34,7 +34,7 @@ void add_id(TableCut& to, const TableCut& from, std::size_t i, std::size_t row) 
   to.rows.insert(to.rows.end(), begin, begin + from.row_floats);
 }
 
-// For each session the record with the largest sequence.
+// Keeps, for each session, the record with the largest sequence.
 void add_sessions(std::map<std::int64_t, std::vector<std::int64_t>>& all, const TableCut& part) {
   for (std::size_t i = 0; i + TableCut::kSessionNumbers <= part.sessions.size();
        i += TableCut::kSessionNumbers) {

@@ -68,7 +68,7 @@ class TableSnapshot {
 
  private:
   TableCut cut_;
-  std::vector<std::size_t> row_of_;  // the place in TableCut::rows of each id
+  std::vector<std::size_t> row_of_;  // the offset of each id's row in TableCut::rows
   std::size_t num_rows_ = 0;
 };
 

@@ -4,7 +4,7 @@
 //
 //   auto workers = rpc::join();
 //   tables::Tables tables(*workers);
-//   auto rows = tables.open_rows("item", {.width = 64, .optimizer = tables::RowAdagrad{.lr = 0.02}});
+//   auto rows = tables.open_rows("item", {.width = 64, .optimizer = tables::RowAdagrad{0.02}});
 
 #include <chrono>
 #include <cstdint>
@@ -20,11 +20,11 @@
 namespace paceline::tables {
 
 struct TableOptions {
-  // The session of a worker that died, for a worker that repeats its last push; default: a new one.
+  // The session of a worker that died and whose last push this worker repeats; default: a new one.
   std::optional<std::uint64_t> session{};
   // Above 0: open_rows() returns when this many workers of the job have opened the table, so that
   // the first clocks of a synchronous or bounded table have the pushes of all. A worker that opens
-  // it again does not wait.
+  // the table after that does not wait.
   int num_workers = 0;
   // How long a call waits for other workers that are alive.
   std::chrono::milliseconds timeout = std::chrono::seconds(60);

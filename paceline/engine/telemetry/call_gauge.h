@@ -2,8 +2,8 @@
 
 // Shows the calls of this process (engine/rpc/workers.h) to other programs: `paceline top` reads
 // the number and the duration of the calls of each method, `paceline explain` reads which calls
-// have been waiting, and for what. The gauge is a mapped file, PACELINE_FLIGHT_DIR/rank-000.calls,
-// of 194 KiB that never grows; the kernel keeps it however the process ends.
+// have been waiting, and for which worker. The gauge is a mapped file of 194 KiB that never grows,
+// PACELINE_FLIGHT_DIR/rank-000.calls; the kernel keeps the file however the process ends.
 // telemetry/FORMAT.md describes every byte, call_gauge_file.h reads it.
 //
 // Cost of a call: two readings of record_time() and two additions at the caller, and three
@@ -50,8 +50,7 @@ struct OpenCall {
 // process of that name.
 std::uint64_t worker_hash(std::string_view incarnation);
 
-// The counters of one method, on the calling or the serving side. An empty CallCounter counts
-// nothing.
+// The counters of one method, at the caller or at the callee. An empty CallCounter counts nothing.
 struct CallCounter {
   void* method = nullptr;  // calls::Method
 };

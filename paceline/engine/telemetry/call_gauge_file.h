@@ -31,17 +31,17 @@ struct Header {
   std::uint64_t process_start;  // clock ticks after boot, as in /proc/PID/stat
   std::uint64_t references;     // references of this process to objects of any process
   std::uint64_t objects;        // objects of this process to which other processes hold references
-  std::uint64_t looked;         // ns, monotonic, when the tables of open calls were written
+  std::uint64_t looked;         // ns, monotonic, when a worker last published its open calls
   std::array<char, 48> boot;
   std::array<char, 32> pid_namespace;
   std::array<char, 64> host;
   std::array<char, kWorkerBytes> worker;
 };
 
-// A method is stored at the first free place from number % kNumMethods on.
+// A method is stored in the first free slot from number % kNumMethods on.
 struct Method {
   std::uint64_t number;   // method_id() of its name; 0: free
-  std::uint64_t begun;    // calls sent; at the callee: arrived
+  std::uint64_t begun;    // calls sent; at the callee: calls that arrived
   std::uint64_t started;  // at the callee: calls taken out of the queue
   std::uint64_t failed;   // ended calls that failed
   std::array<char, kMethodBytes> name;
@@ -49,7 +49,7 @@ struct Method {
 };
 
 struct Open {
-  std::uint64_t begun;   // ns, monotonic; at the callee: when it arrived or began to run
+  std::uint64_t begun;   // ns, monotonic; at the callee: when the call arrived or began to run
   std::uint64_t number;  // counts the calls of this caller to this callee
   std::uint64_t caller;  // a hash of the caller's process
   std::uint64_t state;   // OpenState
@@ -72,8 +72,8 @@ struct File {
 
 static_assert(sizeof(File) == std::size_t{194} * 1024);
 
-// The bucket of a duration: four buckets for each doubling from 128 ns on; the last one takes
-// everything from 7 min on.
+// The bucket of a duration: bucket 0 below 128 ns, then four buckets for each doubling; the last
+// bucket takes everything from about 7 min on.
 constexpr std::size_t bucket_of(std::uint64_t ns) {
   constexpr unsigned kFirst = 7;
   if (ns < (std::uint64_t{1} << kFirst)) return 0;
@@ -98,7 +98,7 @@ constexpr std::uint64_t bucket_begin(std::size_t bucket) {
 
 namespace paceline {
 
-// The figures of one method, on the calling or the serving side.
+// The figures of one method, at the caller or at the callee.
 struct CallFigures {
   CallSide side = CallSide::kCaller;
   std::string method;
@@ -108,7 +108,7 @@ struct CallFigures {
   std::vector<std::uint64_t> ended;  // counts by duration (calls::bucket_of)
 
   std::uint64_t num_ended() const;
-  // The calls that wait for a reply; at the callee, those that wait for a handler or run in one.
+  // The number of calls without a reply; at the callee, of calls whose handler has not finished.
   std::uint64_t under_way() const;
   std::uint64_t queued() const;  // at the callee only
 };
@@ -123,7 +123,7 @@ struct CallReading {
   std::string host;
   FlightProcess process = FlightProcess::kUnknown;
   std::uint64_t now = 0;     // the monotonic clock of the worker's machine; 0: unknown
-  std::uint64_t looked = 0;  // when `open` was written, on the same clock
+  std::uint64_t looked = 0;  // when `open` was last published, on the same clock
   std::uint64_t references = 0, objects = 0;
   std::vector<CallFigures> methods;
   std::array<std::vector<OpenCall>, 2> open;  // indexed by CallSide, oldest first
@@ -133,7 +133,7 @@ struct CallReading {
 std::string call_gauge_name(int rank);
 // Returns nullopt when there is no such file, or it is not a call gauge.
 std::optional<CallReading> read_call_gauge(const std::string& path);
-// Reads all gauges in a directory, ordered by rank, including those of processes that have ended.
+// Reads all gauges in a directory, ordered by rank, including gauges of processes that have ended.
 std::vector<CallReading> read_call_gauges(const std::string& directory);
 
 }  // namespace paceline

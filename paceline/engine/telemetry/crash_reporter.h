@@ -3,8 +3,8 @@
 // When a rank crashes, lets the launcher read its stack before the process ends, so that the
 // launcher can report the function that crashed.
 //
-// A handler of SIGSEGV, SIGBUS, SIGILL, SIGFPE and SIGABRT sends the number of the crashed thread
-// to the job's socket (PACELINE_JOB_SOCKET, set by `paceline run`), waits until the launcher has
+// A handler of SIGSEGV, SIGBUS, SIGILL, SIGFPE and SIGABRT sends the id of the crashed thread to
+// the job's socket (PACELINE_JOB_SOCKET, set by `paceline run`), waits until the launcher has
 // read the stack from outside, restores the default action and lets the signal be raised again. So
 // the exit signal, its cause and the core dump are the same as without the handler. Nothing is
 // unwound or allocated in the crashing process, whose memory may be corrupt. The wait ends when the
@@ -61,10 +61,10 @@ std::string uncaught_text(const char* type, const std::string& what, int rank);
 // Tells others why this process is about to end with an uncaught exception. Without it, the peers
 // of a rank would learn only that its connections closed.
 //
-// As long as the object exists, an exception that nothing catches (report_uncaught_errors()) calls
-// `say` with the text that is printed, without "error: ". A thread of its own makes the call, and
-// the process waits for at most 2 s, because the thread that threw may hold any lock. `say` must
-// not make or destroy a LastWords. Thread safety: objects may be made and destroyed by any thread.
+// While the object exists, an exception that nothing catches (report_uncaught_errors()) calls `say`
+// with the text that is printed, without "error: ". A separate thread makes the call, and the
+// process waits for at most 2 s, because the thread that threw may hold any lock. `say` must not
+// make or destroy a LastWords. Thread safety: objects may be made and destroyed by any thread.
 class LastWords {
  public:
   using Say = std::function<void(const std::string& text)>;

@@ -23,7 +23,7 @@ namespace paceline {
 namespace {
 
 constexpr int kMaxRanks = 1 << 24;
-// A record that its rank is writing is read again, at most this often; a torn record stays torn.
+// The most times that a file is read until no record is being written; a torn record stays torn.
 constexpr int kReadings = 3;
 
 template <class... Args>
@@ -163,7 +163,7 @@ std::vector<std::byte> read_bytes(const std::string& path) {
   return bytes;
 }
 
-// Drops the files of earlier jobs, which would contradict those of the newest one.
+// Drops the files of earlier jobs, which would contradict the files of the newest job.
 void keep_newest_job(FlightDirectory& found) {
   if (found.flights.empty()) return;
   const auto key = [](const Flight& flight) {

@@ -53,7 +53,7 @@ struct Header {
   // How the rank left (FlightEnd).
   alignas(64) std::uint32_t end;
   std::uint32_t failure_length;    // set last; 0: no failure
-  std::uint64_t dropped;           // operations not recorded, because their place was being written
+  std::uint64_t dropped;           // records lost because their slot was being written or reused
   alignas(64) std::uint64_t next;  // operations begun so far: the id of the newest one
   alignas(64) std::array<char, kFailureBytes> failure;
 };
@@ -73,18 +73,18 @@ static_assert(sizeof(Group) == 128);
 
 // Operations have ids from 1 on, and are stored at id % kNumOperations.
 struct Operation {
-  std::uint64_t stamp;        // id << 8 | version; counts writes, odd while one is under way
+  std::uint64_t stamp;        // id << 8 | version, which counts writes and is odd during a write
   std::uint64_t entered;      // ns, monotonic, when it was called
   std::int64_t entered_wall;  // ns since 1970, to the precision of the kernel's tick
   std::uint64_t started;      // 0: still waits in the group's queue
   std::uint64_t ended;        // 0: under way
   std::uint64_t count;
   std::uint64_t group_hash;
-  std::uint32_t group;     // its number
+  std::uint32_t group;     // the group's number
   std::uint32_t sequence;  // 0: not yet known, or a message between two ranks
   std::int32_t peer;       // root, or the other side of a message
   std::uint32_t tag;
-  std::uint32_t thread;  // its kernel id
+  std::uint32_t thread;  // the kernel's thread id
   std::uint8_t op;
   std::uint8_t dtype;
   std::uint8_t reduce_op;
@@ -105,8 +105,8 @@ struct File {
 static_assert(sizeof(File) == std::size_t{98} * 1024);
 static_assert(offsetof(File, groups) == 2048 && offsetof(File, operations) == 2048 + 8192);
 
-// The check word of a record; its own half of the last word counts as 0. The products do not depend
-// on each other, so that a record costs a few nanoseconds.
+// The check word of a record. The check word is the upper half of the last 64-bit word, and counts
+// as 0 itself. The products do not depend on each other, so that a record costs a few nanoseconds.
 constexpr std::uint32_t check_of(const std::array<std::uint64_t, kNumWords>& words) {
   constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15;
   std::uint64_t sum = 0;
@@ -119,8 +119,8 @@ constexpr std::uint32_t check_of(const std::array<std::uint64_t, kNumWords>& wor
 
 }  // namespace paceline::flight
 
-// The reader of flight files, which show what each rank did last. It treats a file as untrusted: it
-// checks every length, number and name, and makes names printable.
+// The reader of flight files, which show each rank's last operations. The reader treats a file as
+// untrusted: it checks every length and number, and makes names printable.
 //
 // Thread safety: pure functions of the files that they read.
 
@@ -148,7 +148,7 @@ struct FlightOperation {
 };
 
 enum class FlightProcess : std::uint8_t {
-  kUnknown,  // it ran on another machine, or before a reboot
+  kUnknown,  // on another machine, before a reboot, or in another PID namespace
   kRunning,
   kStopped,  // by SIGSTOP or a debugger
   kGone,
@@ -168,11 +168,11 @@ struct Flight {
   std::string failure;  // the text of the first error
   std::uint64_t num_begun = 0;
   std::uint64_t num_dropped = 0;
-  std::size_t num_torn = 0;         // records that were being written when the process ended
-  std::vector<FlightGroup> groups;  // by number
+  std::size_t num_torn = 0;                 // records that were incomplete when the file was read
+  std::vector<FlightGroup> groups;          // by number
   std::vector<FlightOperation> operations;  // by id
 
-  // These fields are not in the file; the reader adds them.
+  // These fields are not in the file: the launcher sets `exit_code`, read_flight() the other two.
   FlightProcess process = FlightProcess::kUnknown;
   std::optional<int> exit_code;  // nullopt: unknown, or the process was killed
   std::uint64_t now = 0;         // the monotonic clock of the rank's machine; 0: unknown

@@ -50,7 +50,7 @@ std::string path_in(const FlightOptions& options) {
   return options.directory + "/" + flight_file_name(options.rank);
 }
 
-// A record is composed of words and stored word by word. If its bytes were stored one by one and
+// A record is composed of words and stored word by word. If its fields were stored one by one and
 // then read as words for the check word, the reads would wait for the store buffer: that would take
 // three times as long as all the rest.
 using Words = std::array<std::uint64_t, flight::kNumWords>;
@@ -204,8 +204,8 @@ FlightTicket FlightRecorder::begin(const FlightCall& call, FlightState state,
   return ticket;
 }
 
-// Claims the place of an operation; null if a later operation has taken it (there are a thousand
-// places).
+// Claims the slot of an operation; null if another thread is writing to the slot, or if a later
+// operation has taken it (there are 1,024 slots).
 Operation* FlightRecorder::claim(FlightTicket ticket) noexcept {
   if (ticket.id == 0) return nullptr;
   Operation& place = place_of(ticket.id);

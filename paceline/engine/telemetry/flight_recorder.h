@@ -28,7 +28,7 @@ enum class FlightState : std::uint8_t {
 
 // How a rank stopped recording.
 enum class FlightEnd : std::uint32_t {
-  kOpen = 0,       // not yet: it runs, or its process ended abruptly
+  kOpen = 0,       // not yet: the rank runs, or its process ended abruptly
   kInOrder = 1,    // its groups were destroyed, and nothing had failed
   kFailed = 2,     // its groups were destroyed after a failure
   kException = 3,  // an exception destroyed its groups before any operation had failed
@@ -61,8 +61,8 @@ std::string flight_file_name(int rank);
 //
 // Cost: about 25 ns per record (engine/core/timing.h). A synchronous operation takes two records,
 // its beginning and its end, an asynchronous one three. There is no allocation, no lock and no
-// system call. A record is dropped and counted if another thread is writing to the same place at
-// that moment.
+// system call. A record is dropped and counted if another thread is writing to the same slot of the
+// ring at that moment, or a later operation has taken the slot.
 //
 // Thread safety: every method may be called from any thread. A forked child must not use it. The
 // groups of one rank own it.

@@ -47,7 +47,7 @@ class MetricsLog {
 // copy inside LibTorch. Every record is flushed, so that a killed run keeps the records that it
 // wrote. Several runs into one directory make several files, which TensorBoard shows as one curve
 // by step. TensorBoard reads them in the order of their names and never goes back, so the SECONDS
-// of a new file are larger than those of all others, even after the clock was set back.
+// of a new file are larger than in all other names, even after the clock was set back.
 // https://github.com/tensorflow/tensorboard/blob/master/tensorboard/compat/proto/event.proto
 //
 // A full disk does not stop the training: after the first failed write one warning is logged, and
@@ -61,7 +61,7 @@ class TensorBoardLog {
   // path.
   explicit TensorBoardLog(const std::string& directory);
 
-  // Marks the following scalars as those of a run that was resumed after `step`: TensorBoard then
+  // Marks the following scalars as part of a run that was resumed after `step`: TensorBoard then
   // drops scalars of later steps from older files in this directory.
   void resume_after(std::int64_t step);
   void scalar(std::string_view tag, std::int64_t step, double value);

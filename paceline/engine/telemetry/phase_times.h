@@ -33,7 +33,7 @@ class PhaseTimes {
   using Clock = std::chrono::steady_clock;
 
   PhaseTimes() = default;
-  // `timeline` may be null. This object and the groups of this rank own it.
+  // `timeline` may be null. This object and the groups of this rank share ownership of it.
   explicit PhaseTimes(std::shared_ptr<Timeline> timeline) : timeline_(std::move(timeline)) {}
 
   // Adds the time from its construction to its destruction.

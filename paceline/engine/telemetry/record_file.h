@@ -72,7 +72,7 @@ void name_this_process(Header& header) {
   put_text(header.host, host_name());
 }
 
-// Linux's number of the calling thread, looked up once for each thread.
+// The kernel's id of the calling thread, looked up once for each thread.
 inline std::uint32_t this_thread() noexcept {
   thread_local const auto id = static_cast<std::uint32_t>(gettid());
   return id;

@@ -1,9 +1,9 @@
 #pragma once
 
 // The progress of a training program as a gauge that other programs read while it runs (`paceline
-// top`): the number of its steps, samples and seconds in a mapped file,
-// PACELINE_FLIGHT_DIR/rank-000.steps, of 72 bytes. telemetry/FORMAT.md describes every byte; a
-// program in any language can keep one.
+// top`): the counts of its steps, samples and seconds in a mapped file of 72 bytes,
+// PACELINE_FLIGHT_DIR/rank-000.steps. telemetry/FORMAT.md describes every byte, so that a program
+// in any language can keep such a gauge.
 //
 // Cost of a step: five stores and one reading of the clock, no system call. Thread safety: one
 // writer.
@@ -20,10 +20,10 @@ struct StepReading {
   std::uint64_t samples = 0;         // the samples of this rank
   double seconds = 0;                // of all steps together
   double communication_seconds = 0;  // the part of `seconds` in which the rank waited for others
-  // The steps that the training had made before these, for example before a restart; nullopt:
-  // unknown.
+  // The number of steps that the training had made before `steps`, for example before a restart;
+  // nullopt: unknown.
   std::optional<std::uint64_t> begun_at;
-  // When the first of these steps began and the last one ended, in seconds on this host's monotonic
+  // When the first counted step began and the last one ended, in seconds on this host's monotonic
   // clock; nullopt: unknown.
   std::optional<double> first_began, last_ended;
 };
@@ -45,8 +45,8 @@ class StepGauge {
   StepGauge(const StepGauge&) = delete;
   StepGauge& operator=(const StepGauge&) = delete;
 
-  // Sets how many steps the training has made before its first step here. Only the first call in a
-  // process counts.
+  // Sets how many steps the training has made before its first step in this process. Only the first
+  // call in a process has an effect.
   void begin_at(std::int64_t steps) noexcept;
   void step(std::int64_t samples, double seconds, double communication_seconds) noexcept;
 

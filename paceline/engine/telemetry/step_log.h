@@ -17,8 +17,8 @@ class StepGauge;
 // loops need one.
 //
 // With PACELINE_STEP_LOG=DIR in the environment, every rank appends one JSON object per line to
-// DIR/rank-000.jsonl (its RANK); without it, nothing is written. A program in any language can do
-// the same.
+// DIR/rank-000.jsonl (for RANK=0); without the variable, nothing is written. A program in any
+// language can do the same.
 //
 //   {"event":"model","parameter_bytes":1700000}
 //   {"event":"step","samples":32,"seconds":0.0118,"communication":0.0004}
@@ -30,7 +30,7 @@ class StepGauge;
 // Every step is also counted in the rank's gauge (StepGauge), with or without that variable.
 //
 // Only one log of a process counts: the first one, for as long as it lives. Two logs of the same
-// steps, such as those of a loop and of DistributedDataParallel, would count them twice.
+// steps, such as the logs of a loop and of DistributedDataParallel, would count each step twice.
 //
 // Cost: one short write per step, a few microseconds. Thread safety: none.
 class StepLog {
@@ -41,7 +41,7 @@ class StepLog {
   StepLog(const StepLog&) = delete;
   StepLog& operator=(const StepLog&) = delete;
 
-  // False while another log of this process counts; this log then drops everything.
+  // False if another log of this process counted when this one was made; this log drops everything.
   bool counts() const { return gauge_ != nullptr; }
 
   // Call it once, before the first step.

@@ -103,9 +103,9 @@ void Timeline::add(const SpanCall& call, SpanTime time) noexcept {
   put(span);
 }
 
-// Two threads write to the same place only when one of them is 65,536 spans behind. The span is
-// then a mixture of both: the reader skips it, or, if it carries the newer stamp, shows one span of
-// a wrong length.
+// Two threads write to the same slot only when one of them is 65,536 spans behind. The slot then
+// holds a mixture of two spans: the reader skips it, or, if it carries the newer stamp, shows one
+// span of a wrong length.
 void Timeline::put(Span span) noexcept {
   const std::uint64_t number = Word(file_->header.next).fetch_add(1, std::memory_order_relaxed) + 1;
   Span& place = file_->spans[number % timeline::kNumSpans];

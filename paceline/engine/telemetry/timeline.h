@@ -9,7 +9,7 @@
 // allocation, lock or system call. A forked child must not record.
 //
 // Thread safety: every method may be called from any thread. The groups and the workers of a rank
-// own it, and so do programs that record spans of their own.
+// share ownership of the timeline with programs that record spans of their own.
 
 #include <array>
 #include <chrono>
@@ -37,8 +37,8 @@ enum class SpanKind : std::uint8_t {
   kOperation = 2,   // `what` is the number of an operation of paceline/engine/collectives
   kStep = 3,        // `value` is the step
   kCheckpoint = 4,  // a background write to the disk; `value` is the step
-  kCall = 5,  // at the caller (engine/rpc/workers.h), until the reply; `value` is the call's number
-  kHandler = 6,  // the same call at the callee, while its handler runs
+  kCall = 5,  // a remote call (engine/rpc/workers.h), until the reply; `value` is the call's number
+  kHandler = 6,  // a remote call at the callee, while its handler runs; `value` as for kCall
 };
 
 // Nanoseconds of the monotonic clock.
@@ -59,7 +59,7 @@ struct SpanOperation {
 
 struct SpanCall {
   SpanKind kind = SpanKind::kCall;
-  std::uint32_t method = 0, other = 0;  // Timeline::name()
+  std::uint32_t method = 0, other = 0;  // numbers that Timeline::name() returned
   std::uint64_t number = 0;             // the call's number, the same at both ends
   bool failed = false;
 };

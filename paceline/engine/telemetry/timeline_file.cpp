@@ -57,7 +57,7 @@ void take_spans(const timeline::File& file, RankTimeline& timeline) {
   std::ranges::stable_sort(timeline.spans, {}, &TimelineSpan::begin);
 }
 
-// Reads the first bytes of a timeline; returns how many there were.
+// Reads the first bytes of a timeline; returns the number of bytes.
 std::size_t read_file(const std::string& path, std::span<std::byte> into) {
   const Fd file = open_to_read(path);
   if (!file)

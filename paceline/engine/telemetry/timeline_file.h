@@ -58,7 +58,7 @@ struct Span {
   std::uint8_t what;    // Phase, or the number of an operation
   std::uint8_t dtype;
   std::uint8_t failed;
-  std::uint32_t thread;  // its kernel id
+  std::uint32_t thread;  // the kernel's thread id
   std::uint32_t reserved[3];
 };
 static_assert(sizeof(Span) == 64);
@@ -111,7 +111,7 @@ struct RankTimeline {
 // Throws Error(kSystem), and Error(kCorrupt) for contents that Timeline never writes.
 RankTimeline read_timeline(const std::string& path);
 
-// The bytes of a timeline without the unused part of the ring, to be sent to another host. Throws
+// The bytes of a timeline without the zeros at its end, to be sent to another host. Throws
 // Error(kSystem), and Error(kCorrupt) for a file that is larger than any timeline.
 std::string pack_timeline(const std::string& path);
 // Restores a packed timeline to the file `path`. read_timeline() checks the contents later. Throws

@@ -23,8 +23,8 @@
 
 namespace paceline {
 
-// The ciphers, in ascending order. Each rank names the best one that it supports; a connection uses
-// the lesser of its two ranks' ciphers.
+// The ciphers, in ascending order of preference. Each rank names the best cipher that it supports;
+// a connection uses the less preferred of its two ranks' ciphers.
 enum class CipherKind : std::uint8_t {
   kNone = 0,
   kChaCha20Poly1305 = 1,
@@ -49,8 +49,8 @@ class Cipher {
   // bytes were sent, or -1 with errno. After EAGAIN the caller must pass the same bytes again, and
   // may append more; EINVAL if it passes fewer.
   ssize_t send(int socket, std::span<const std::byte> head, std::span<const std::byte> payload);
-  // Like recv(), without waiting. Returns -1 with EBADMSG if a record is not the one that the other
-  // end sent.
+  // Like recv(), without waiting. Returns -1 with EBADMSG if a record differs from the record that
+  // the other end sent.
   ssize_t receive(int socket, std::span<std::byte> into);
   // Like receive(), but leaves the bytes in place.
   ssize_t peek(int socket, std::span<std::byte> into);
@@ -60,7 +60,7 @@ class Cipher {
 
   void seal(std::span<const std::byte> bytes);
   ssize_t flush(int socket);
-  // Reads until a record can be opened, and returns 1; otherwise returns the result of recv().
+  // Returns 1 once a whole record has arrived; otherwise the result of recv(), or -1 and EBADMSG.
   ssize_t fetch(int socket);
   // The size of the next record if all of it has arrived; 0 if not yet; -1 if its length is
   // invalid.

@@ -172,8 +172,8 @@ bool Exchange::pump_stream(int peer, Lane& lane, std::size_t number) {
     mesh_.throw_if_own(errno, peer, "sending to");
     const bool is_presence = message->header.tag == MessageHeader::kPresenceTag;
     if (!is_presence) mesh_.throw_lost(peer, broken_by(errno));
-    // A peer that has finished the call may have left. If this rank still needs it, the receive
-    // from it fails.
+    // A peer that has finished the call may have left. If this rank still needs bytes from that
+    // peer, the receive fails.
     sent = static_cast<ssize_t>(head.size() - head_sent);
   }
   stream.sent += static_cast<std::size_t>(sent);

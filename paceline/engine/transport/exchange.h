@@ -28,11 +28,11 @@ namespace paceline {
 
 // How a payload is divided among the connections that carry a pair's data ("streams"): its blocks
 // go over the streams in turn, so that the beginning of the payload arrives early and can be
-// reduced while the rest is on its way. A payload too short for that goes over the first stream in
-// one piece. Both ends derive the division from the length alone. A value.
+// reduced while the rest is on its way. A payload of less than kLeastBytes goes over the first
+// stream alone. Both ends derive the division from the length and the number of streams. A value.
 class Stripes {
  public:
-  // Long enough to make system calls cheap; also the length of an encrypted record.
+  // The length of a block, which keeps system calls cheap; also the length of an encrypted record.
   static constexpr std::size_t kBlockBytes = 64 << 10;
   // The shortest payload that is divided.
   static constexpr std::size_t kLeastBytes = 2 * kBlockBytes;
@@ -54,8 +54,8 @@ class Stripes {
   struct Run {
     std::size_t offset = 0, count = 0;
   };
-  // Where the next bytes of a stream's share lie, after its first `done` bytes; an empty run at its
-  // end.
+  // Where the bytes of a stream's share lie that follow its first `done` bytes; an empty run at the
+  // end of the share.
   Run next(std::size_t stream, std::size_t done) const {
     if (done >= share(stream)) return {bytes_, 0};
     if (streams_ == 1) return {done, bytes_ - done};
@@ -71,29 +71,28 @@ class Stripes {
 class Exchange {
  public:
   // Called for each header that has arrived, before its payload is read. `expected` is false while
-  // no receive has been posted for it. The check throws to refuse the message.
+  // no receive has been posted for the message. The check throws to refuse the message.
   using CheckHeader = std::function<void(int peer, const MessageHeader& header, bool expected)>;
   // sent_bytes() and received_bytes() return this once the whole message has been moved.
   static constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
 
   explicit Exchange(Mesh& mesh);
 
-  // Both return the number of the message among all messages to, or from, this peer. Requires: the
-  // memory stays valid until sent_bytes(), or received_bytes(), returns kAll. The header must
-  // announce as many bytes as `into` has.
+  // post_send() and post_receive() return the number of the message among all messages to, or from,
+  // this peer. Requires: the memory stays valid until sent_bytes(), or received_bytes(), returns
+  // kAll; the header that arrives announces as many bytes as `into` has.
   std::uint64_t post_send(int peer, const MessageHeader& header,
                           std::span<const std::byte> payload);
   std::uint64_t post_receive(int peer, std::span<std::byte> into);
-  // Sends only a header that says "I am in this operation" (kPresenceTag). It has no number, no
-  // rank waits for it, and a peer that has left may miss it; the peer's check sees it.
+  // Sends only a header that says "I am in this operation" (kPresenceTag). The message has no
+  // number, no rank waits for it, and a peer that has left may miss it; the peer's check gets it.
   void post_presence(int peer, MessageHeader header);
 
   std::size_t sent_bytes(int peer, std::uint64_t number) const;
   std::size_t received_bytes(int peer, std::uint64_t number) const;
   // True when all receives posted so far from `peer` have completed.
   bool received_all(int peer) const;
-  // The peers from which bytes are still expected, or that have not taken all bytes that were sent
-  // to them.
+  // The peers from which bytes are still expected, or to which bytes are still to be sent.
   std::vector<int> waiting_for() const;
 
   // Moves all bytes that can move without waiting; returns whether any did.

@@ -31,7 +31,7 @@ int exchange_with_peers(Mesh& mesh, std::size_t bytes, Deadline deadline,
                         const std::function<MemoryHandle(int peer)>& make,
                         const std::function<void(int peer, MemoryHandle handle)>& take);
 
-// The second half of an allocation. `error` is 0 if this rank has mapped every block, otherwise its
+// The last step of an allocation. `error` is 0 if this rank has mapped every block, otherwise an
 // errno. Returns if every rank has mapped all blocks; otherwise throws Error(kSystem) on every
 // rank, naming a rank that has not.
 void require_all_mapped(Mesh& mesh, std::size_t bytes, Deadline deadline, int error);
@@ -52,8 +52,8 @@ class ShmMemory : public SharedMemory {
 };
 
 // Shared memory among the threads of one process: a block is plain memory, lent under a number that
-// is passed around over the data sockets. The same lock-free code as between processes runs on it,
-// where the thread sanitizer can check it.
+// is sent to the peers over the data channels. The lock-free code that processes use also runs on
+// this memory, where the thread sanitizer can check it.
 class LoopbackMemory : public SharedMemory {
  public:
   // Requires: `mesh` outlives this object, and its neighbours are threads of this process.

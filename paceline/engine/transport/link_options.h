@@ -9,7 +9,7 @@
 namespace paceline {
 
 // How the ranks of a group exchange bytes. kAuto: loopback for threads of one process, shared
-// memory on one host, TCP between hosts. kUcx: the same, but UCX between hosts.
+// memory on one host, TCP between hosts. kUcx: shared memory on one host, UCX between hosts.
 enum class TransportKind : std::uint8_t { kAuto, kTcp, kShm, kLoopback, kUcx };
 
 struct LinkOptions {

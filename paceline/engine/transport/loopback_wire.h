@@ -1,8 +1,8 @@
 #pragma once
 
 // The wire of ranks that are threads of one process: pipes in memory, the room in which the ranks
-// meet and find the pipes, and the bells that wake sleeping ranks. It needs no descriptors, so a
-// group may have many ranks.
+// meet and find the pipes, and the bells that wake sleeping ranks. The wire needs no descriptors,
+// so a group may have many ranks.
 //
 // Thread safety: all methods of Pipe, Bell and Room may be called from any thread; LoopbackWire has
 // the rules of Wire.
@@ -67,12 +67,12 @@ class Bell {
 };
 
 // The place where the ranks of a group meet. It has a pipe for each pair, direction and channel,
-// made when bytes are first sent through it, and two bells for each rank.
+// made when the first bytes are sent, and two bells for each rank.
 class Room {
  public:
-  // The room of this name. The first rank to arrive makes it, and it is destroyed with its last
-  // owner; the owners are the wires of its ranks. Error(kInvalid) if a group with another secret
-  // made it.
+  // The room of this name. The first rank to arrive makes the room, and the room is destroyed with
+  // its last owner; the owners are the wires of its ranks. Error(kInvalid) if a rank with another
+  // secret made it.
   static std::shared_ptr<Room> named(const std::string& name, int world_size, const Secret& secret);
 
   Room(std::string name, int world_size, const Secret& secret);
@@ -86,7 +86,7 @@ class Room {
   bool has_entered(int rank) const { return member(rank).has_entered.load(); }
   bool has_left(int rank) const { return member(rank).has_left.load(); }
 
-  // Null if nothing has been sent through it yet.
+  // The pipe, or null if nothing has been sent through it yet.
   Pipe* pipe_if_any(int from, int to, Channel channel) const;
   Pipe& pipe(int from, int to, Channel channel);
 

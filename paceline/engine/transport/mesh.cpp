@@ -83,9 +83,9 @@ PeerAddress PeerAddress::decode(const std::string& text) {
 
 namespace {
 
-// Room for answers that arrive together with a notice, before it.
+// Room for answers that arrive before a notice, in the same read.
 constexpr std::size_t kRoomForAnswers = 1024;
-// How long sending a control message may take; it fits into any channel's buffer.
+// How long sending a control message may take. Any channel's buffer has room for such a message.
 constexpr std::chrono::seconds kLongestWords{1};
 constexpr std::chrono::milliseconds kControlSlice{10};
 // The most bytes that may wait to be sent to one peer: many times the bytes that a rank sends
@@ -188,7 +188,7 @@ void Mesh::foretell(const std::string& why) {
 
 void Mesh::throw_lost(int peer, const std::string& how) {
   std::unique_lock lock(mutex_);
-  // The peer's notice uses another connection, and may arrive after this one has closed.
+  // The peer's notice uses the control channel, and may arrive after another channel has closed.
   const auto deadline = Deadline::after(kLongestWords);
   do {
     if (failure_) break;
@@ -296,10 +296,10 @@ std::vector<Interest> Mesh::control_interests() const {
   return interests;
 }
 
-// If one poll finds several events, a notice takes precedence over a mere end of a connection,
-// because its sender knows more. The end of a rank that gave no reason takes precedence over that
-// of a rank that gave a reason. Another thread may have read a peer's goodbye since the interests
-// were made.
+// If one poll finds several events, a notice takes precedence over the mere end of a connection,
+// because the sender of the notice knows more. Among several ends, a rank that gave no reason takes
+// precedence over a rank that gave one. Another thread may have read a peer's goodbye since the
+// interests were made.
 void Mesh::hear(std::span<const Interest> interests) {
   std::optional<std::pair<int, std::string>> ended;
   for (const Interest& interest : interests) {
@@ -341,8 +341,8 @@ void Mesh::take_notice(int peer, const std::string& bytes) {
     left_.push_back(peer);
     return;
   }
-  // Pass the notice on before this rank leaves, because its end may reach a peer before the
-  // original notice does.
+  // Pass the notice on before this rank leaves, because a peer may see this rank leave before the
+  // original notice arrives.
   send_to_all(bytes);
   // After a death every rank needs a new group, so the code kPeerLost is kept. Any other failure
   // belongs to the rank that reported it.

@@ -47,9 +47,9 @@
 
 namespace paceline {
 
-// How one rank can be reached; each rank publishes its own in the store.
+// How to reach one rank; each rank publishes its own address in the store.
 struct PeerAddress {
-  std::string host;       // engine/core/system/host.h: host_token()
+  std::string host;       // host_token(), followed by "/" and LinkOptions::host if that is set
   std::string process;    // process_token()
   std::string host_name;  // names the host in messages
   // an abstract Unix socket, a new one for each attempt to form the group
@@ -104,8 +104,8 @@ class Mesh {
     shared_memory_ = std::move(memory);
   }
 
-  // True if this host's ranks have fewer processors than there are ranks: spinning then costs a
-  // time slice.
+  // True if the ranks of this host outnumber the processors on which they may run: spinning then
+  // costs a time slice.
   bool oversubscribed() const { return oversubscribed_; }
 
   // Throws the group's failure, if there is one: kPeerLost, which names the rank that died, or the
@@ -116,13 +116,13 @@ class Mesh {
   // For a caller that waits for `peer` in vain, because the peer left or a connection to it broke.
   // Throws the known cause, or kPeerLost naming `peer` if none is known.
   [[noreturn]] void throw_lost(int peer, const std::string& how);
-  // Records `cause` as this group's failure and tells all peers. The first cause stays.
+  // Records `cause` as this group's failure and tells all peers. Does nothing after a failure.
   void abort(const Error& cause);
   // Joins the domain until the mesh is destroyed. Call at most once, before other threads use the
   // mesh.
   void join(std::shared_ptr<FailureDomain> domain);
   // Tells all peers why this rank may leave the group soon, in a clause that peers repeat in their
-  // errors if it does; the first clause stays. Does nothing once this group has failed.
+  // errors if it leaves. Does nothing after the first call, and once this group has failed.
   void foretell(const std::string& why);
   // Whether the failure is already known, so that throw_if_failed() would throw without reading the
   // channels. Costs one load.
@@ -133,8 +133,8 @@ class Mesh {
   void ask_peers();
   // A peer's answer to ask_peers(). If it stays empty, the peer is not waiting in this group.
   std::optional<std::vector<Awaited>> answer_of(int peer) const;
-  // A waiting thread calls these between its waits. is_asked() returns whether a peer has asked, at
-  // the cost of one load; answer() tells the peers that have asked which ranks this rank waits for.
+  // For a waiting thread, between its waits: is_asked() returns whether a peer has asked, and costs
+  // one load; answer() tells the peers that have asked which ranks this rank waits for.
   bool is_asked() const { return is_asked_.load(std::memory_order_relaxed); }
   void answer(std::span<const Awaited> awaited);
   // Names for messages, made by rank_name(): this rank, a rank, and a rank with its host.

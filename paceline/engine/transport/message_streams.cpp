@@ -65,7 +65,7 @@ constexpr std::size_t kMostCapacity = 256 << 10;  // stays in a core's L2 cache
 constexpr std::size_t kLeastCapacity = 4 << 10;
 // The most memory of a rank's rings, unless there are very many ranks.
 constexpr std::size_t kMostOfABlock = 4 << 20;
-// After this many bytes a position is published, so that the other end can continue.
+// A position is published after this many bytes, so that the other end can continue.
 constexpr std::size_t kPieceBytes = 16 << 10;
 // The most bytes of an offered payload that are read before the other peers get their turn.
 constexpr std::size_t kPieceOfOffer = 256 << 10;
@@ -179,7 +179,7 @@ ssize_t MessageStreams::send(int peer, std::span<const std::byte> head,
     lane.written += count;
     const bool is_rest = head.empty();
     part = part.subspan(count);
-    if (is_rest) show();  // show the head together with what follows it
+    if (is_rest) show();  // show the head together with the bytes that follow it
   }
   if (shown != lane.written) show();
   lane.is_full = !head.empty() || !rest.empty();

@@ -10,8 +10,8 @@
 // end, when it next moves bytes, then writes one byte to the wire's channel, the *bell*. When that
 // channel closes, the stream ends after the bytes left in the ring.
 //
-// Invariants of a ring. Positions count all bytes since the beginning; place p is at p mod
-// capacity.
+// Invariants of a ring. Positions count all bytes since the beginning; the byte at position p lies
+// at offset p mod capacity.
 //
 //  1. Each position has one writer: only the writing end changes `written`, and only the reading
 //     end changes `taken`. Each end keeps its own position in its Lane and never reads it back, so
@@ -20,14 +20,14 @@
 //     has seen in `taken`; the reader advances `taken` only over bytes that it has seen in
 //     `written`.
 //  3. Bytes in [taken, written) do not change: the writer stores `written` (release) after it has
-//     copied the bytes, and the reader loads it (acquire) before it copies them out.
-//  4. A place is written again only after it was read: the reader stores `taken` (release) after it
-//     has copied the bytes out, and the writer loads it (acquire) before it writes there.
-//  5. No wake-up is lost. A sleeper stores its flag and then loads the position; the other end
-//     stores the position and then loads the flag. All four are sequentially consistent, so they
-//     have one order, in which one of the two stores comes first: either the sleeper sees the new
-//     position and does not sleep, or the mover sees the flag and rings. Acquire and release would
-//     not suffice: they let both loads pass the stores before them.
+//     copied the bytes, and the reader loads `written` (acquire) before it copies them out.
+//  4. A byte is overwritten only after it was read: the reader stores `taken` (release) after it
+//     has copied the bytes out, and the writer loads `taken` (acquire) before it overwrites them.
+//  5. No wake-up is lost. A sleeper stores its flag and then loads the position; the other end, the
+//     mover, stores the position and then loads the flag. All four accesses are sequentially
+//     consistent, so they have one order, in which one of the two stores comes first: either the
+//     sleeper sees the new position and does not sleep, or the mover sees the flag and rings.
+//     Acquire and release would not suffice: they let both loads pass the stores before them.
 //  6. The mover rings only if its exchange takes the flag from 1 to 0: at most one bell for each
 //     sleep. The sleeper clears its flag when it wakes; a bell that was rung meanwhile stays in the
 //     channel, and the next sleep hears and ignores it.
@@ -69,8 +69,8 @@ namespace paceline {
 // one user, unless configured otherwise (Yama's ptrace_scope, seccomp, another pid namespace): the
 // reader tries it first, and records the result.
 //
-// The object lies in zeroed memory that both processes map, one for each direction of a pair. The
-// sender offers one payload at a time. If the payload cannot be read (device memory, memfd_secret,
+// Each direction of a pair has one DirectRead, in zeroed memory that both processes map. The sender
+// offers one payload at a time. If the payload cannot be read (device memory, memfd_secret,
 // a process that has withdrawn its permission or has ended), the reader refuses it, and the sender
 // has to send it through the ring, where the reader notices if the sender has ended.
 class DirectRead {
@@ -150,8 +150,8 @@ class MessageStreams {
   enum class Offered { kOpen, kTaken, kRefused };
   bool can_offer(int peer) const;
   void offer(int peer);
-  // The state of the offer; it is over once it is no longer kOpen. Error(kPeerLost) if the peer has
-  // ended.
+  // The state of the offer; kTaken and kRefused are final. Error(kPeerLost) if the peer has ended
+  // while the offer is open.
   Offered offered(int peer);
   void withdraw(int peer);
   // The reading end of an offer, for a peer with a ring. read_offered() reads some bytes at

@@ -62,7 +62,7 @@ bool bring_all(int fd, void* address, std::size_t bytes, const Pages& pages) {
   const std::size_t mapped = fd < 0 ? bytes : pages.bytes_of(bytes);
   if (madvise(address, mapped, MADV_POPULATE_WRITE) == 0) return true;
   if (errno != EINVAL) return false;
-  // Before Linux 5.14 the file allocates its pages, which are small ones.
+  // Before Linux 5.14, the pages are allocated through the file, without huge pages.
   return fd < 0 || reserve_file(fd, mapped);
 }
 

@@ -14,18 +14,18 @@
 
 namespace paceline {
 
-// Makes a file in memory, without pages yet. Its size is sealed, so that no later action of the
-// process that made it can raise SIGBUS in a mapping of it. Returns an empty Fd and sets errno if
-// it cannot be made.
+// Makes a file in memory, without pages yet. Its size is sealed: the process that made the file
+// cannot shrink it later, which would raise SIGBUS in mappings of the file. Returns an empty Fd and
+// sets errno on failure.
 Fd make_sealed_file(std::size_t bytes);
-// Whether a file that another process made has at least that size and cannot shrink.
+// Whether a file that another process made has at least `bytes` bytes and cannot shrink.
 bool is_sealed_file(const Fd& file, std::size_t bytes);
 
 // When the pages of a mapping are allocated.
 class Pages {
  public:
   enum When {
-    kPresent,     // now, so that a lack of memory is an error here
+    kPresent,     // now, so that a lack of memory is reported at once
     kOwnPresent,  // shared blocks: each rank's own block now, mappings of the others' on first
                   // touch
     kOnTouch,     // on first touch, for large areas that may be used only in part
@@ -45,9 +45,9 @@ class Pages {
   std::size_t bytes_ = std::numeric_limits<std::size_t>::max();
 };
 
-// Allocates pages of kOnTouch before they are touched. Returns false and sets errno when there is
-// not enough memory. Linux before 5.14 cannot do it: the result is true, and touching the pages may
-// raise SIGBUS.
+// Allocates pages of a kOnTouch mapping before they are touched. Returns false and sets errno when
+// there is not enough memory. On Linux before 5.14, the function does nothing and returns true, and
+// touching the pages may raise SIGBUS.
 bool bring_pages(std::byte* begin, std::size_t bytes);
 
 // A mapped range of pages, unmapped when it goes out of scope.
@@ -87,7 +87,7 @@ class SharedBlocks {
  public:
   virtual ~SharedBlocks() = default;
   std::size_t bytes() const { return bytes_; }
-  // Where this process sees the block of `rank`; null for a rank of another host.
+  // The address of the block of `rank` in this process; null for a rank of another host.
   std::byte* of(int rank) const { return bases_[static_cast<std::size_t>(rank)]; }
 
  protected:
@@ -104,7 +104,7 @@ class SharedMemory {
   virtual const char* name() const = 0;
   // Collective: every rank of the host calls it, in the same order, with the same arguments.
   // Error(kSystem) with the needed size, on every rank of the host, if one of them cannot get the
-  // memory. Touching the memory never raises a signal later.
+  // memory. Touching the memory later raises no signal, except with Pages::kOnTouch.
   virtual std::shared_ptr<SharedBlocks> allocate(std::size_t bytes, Pages pages,
                                                  Deadline deadline) = 0;
 };

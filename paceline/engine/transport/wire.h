@@ -59,8 +59,8 @@ class Wire {
   // pass the same bytes, at the same addresses, again.
   virtual ssize_t send(int peer, Channel channel, std::span<const std::byte> head,
                        std::span<const std::byte> rest) = 0;
-  // Like recv(), without waiting; returns 0 if the peer has ended. -1 with EBADMSG if the bytes are
-  // not those that the peer sent.
+  // Like recv(), without waiting; returns 0 if the peer has ended, and -1 with EBADMSG if the bytes
+  // differ from the bytes that the peer sent.
   virtual ssize_t receive(int peer, Channel channel, std::span<std::byte> into) = 0;
   // Like receive(), but leaves the bytes in place.
   virtual ssize_t peek(int peer, Channel channel, std::span<std::byte> into) = 0;
@@ -68,13 +68,13 @@ class Wire {
   // Waits until one of `interests` is ready, for at most `limit`; may return earlier.
   virtual void wait(std::span<Interest> interests, std::chrono::milliseconds limit) = 0;
   // Like wait(), but wake() ends the wait of the one thread that calls this function: its current
-  // wait or, if it is not waiting, its next one. Without `limit` it waits for as long as it takes.
+  // wait or, if the thread is not waiting, its next one. Without `limit` the wait is unlimited.
   virtual void wait_or_wake(std::span<Interest> interests,
                             std::optional<std::chrono::milliseconds> limit) = 0;
   virtual void wake() = 0;
   // False if no control channel can have received anything since the last call.
   virtual bool may_have_news() { return true; }
-  // Called after a failure, which is final: memory that was passed to send() is not read any more.
+  // Called after a failure, which is final: memory that was passed to send() is no longer read.
   virtual void cancel(Channel /*channel*/) {}
 
   // The socket of a channel, for passing descriptors; -1 if the channel is not a socket.

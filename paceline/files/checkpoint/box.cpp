@@ -63,7 +63,8 @@ void copy_row(std::byte* to, const std::byte* from, const Dim& row, std::size_t 
   }
 }
 
-// A copy bypasses the caches when a row, and all rows together, have at least this many bytes.
+// A copy bypasses the caches when a row has at least kLongRow bytes, and all rows together have at
+// least kManyBytes.
 constexpr std::size_t kLongRow = 512;
 constexpr std::size_t kManyBytes = 64 << 10;
 

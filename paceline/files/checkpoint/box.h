@@ -2,7 +2,7 @@
 
 // A box is a rectangular part of a tensor: an offset and a size for each dimension. Ranks hold
 // boxes of tensors, and files store boxes of them, so a checkpoint does not depend on the number of
-// ranks or on how they divide the model. A box of a scalar has no dimensions and one element.
+// ranks or on how they divide the model. The box of a scalar has no dimensions and one element.
 //
 // Thread safety: pure functions.
 
@@ -22,7 +22,7 @@ struct Box {
   auto operator<=>(const Box&) const = default;
 };
 
-// Returns "[0:3, 4:8]", Python's notation for slices.
+// Returns, for instance, "[0:3, 4:8]": Python's notation for slices.
 std::string to_string(const Box& box);
 
 std::int64_t num_elements(std::span<const std::int64_t> sizes);
@@ -37,8 +37,8 @@ std::optional<Box> common_part(const Box& a, const Box& b);
 // The elements of `box` that are not in `taken`, as disjoint boxes.
 std::vector<Box> without(const Box& box, const Box& taken);
 
-// The boxes of elements [first, first + count) of a tensor in row-major order: at most two for each
-// dimension.
+// Divides the elements [first, first + count) of a row-major tensor into boxes: at most two for
+// each dimension.
 std::vector<Box> boxes_of_run(const std::vector<std::int64_t>& shape, std::int64_t first,
                               std::int64_t count);
 // As above, for a tensor whose memory has the order that `strides` describe. Requires: the memory
@@ -56,7 +56,7 @@ struct BoxPlace {
   std::vector<std::int64_t> strides;  // in elements
 };
 
-// The place of a part. Requires: `part` lies within `box`.
+// Returns the place of `part`, if `place` is that of `box`. Requires: `part` lies within `box`.
 BoxPlace place_of_part(const BoxPlace& place, const Box& box, const Box& part, std::size_t element);
 
 // Copies a box of these sizes from one place to another, whatever the order of the elements in

@@ -40,9 +40,9 @@ struct BoxFileId {
 // Returns, for instance, "boxes-00000-of-00002.bin".
 std::string box_file_name(std::uint32_t number, std::size_t num_files);
 
-// Writes one file, box by box. Computes the checksums of each piece while it is in the caches.
-// Error(kSystem), or DiskFull, names the file, the bytes that it needs and how many were written.
-// The caller must remove the unfinished file.
+// Writes one file, box by box. Computes the checksums of a few MiB at a time, while these bytes are
+// in the caches. Error(kSystem), or DiskFull, names the file, the bytes that the file needs and how
+// many were written. The caller must remove the unfinished file.
 class BoxFileWriter {
  public:
   // `data_bytes`: the sum of the sizes of all boxes. Requires: nothing exists at `path`.
@@ -69,8 +69,8 @@ class BoxFileWriter {
 class BoxFile {
  public:
   // Reads and checks the checksums and the trailer. `path` is the file that the manifest lists as
-  // `entry`. Error(kCorrupt), with the expected and the found value, when the file is missing, is
-  // not a regular file, has another size, belongs to another checkpoint or is damaged.
+  // `entry`. Error(kCorrupt) when the file is missing, is not a regular file, has another size,
+  // belongs to another checkpoint or is damaged; kSystem when the file cannot be read.
   BoxFile(FileSystem& files, const std::string& path, const ManifestFile& entry,
           const BoxFileId& id);
   ~BoxFile();

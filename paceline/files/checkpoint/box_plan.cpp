@@ -15,8 +15,9 @@ namespace paceline {
 
 namespace {
 
-// A box of at least this many bytes and two dimensions is cut into columns, each a box of its own.
-// A rank that wants only some columns, as with tensor parallelism, then reads contiguous bytes.
+// A box of at least kCutBytes and two dimensions is cut into 4 columns, or into 8 from kBytesOfMany
+// on, if they divide dimension 1; each column is a box of its own. A rank that wants only some
+// columns, as with tensor parallelism, then reads contiguous bytes.
 constexpr std::uint64_t kCutBytes = 1 << 20;
 constexpr std::uint64_t kBytesOfMany = 8 << 20;
 

@@ -23,7 +23,7 @@ struct HeldBox {
   std::string name;
   Dtype dtype = Dtype::kFloat32;
   std::vector<std::int64_t> shape;  // of the whole tensor
-  Box box;                          // without elements: the rank only knows of the tensor
+  Box box;                          // without elements if the rank holds none of the tensor
 
   bool operator==(const HeldBox&) const = default;
 };
@@ -33,7 +33,7 @@ struct BoxHolder {
   std::size_t index = 0;  // in the list of the boxes that the rank holds
 };
 
-// A box that several ranks hold; they share the writing of it.
+// A box with the ranks that hold it, which share the writing of it.
 struct CommonBox {
   std::size_t tensor = 0;  // index in BoxPlan::tensors
   Box box;
@@ -49,8 +49,8 @@ struct BoxToWrite {
 };
 
 struct BoxPlan {
-  std::vector<StoredTensor> tensors;             // by name; with the boxes as they will be stored
-  std::vector<CommonBox> common;                 // each element of each tensor is in one of them
+  std::vector<StoredTensor> tensors;             // sorted by name; with the boxes in the files
+  std::vector<CommonBox> common;                 // each element of each tensor is in exactly one
   std::vector<std::vector<BoxToWrite>> of_rank;  // [rank], in the order of the rank's file
   std::vector<std::uint32_t> file_of_rank;       // [rank]: the number of the rank's file
   std::size_t num_files = 0;                     // one for each rank that writes something
@@ -63,9 +63,9 @@ std::uint64_t bytes_of(const BoxPlan& plan, const BoxToWrite& one);
 // disagree on its type or shape, or when their boxes leave out elements of it or reach beyond it.
 BoxPlan plan_boxes(const std::vector<std::vector<HeldBox>>& held, const std::vector<bool>& writes);
 
-// The list of boxes that a rank holds, as text for the other ranks. Local. decode_held() throws
-// Error(kCorrupt) for a text that was cut or makes no sense, and allocates nothing for elements
-// that such a text only announces.
+// Encodes the list of boxes that a rank holds, for the other ranks. Not collective. decode_held()
+// throws Error(kCorrupt) for a text that is truncated or invalid, and allocates no memory for
+// elements that the text announces but does not contain.
 std::string encode(const std::vector<HeldBox>& held);
 std::vector<HeldBox> decode_held(const std::string& text);
 
@@ -82,8 +82,8 @@ struct CheckpointMetadata {
   std::map<std::string, std::string> metadata;
 };
 
-// The plan that the ranks of a group have agreed on. They make it again only when the boxes
-// of some rank have changed since then.
+// The plan that the ranks of a group have agreed on. The ranks make a new plan only when the boxes
+// of some rank have changed.
 //
 // Thread safety: none; several threads may read it while none updates it.
 class AgreedPlan {
@@ -93,7 +93,7 @@ class AgreedPlan {
   bool update(ProcessGroup& group, const std::vector<HeldMemory>& held,
               const std::vector<bool>& writes);
 
-  // Everything below requires that the plan was updated.
+  // Everything below requires an earlier call of update() that has succeeded.
   const BoxPlan& operator*() const { return *plan_; }
   const BoxPlan* operator->() const { return &*plan_; }
 

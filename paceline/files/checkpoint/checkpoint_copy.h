@@ -1,12 +1,12 @@
 #pragma once
 
-// Converts and compares checkpoints: exports one as a safetensors file, which Python and every
-// other framework can read; imports such a file; merges many files of boxes into one; and lists the
-// differences of two checkpoints. Tensors are read and written one at a time, so the memory for the
-// largest one suffices.
+// Converts and compares checkpoints: exports one as a safetensors file, which other frameworks can
+// read; imports such a file; merges many files of boxes into one; and lists the differences between
+// two checkpoints. Tensors are read one at a time, so the memory for the largest one suffices, or
+// for two copies of it in a comparison.
 //
 // Thread safety: the functions have no state; while one of them writes a file or directory, no
-// other thread may use it.
+// other thread may use that file or directory.
 
 #include <cstdint>
 #include <functional>
@@ -22,15 +22,15 @@ struct ExportOptions {
 };
 
 // Writes a checkpoint to `file`, which is replaced by one rename. Returns the size of the file.
-// Error(kInvalid) when there is no such step, or nothing to write; kCorrupt when the checkpoint is
-// damaged; kSystem when the file cannot be written.
+// Error(kInvalid) when there is no such step, or no tensor for `weights_only`; kCorrupt when the
+// checkpoint is damaged; kSystem when the file cannot be written.
 std::uint64_t export_safetensors(const CheckpointDirectory& from, std::int64_t step,
                                  const std::string& file, const ExportOptions& options = {});
 
 // Imports the checkpoint that export_safetensors() wrote, with its step, run and metadata. A file
-// of another program, which lacks them, becomes step 0. Returns the step. Error(kCorrupt) for a
-// file that is missing or not valid, kInvalid when the directory already has the step. Requires:
-// `into` is a writer.
+// without a step, such as that of another program, becomes step 0. Returns the step.
+// Error(kCorrupt) for a file that is missing or not valid, kInvalid when the directory already has
+// the step. Requires: `into` is a writer.
 std::int64_t import_safetensors(const std::string& file, CheckpointDirectory& into);
 
 // Copies the checkpoint of a step from one directory to another, as one file of whole tensors.

@@ -196,8 +196,8 @@ void CheckpointDirectory::set_mark(const RunMark& mark) try {
 //       power cut, but not all of the files, the checks of (g) refuse the folder.
 //   (f) Only the newest writer commits or removes. Each of its changes is a rename out of its
 //       workspace or into it, and its successor takes the whole workspace away first
-//       (writer_claim.h). A writer that was frozen at any moment then fails in its next rename;
-//       there is no moment between a check and a change.
+//       (writer_claim.h). A writer that was frozen at any moment then fails in its next rename,
+//       without any check before the change.
 //   (g) Damage on the disk is detected. The manifest contains its own digest and the digest of each
 //       file's checksums, and each checksum is the CRC of a chunk. A load verifies all that it
 //       reads before it uses any of it; if that fails, it takes an older checkpoint.
@@ -242,7 +242,7 @@ bool CheckpointDirectory::make_room(std::int64_t newest) {
   });
 }
 
-// After a save that had to make room: notes how many checkpoints the disk holds.
+// Called after a save that had to make room: records how many checkpoints the disk holds.
 void CheckpointDirectory::note_room(std::int64_t newest) {
   room_ = static_cast<int>(list_up_to(newest).size());
   log::warning(

@@ -22,7 +22,7 @@ namespace paceline {
 // older job for its own.
 struct RunMark {
   std::string run;  // chosen at random when the run begins; the jobs that continue it keep it
-  // The launcher's name for the job whose restarts continue the run automatically; nothing: no
+  // The launcher's name for the job whose restarts continue the run automatically; nullopt: no
   // job's restarts continue it.
   std::optional<std::string> job;
   // The seed of the run's sampler and transforms; messages that tell two runs apart show it.
@@ -36,8 +36,8 @@ std::optional<RunMark> read_run_mark(const std::string& directory,
                                      FileSystem& files = FileSystem::real());
 
 // Replaces the mark in one step: writes a file in `workspace` (writer_claim.h), then renames it.
-// The mark is on the disk when this returns. After an Error(kSystem) the previous mark is still
-// there.
+// The mark is on the disk when this returns. After an Error(kSystem) the directory has the previous
+// mark or, if only the sync failed, the new one.
 void write_run_mark(const std::string& directory, const std::string& workspace, const RunMark& mark,
                     FileSystem& files = FileSystem::real());
 
@@ -54,9 +54,9 @@ struct CheckpointDirectoryOptions {
   // system, a writer on a host that has vanished counts as alive until the server releases its
   // locks.
   std::chrono::milliseconds lock_timeout{0};
-  // How long the ranks of a CheckpointTeam wait for each other's disks, but at least the group's
-  // timeout. Then saves are skipped until the disks respond. The default is long, because a slow
-  // file system is not an error.
+  // How long the ranks of a CheckpointTeam wait for each other's disks, never less than the group's
+  // timeout. After that time saves are skipped until the disks respond. The default is long,
+  // because a slow file system is not an error.
   std::chrono::milliseconds disk_timeout = std::chrono::hours(1);
 };
 
@@ -125,7 +125,7 @@ class CheckpointDirectory {
   using OnRefused = std::function<void(std::int64_t step, const std::string& reason)>;
   std::optional<Manifest> newest_before(std::int64_t before, const std::string& run,
                                         const OnRefused& on_refused) const;
-  // Checks the manifest, not the files. Error(kCorrupt) when the manifest cannot be used.
+  // Reads and checks the manifest, not the files. Error(kCorrupt) when it cannot be used.
   Manifest read_manifest(std::int64_t step) const;
   // Reads the RunMark.
   std::optional<RunMark> mark() const;

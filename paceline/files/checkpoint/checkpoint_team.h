@@ -12,12 +12,12 @@
 //   2. Open: choose a place that no reader looks at: a temporary folder, or the slot of the older
 //      save after its seal has been broken.
 //   3. Write: each rank writes its file there, at the same time as the others, and reports the
-//      file's digest or its error, and the first tensor with infinities or NaNs that should have
-//      none.
+//      file's digest or its error, on disks also the first tensor with infinities or NaNs that
+//      should have none.
 //   4. Seal: once every rank has succeeded, the manifest with all digests is written, and then one
 //      step makes the checkpoint valid: the rename of the folder, or, in each memory, the header of
 //      the slot. If the memory of one host was not sealed, the files in it do not count, and a load
-//      skips the whole save.
+//      skips the whole save, unless the other memories have all of its files.
 //
 // A failure before step 4 ends leaves the previous checkpoint valid. On disks, save() returns after
 // this rank has copied its boxes; a background thread does the rest (checkpoint_writer.h).
@@ -38,7 +38,7 @@
 //
 // Cost: memory for one copy of the boxes that the rank writes. The ranks exchange lists of boxes in
 // the first save, and in each save for which a rank's boxes differ from those of the previous save;
-// in other saves they exchange one number.
+// in other saves they exchange a few numbers, and reports on the files that they have written.
 //
 // Thread safety: none.
 
@@ -74,9 +74,9 @@ class CheckpointTeam {
   const CheckpointDirectory* directory() const { return directory_ ? &*directory_ : nullptr; }
 
   // Collective. Waits for the previous save, copies the boxes that this rank writes, and returns.
-  // Later errors are logged and returned by take_error() and finish(); rank 0 gets the errors of
-  // all ranks. Error(kInvalid) on every rank when the boxes of all ranks together leave out part of
-  // a tensor or reach beyond it, or when ranks disagree on its type or shape.
+  // Later errors are logged and returned by take_error() and finish(); only rank 0 gets the errors
+  // of writing files. Error(kInvalid) on every rank when the boxes of all ranks together leave out
+  // part of a tensor or reach beyond it, or when ranks disagree on its type or shape.
   void save(std::int64_t step, const std::vector<HeldMemory>& held,
             const CheckpointMetadata& words);
   std::optional<Error> take_error() { return writer_.take_error(); }
@@ -84,8 +84,8 @@ class CheckpointTeam {
   // Returns Error(kTimeout) after disk_timeout.
   std::optional<Error> finish() { return writer_.finish(); }
 
-  // Collective. Waits until no rank is writing, and returns the background group, whose collectives
-  // may wait for the disks of other ranks. Error(kTimeout) on every rank after disk_timeout.
+  // Collective. Waits until no rank is writing, and returns the background group, whose timeout is
+  // long enough to wait for disks. Error(kTimeout) on every rank after disk_timeout.
   ProcessGroup& waiting_group();
 
   // Collective. Fills the boxes that this rank wants from a checkpoint of `directory()`; returns

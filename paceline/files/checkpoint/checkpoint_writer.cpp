@@ -22,8 +22,8 @@ namespace paceline {
 namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
-// Saves may wait for each other for this time, and for this share of the time since the first save,
-// without a warning.
+// There is no warning while saves have waited for earlier saves for less than this time, or for
+// less than this share of the time since the first save.
 constexpr std::chrono::duration<double> kBearableDelay{0.1};
 constexpr double kBearableShare = 0.05;
 

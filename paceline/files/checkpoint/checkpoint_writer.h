@@ -39,9 +39,9 @@ class StagingMemory {
 };
 
 // Writes checkpoints one after another on a background thread. The thread runs at a lower priority,
-// so that it does not slow the training; while another thread waits for it, it has that thread's
-// priority, if the system permits. An error is logged at once and returned later: a checkpoint that
-// cannot be written does not stop the training.
+// so that it does not slow the training. While another thread waits for the save, the background
+// thread has the priority of the waiting thread, if the system permits. An error is logged at once
+// and returned later: a checkpoint that cannot be written does not stop the training.
 //
 // Thread safety: none; one thread at a time.
 class CheckpointWriter {
@@ -89,7 +89,7 @@ class CheckpointWriter {
   std::optional<std::int64_t> step_;  // step of the current save
   pid_t writer_ = 0;                  // the save's thread once it has a lower priority
   bool is_awaited_ = false;
-  bool has_given_up_ = false;  // finish() has waited in vain; the destructor does not wait again
+  bool has_given_up_ = false;  // finish() has timed out; the destructor does not wait again
   std::optional<Error> error_;
   std::chrono::steady_clock::time_point first_start_{};  // when the first save started
   std::chrono::duration<double> waited_{};  // how long saves have waited for previous saves

@@ -3,7 +3,7 @@
 // Access to the disk for checkpoints: an interface over the system calls, so that a test can make
 // the Nth call fail, and functions that read, write or list a whole file or folder.
 //
-// Each member of FileSystem behaves as its system call: it returns -1 and sets errno on failure,
+// Each member of FileSystem behaves like its system call: it returns -1 and sets errno on failure,
 // and a write may be short. No call follows a symbolic link, whether it is the last component of a
 // path or an earlier one; the call fails with ELOOP. Otherwise anyone who can write to a checkpoint
 // folder could plant a link and make this process overwrite or delete other files. So callers first
@@ -61,7 +61,7 @@ class FileSystem {
 // neither redirect a read nor block it.
 
 // Error(kCorrupt) when the path is missing, is not a regular file, is larger than `max_bytes`, or
-// changes its size while it is read; Error(kSystem) when the operating system refuses.
+// shrinks while it is read; Error(kSystem) when the operating system refuses.
 std::vector<std::byte> read_plain_file(FileSystem& files, const std::string& path,
                                        std::uint64_t max_bytes);
 

@@ -20,9 +20,9 @@
 
 namespace paceline {
 
-// The XXH3-128 digest of bytes that are given in pieces, at memory speed. It detects accidents (bit
-// rot, truncation, another file), not forgery: a program that can write the file can also write the
-// digest.
+// Computes the XXH3-128 digest of bytes that are passed in parts, at memory speed. The digest
+// detects accidents (bit rot, truncation, another file), not forgery: a program that can write the
+// file can also write the digest.
 class Digest {
  public:
   Digest();
@@ -73,8 +73,8 @@ struct StoredTensor {
 };
 
 // The text of a manifest is JSON in one canonical form. It ends with the digest of the rest, so
-// that no change goes unnoticed. It contains the digest of each file's sums (box_file.h), and these
-// cover the file's bytes.
+// that no change goes unnoticed. It contains the digest of each file's checksums (box_file.h), and
+// the checksums cover the file's bytes.
 struct Manifest {
   // The key in `metadata` whose value names a parameter with an infinity or NaN. The newest
   // checkpoint without this key is not removed to make room for later ones with it.
@@ -84,7 +84,7 @@ struct Manifest {
   std::string run;  // the run that saved it; empty: unknown
   int world_size = 1;
   std::vector<ManifestFile> files;
-  std::vector<StoredTensor> tensors;  // by name
+  std::vector<StoredTensor> tensors;  // sorted by name
   std::map<std::string, std::string> metadata;
 
   bool operator==(const Manifest&) const = default;
@@ -109,7 +109,7 @@ std::string to_json(const Manifest& manifest);
 
 // Error(kCorrupt), which begins with `where`, for any text that to_json() cannot have written: for
 // instance when an element is in no box or in two, or when boxes share bytes of a file or lie
-// outside it. Error(kUnsupported) for another version.
+// outside it. Error(kUnsupported) for another version or an unknown element type.
 Manifest parse_manifest(std::string_view text, const std::string& where);
 
 }  // namespace paceline

@@ -51,7 +51,7 @@ Fd open_memory(const std::string& path) {
        describe_refusal(path, errno));
 }
 
-// Returns false when the file ends earlier.
+// Returns false when the file ends earlier or cannot be read.
 bool read_at(int fd, off_t offset, std::span<std::byte> bytes) {
   return read_whole_at(fd, offset, bytes) == static_cast<ssize_t>(bytes.size());
 }

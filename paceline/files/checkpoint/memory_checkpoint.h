@@ -8,7 +8,7 @@
 // The memory is a file: a memfd that the launcher holds and passes on as /proc/PID/fd/N, or a file
 // in /dev/shm. It has two slots, which are used in turn. A save follows the protocol of
 // checkpoint_team.h: it invalidates the header of the older slot, writes the data, then writes a
-// valid header (the seal). So a crash at any moment leaves the other slot whole.
+// valid header (the seal). So a crash at any moment leaves the other slot intact.
 // checkpoint/FORMAT.md defines the layout.
 //
 // Thread safety: none for an object. Several processes may write different bytes of a slot at the
@@ -152,8 +152,8 @@ class MemoryTeam {
   std::vector<ManifestFile> files_with(const std::vector<std::string>& digests) const;
   bool no_rank_failed(std::int64_t step, const std::optional<Error>& failure);
 
-  const std::shared_ptr<ProcessGroup> group_;  // owners: the user and this
-  std::optional<MemoryCheckpoint> memory_;     // always set after the constructor
+  const std::shared_ptr<ProcessGroup> group_;  // shared with the caller
+  std::optional<MemoryCheckpoint> memory_;     // set by the constructor
   Hosts memories_;                             // each memory counts as a host
   AgreedPlan plan_;
   std::optional<Chosen> chosen_;

@@ -3,7 +3,7 @@
 // The safetensors format: tensors in a file that every framework can read and that cannot contain
 // executable code.
 //
-//   length of the header: u64, little-endian | header: JSON, padded with spaces to 8 bytes |
+//   length of the header: u64, little-endian | header: JSON, spaces up to a multiple of 8 |
 //   bytes of the tensors, without gaps or overlaps
 //
 // Everything is validated before it is used: the header has at most 16 MiB (which also limits the
@@ -60,9 +60,9 @@ struct SafetensorsHeader {
 enum class ForeignTypes { kRefuse, kKeep };
 
 // `head`: the first bytes of a file of `size` bytes, with all of its header. Error(kCorrupt), which
-// begins with `where`, for a file that is not valid; the message names another format that its
-// first bytes show (a Git LFS pointer, a web page, a file of torch.save). Error(kUnsupported) for
-// an element type without a Dtype.
+// begins with `where`, for a file that is not valid; if the first bytes are those of another format
+// (a Git LFS pointer, a web page, a file of torch.save), the message names it. Error(kUnsupported)
+// for an element type without a Dtype.
 SafetensorsHeader parse_safetensors_header(std::span<const std::byte> head, std::uint64_t size,
                                            const std::string& where,
                                            ForeignTypes foreign = ForeignTypes::kRefuse);

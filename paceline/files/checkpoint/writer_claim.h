@@ -8,9 +8,9 @@
 //
 // A writer changes the checkpoints only by renames out of its workspace and into it. Its successor
 // first moves the whole workspace away, after which each of these renames fails. So a writer that
-// was frozen at any point and wakes up can neither commit nor remove anything; there is no moment
-// between a check and a commit. A process takes the next number by renaming a prepared workspace.
-// That rename succeeds for only one of several competitors, and none of them waits for a lock.
+// was frozen at any point and wakes up can neither commit nor remove anything, without any check
+// before the commit. A process takes the next number by renaming a prepared workspace. That rename
+// succeeds for only one of several competitors, and none of them waits for a lock.
 //
 // Thread safety: none; one thread at a time.
 
@@ -33,13 +33,13 @@ struct WriterId {
 class WriterClaim {
  public:
   // Takes over from a writer that has ended, and at once from an older generation of the same job,
-  // whether that is alive, frozen or has vanished with its host. Waits for any other writer that is
-  // alive. At the timeout, Error(kInvalid) names that writer; Error(kAborted) when it is a newer
-  // generation of this job. Two live writers of the same job and generation mean that two jobs
-  // share a name. The process that is refused marks the other's workspace as contested; from then
-  // on no process takes over from that writer while it is alive. A link or a file in the place of a
-  // workspace is removed, but not the target of the link. Error(kInvalid) for a workspace
-  // of a user who owns neither this process nor the directory. Requires: no component of
+  // whether that generation is alive, frozen or has vanished with its host. Waits for any other
+  // writer that is alive. At the timeout, Error(kInvalid) names that writer; Error(kAborted) when
+  // it is a newer generation of this job. Two live writers of the same job and generation mean that
+  // two jobs share a name. The process that is refused marks the other's workspace as contested;
+  // from then on no process takes over from that writer while it is alive. A link or a file with
+  // the name of a workspace is removed, but not the target of the link. Error(kInvalid) for a
+  // workspace of a user who owns neither this process nor the directory. Requires: no component of
   // `directory` is a symbolic link.
   WriterClaim(std::string directory, WriterId who, std::chrono::milliseconds timeout,
               FileSystem& files);

@@ -20,8 +20,8 @@ namespace paceline::images {
 // "Exif" or with the TIFF header.
 std::optional<int> orientation_of(std::span<const std::byte> exif);
 
-// How a stored image is turned upright: first x, y or both are mirrored, then columns and rows are
-// swapped.
+// How a stored image is turned upright: first it is mirrored in x, in y or in both, then its
+// columns and rows are swapped, as the flags say.
 struct Transposition {
   bool swaps = false, mirrors_x = false, mirrors_y = false;
 };
@@ -36,8 +36,8 @@ Region stored_region(const Region& shown, Size stored, const Transposition& tran
 // Turns a part of a stored image to the orientation in which the image is shown.
 Image transposed(Image stored, const Transposition& transposition);
 
-// The decoder of one file, by the library for its format. jpeg_codec.cpp and png_codec.cpp are
-// built if libjpeg-turbo and libpng were found, otherwise no_codecs.cpp.
+// Decodes one file with the library for its format. jpeg_codec.cpp and png_codec.cpp are built if
+// libjpeg-turbo and libpng were found, otherwise no_codecs.cpp.
 //
 // Both libraries report an error with longjmp(). So a function that calls a library has no locals
 // that need a destructor, and the exception is thrown after the jump, outside of that function.
@@ -82,8 +82,8 @@ int png_orientation(std::span<const std::byte> file);
 // while Pillow clips it at 255, which makes most such images white.
 //
 // The content determines the format; the file's name does not matter. The size is checked before
-// memory is allocated. Damaged data is an error, such as a JPEG that ends early, an invalid code,
-// or a wrong checksum in a PNG. A decoder stops after the last row of the region, so it does not
+// memory is allocated. Damaged data, such as a JPEG that ends early, an invalid code, or a wrong
+// checksum in a PNG, is an error. A decoder stops after the last row of the region, so it does not
 // notice damage below that row. Nothing is printed.
 //
 // Thread safety: none; each thread decodes images of its own.
@@ -97,7 +97,7 @@ class EncodedImage {
 
   // The size of the shown image.
   Size size() const { return transposed(codec_->size(), transposition_); }
-  // Returns whether the image can be decoded to 1/2, 1/4 and 1/8 of its size. A JPEG can: its
+  // Returns whether the image can be decoded to 1/2, 1/4 and 1/8 of its size. Most JPEGs can: their
   // library has smaller transforms.
   bool can_reduce() const { return codec_->can_reduce(); }
   // Returns 1/`reduction` of size(), rounded up.

@@ -17,7 +17,7 @@ namespace paceline::images {
 // a file whose size changes meanwhile.
 std::vector<std::byte> read_image_file(const std::string& path, std::int64_t max_bytes);
 
-// A name for a message: bytes that are not UTF-8 or not printable appear as \xNN.
+// Returns `name` as messages show it: bytes that are not UTF-8 or not printable appear as \xNN.
 std::string printable(std::string_view name);
 
 // The images under a folder that has a folder for each class, in the order of torchvision's
@@ -38,7 +38,7 @@ class ImageList {
   const std::vector<std::string>& classes() const { return classes_; }
   // Requires: index is in [0, size()).
   std::string path(std::int64_t index) const;
-  std::int64_t label(std::int64_t index) const;  // the index of its class in classes()
+  std::int64_t label(std::int64_t index) const;  // the index of the image's class in classes()
   // The number of files that torchvision reads but this library does not decode (.webp, .bmp, .tif
   // and others).
   std::int64_t num_of_other_types() const { return num_of_other_types_; }

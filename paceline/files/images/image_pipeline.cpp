@@ -58,7 +58,7 @@ Region random_erasing(Size image, const RandomErasingOptions& options, SampleRan
 }
 
 CentreCrop centre_crop(Size image, int shorter, Size crop) {
-  // The bound is far above any useful length, so that no aspect overflows.
+  // The limit, which is far above any useful length, prevents an overflow of int.
   const auto longer = [&](int of_shorter, int of_longer) {
     const std::int64_t length = static_cast<std::int64_t>(shorter) * of_longer / of_shorter;
     return static_cast<int>(std::clamp<std::int64_t>(length, 1, 1 << 30));

@@ -15,10 +15,10 @@ struct Size {
   bool operator==(const Size&) const = default;
 };
 
-// How much of an image file is accepted. A value.
+// How an image file is decoded, and how large it may be. A value.
 struct DecodeOptions {
   std::int64_t max_pixels = 178'956'970;      // Pillow's limit as well
-  std::int64_t max_file_bytes = 256LL << 20;  // the longest file
+  std::int64_t max_file_bytes = 256LL << 20;  // size of the largest file
   bool exif_transpose = true;  // turn by EXIF or XMP, unlike torchvision's ImageFolder
 };
 
@@ -49,7 +49,7 @@ enum class Framing {
 struct ImagePipelineOptions {
   Size size{224, 224};
   Framing framing = Framing::kCentreCrop;
-  // The part that kRandomResizedCrop takes: relative to the image's area, and width by height.
+  // The part that kRandomResizedCrop takes: its area / the image's, and its width / its height.
   Range crop_area{0.08, 1};
   Range crop_aspect{3.0 / 4.0, 4.0 / 3.0};
   int shorter_side = 256;       // for kCentreCrop, before the crop
@@ -63,7 +63,7 @@ struct ImagePipelineOptions {
   DecodeOptions decode = {};
 };
 
-// ImageNet's usual mean and deviation. They are references to vectors that are never destroyed.
+// ImageNet's usual mean and standard deviation, references to vectors that are never destroyed.
 // NOLINTBEGIN(readability-identifier-naming)
 inline const auto& kImageNetMean = *new std::vector<float>{0.485F, 0.456F, 0.406F};
 inline const auto& kImageNetStd = *new std::vector<float>{0.229F, 0.224F, 0.225F};

@@ -19,7 +19,7 @@ const RowKernels& kernels() {
   return portable::kRowKernels;
 }
 
-// Rounds halves up. Requires: `x` is not negative, or rounds to 0.
+// Rounds to the nearest integer; halves are rounded up.
 int half_up(double x) { return static_cast<int>(std::floor(x + 0.5)); }
 
 std::size_t first_weight(const AxisPlan& plan, int output) {

@@ -9,7 +9,7 @@
 namespace paceline::images {
 
 struct RowKernels {
-  // Resizes two rows of pixels at a time: out[i] has 3 bytes; weights and begins are as in
+  // Resizes two rows of pixels at a time. Each pixel has 3 bytes; weights and begins are as in
   // AxisPlan. Four bytes are read and written at each pixel, so input and output need one byte
   // after the last pixel.
   void (*along_rows)(const std::uint8_t* first, const std::uint8_t* second, std::uint8_t* first_out,

@@ -186,7 +186,7 @@ void BpeTokenizer::encode_word(std::string_view word, std::vector<Token>& tokens
     const Candidate best = candidates.top();
     candidates.pop();
     Part& part = parts[best.at];
-    // A pair that has changed since then has another entry in the queue.
+    // If the pair has changed since it was queued, its new form has an entry of its own.
     if (part.token != best.left || part.after == kNone || parts[part.after].token != best.right)
       continue;
     Part& next = parts[part.after];

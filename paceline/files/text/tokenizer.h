@@ -51,8 +51,8 @@ class ByteTokenizer : public Tokenizer {
 // bytes exactly.
 //
 // A text is first cut into words (a space belongs to the word after it). Each byte of a word is a
-// token at first; then the pair of neighbours that comes first in merges.txt is merged into one
-// token, until no pair is left. That takes O(n log n) in the length of a word.
+// token at first; then, again and again, the pair of neighbours that comes first in merges.txt is
+// merged into one token, until no pair is left. That takes O(n log n) in the length of a word.
 class BpeTokenizer : public Tokenizer {
  public:
   // Throws Error(kCorrupt), which names the file and the line, when a file is damaged or when the
@@ -79,7 +79,7 @@ class BpeTokenizer : public Tokenizer {
   std::unordered_map<std::string, Token> tokens_;
   std::array<Token, 256> byte_tokens_{};
   std::unordered_map<std::uint64_t, Merge>
-      merges_;  // key: two tokens, the left one in the high half
+      merges_;  // key: two tokens, the left one in the high 32 bits
 };
 
 // BERT's tokenizer. A text is cut into words at white space and punctuation, and each word, from

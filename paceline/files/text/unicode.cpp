@@ -69,7 +69,7 @@ bool is_accent(char32_t code) {
 
 void append_plain_lower_case(char32_t code, std::string& to) {
   // The Turkish capital I with a dot is the only letter whose lower case has two characters; the
-  // second is an accent.
+  // second is an accent, which is dropped anyway.
   const auto lower = utf8proc_tolower(static_cast<utf8proc_int32_t>(code));
   std::array<utf8proc_int32_t, 32> parts{};
   int last_class = 0;

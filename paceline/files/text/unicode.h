@@ -1,7 +1,7 @@
 #pragma once
 
-// Functions for the characters of a UTF-8 text, their classes and its words, with the Unicode
-// version of utf8proc, and a reader for vocabulary files.
+// Functions for the characters of UTF-8 text (their classes are those of utf8proc's version of
+// Unicode) and for its words, and a reader for vocabulary files.
 
 #include <cstddef>
 #include <cstdint>
@@ -29,14 +29,14 @@ bool is_number(char32_t code);  // category N
 // of Python's module re also has U+001C to U+001F.)
 bool is_space(char32_t code);
 bool is_punctuation(char32_t code);  // category P
-bool is_control(char32_t code);      // category C but Cn: control, format, surrogate, private use
+bool is_control(char32_t code);      // category C, except Cn (codes that are not assigned)
 bool is_accent(char32_t code);       // category Mn: nonspacing marks
 
 // Appends the lower case of `code`, in canonical decomposition (NFD) and without accents.
 void append_plain_lower_case(char32_t code, std::string& to);
 
 // The words into which GPT-2 cuts a text before it encodes each of them (BpeTokenizer), in order;
-// joined they are the text.
+// concatenated, they are the text.
 std::vector<std::string_view> split_for_gpt2(std::string_view text);
 
 // Reads a vocabulary's file, without a UTF-8 byte order mark. Throws Error(kCorrupt), which names

@@ -382,7 +382,7 @@ void Coordinator::tick(Moment now) {
   if (first_failure_ && now >= first_failure_->decided_at) show_first_failure();
   if (phase_ == Phase::kStopping && now >= stop_until_) return lose_the_stuck(now);
   if (phase_ != Phase::kGathering) return;
-  // Otherwise next_deadline() would remain in the past.
+  // Forgets a pause that is over; otherwise next_deadline() would remain in the past.
   if (pause_until_ && now >= *pause_until_) pause_until_.reset();
   start_if_possible(now);
   if (phase_ != Phase::kGathering) return;

@@ -15,12 +15,12 @@
 //   1. No message of one generation affects another. Reports of an older generation are dropped,
 //      and a generation starts only when every member has reported that none of its ranks of the
 //      previous generation is left (Stage::kReady).
-//   2. A node that cannot join now waits as a spare. If the job already has all its nodes, the
-//      spare waits until a node is lost or join_timeout has passed. If another node has the same
-//      node rank, the spare waits for as long as the loss of that other node may go unnoticed.
+//   2. A node that cannot join now waits as a spare if it may replace a lost node; otherwise it is
+//      refused. If the job has all its nodes, the spare waits until a node is lost or join_timeout
+//      has passed. If another node has the same node rank, the spare waits only for loss_timeout.
 //   3. In a job of logical shards (engine/core/logical_shards.h) a generation takes as many nodes
-//      as possible such that their ranks together divide the shards. The other nodes wait as spares
-//      without a limit.
+//      as possible such that the shards can be divided among the ranks of these nodes. The other
+//      nodes wait as spares, without a time limit.
 //   4. A generation that fails has one cause: the loss of a host, if one is lost before the last
 //      rank has ended, and otherwise the first failure of a rank (diagnosis/failure_report.h).
 //      After the first report of a failure, the coordinator waits for other reports that may be
@@ -33,7 +33,7 @@
 //   6. A deserter is an agent that has been in a generation and gives up on this coordinator. Once
 //      the deserters are enough for a job of their own, the job continues elsewhere.
 //
-// Thread safety: none. Callers pass the time, which they read from this host's monotonic clock.
+// Thread safety: none. Callers pass the time, which they read from AwakeClock.
 
 #include <chrono>
 #include <cstdint>
@@ -58,7 +58,7 @@ struct CoordinatorSettings {
   // long a job of MIN:MAX nodes waits for more nodes when MIN have arrived for the first time.
   std::chrono::nanoseconds join_timeout = std::chrono::minutes(10);
   std::chrono::nanoseconds last_call_timeout = std::chrono::seconds(3);
-  // How long the ranks of a node may take to end, SIGKILL included; after that the node is lost.
+  // How long the ranks of a node may take to end, SIGKILL included; then the node counts as lost.
   std::chrono::nanoseconds stop_timeout = std::chrono::minutes(1);
   // How long the loss of a node may remain unnoticed.
   std::chrono::nanoseconds loss_timeout = std::chrono::seconds(4);
@@ -91,25 +91,25 @@ class Coordinator {
   void tick(Moment now);
   Moment next_deadline() const;
 
-  // An agent that has been in a generation knows the agents that may lead the job next, so it can
-  // leave this coordinator. Returns its host; nullopt for other agents, and when the job is over.
+  // The host of `agent`, if that agent has been in a generation: only then does it know the agents
+  // that may lead the job next, and can leave this coordinator. Otherwise, and if over(), nullopt.
   std::optional<std::string> follower(Agent agent) const;
   // Records `agent` as a deserter. Returns whether the deserters since the last generation began
   // are enough for a job of their own: then this coordinator no longer leads the job.
   bool has_lost_its_job_with(Agent agent);
 
-  // The agents that may lead the job elsewhere. Empty unless this coordinator has too few nodes.
+  // The agents that may lead the job elsewhere. Empty unless nodes gather here and are too few.
   std::vector<Endpoint> others_to_ask() const;
   Looking question_to(const Endpoint& other) const;
   // Call when another coordinator has answered that the job continues at `leader`. Sends all agents
-  // there, unless this coordinator has enough nodes by now.
+  // there, unless this coordinator has enough nodes by now, or has just told another to give way.
   void follow(const Endpoint& leader, Moment now);
 
   // Returns the orders since the last call. Deliver them in this sequence.
   std::vector<Mail> take_mail() { return std::exchange(mail_, {}); }
   // Whether a generation is being stopped.
   bool stopping() const { return phase_ == Phase::kStopping; }
-  // Whether every agent has been ordered to end.
+  // Whether the job has ended, or continues under another coordinator.
   bool over() const { return phase_ == Phase::kOver; }
 
  private:
@@ -138,7 +138,7 @@ class Coordinator {
   struct FirstFailure {
     Agent agent;
     Failure failure;
-    Moment decided_at;  // when no earlier failure can replace it any more
+    Moment decided_at;  // from then on, no other failure replaces this one
   };
 
   void join(Agent from, const Joining& joining, Moment now);
@@ -212,7 +212,7 @@ class Coordinator {
   std::string change_;                  // which node joined or left, if nothing failed
   bool shown_ = false;                  // an agent has been ordered to show the first failure
   std::chrono::milliseconds lived_{};   // how long the stopping generation lived
-  std::optional<std::uint64_t> steps_;  // how many steps it made, if its ranks count them
+  std::optional<std::uint64_t> steps_;  // steps of that generation; nullopt: not counted
   bool stopped_as_agreed_ = false;      // ranks of this generation ended by an agreed stop
   std::vector<Endpoint> stand_ins_;     // where agents of the last generation listen as stand-ins
   std::set<Agent> deserters_;           // agents that deserted since the last generation began

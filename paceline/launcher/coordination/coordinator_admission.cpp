@@ -1,5 +1,6 @@
 // The rules by which the coordinator admits nodes: a node of this job joins if the job has a place
-// for it, and waits as a spare otherwise. Also the rule by which one of two coordinators gives way.
+// for it, and otherwise waits as a spare if it may replace a lost node. Also the rule by which one
+// of two coordinators gives way.
 
 #include <algorithm>
 #include <chrono>
@@ -207,7 +208,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// After another coordinator was told to give way, its agents may take this time to arrive here.
+// After another coordinator was told to give way, its agents may take this long to arrive here.
 constexpr auto kComing = 5s;
 
 auto order_of(const Endpoint& leader) { return std::tie(leader.host, leader.port); }

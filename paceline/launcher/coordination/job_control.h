@@ -39,7 +39,7 @@ class JobControl {
   virtual bool flushed() const = 0;
 };
 
-// The coordinator in another process.
+// The connection to a coordinator in another process.
 //
 // After a gap in the network, TCP may stay silent for as long again as the gap lasted, before it
 // retransmits. That silence must not be mistaken for a silent coordinator. So an agent that has
@@ -64,7 +64,7 @@ class CoordinatorLink final : public JobControl {
   std::string lost() const override { return lost_; }
   bool flushed() const override { return !lost_.empty() || !link_->has_output(); }
 
-  // The address of this host on the route to the coordinator, at which other hosts can reach it.
+  // This host's address on the route to the coordinator. Other hosts can reach this host there.
   const std::string& local_address() const { return local_address_; }
   // The coordinator's address and port, numeric.
   const Endpoint& peer() const { return peer_; }
@@ -94,10 +94,10 @@ class CoordinatorLink final : public JobControl {
 // other nodes connect through sockets; this process's own agent calls the coordinator directly. A
 // job on one node has no sockets.
 //
-//   1. A stranger is a connection that has not proved the secret; it has 3 s to do so. All
-//      strangers together have at most a quarter of the process's descriptors, and cause at most
-//      one line in the log per second. When no descriptor is left for a new connection, the oldest
-//      stranger is dropped. So strangers never keep an agent out.
+//   1. A stranger is a connection that has not proved the secret; it has 3 s to do so. There are at
+//      most 256 strangers, and they use at most a quarter of the process's descriptors and cause at
+//      most one log line per second. When this limit is reached, or no descriptor is left, a new
+//      connection replaces the oldest stranger. So strangers never keep an agent out.
 //   2. An agent is lost when its connection breaks, which the kernel reports at once when the
 //      process dies. An agent is also lost when it gives no sign of life, for example because its
 //      host has crashed (launcher/messages/keep_alive.h).

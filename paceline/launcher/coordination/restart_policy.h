@@ -18,7 +18,7 @@
 //     followed by a pause: 100 ms, doubling up to 5 s. So a program that cannot start does not keep
 //     the machine busy.
 //
-// Thread safety: none. Callers pass the time, which they read from a monotonic clock.
+// Thread safety: none. Callers pass the time, which they read from AwakeClock.
 
 #include <chrono>
 #include <string>

@@ -45,8 +45,8 @@ std::vector<CallWait> call_waits(const std::vector<CallReading>& readings);
 // description of the cycle if workers wait for each other; "" if there are no waits.
 std::string explain_waits(const std::vector<CallWait>& waits, std::optional<int> rank = {});
 
-// Adds calls to an explanation that was made from operations: the call for which a blamed rank
-// waits or, if the operations explain nothing, the call for which the other calls wait.
+// Adds the result of explain_waits() to an explanation that was made from operations: the result
+// for a blamed rank or, if the operations explain nothing, the result for all ranks.
 Explanation with_calls(Explanation explanation, const std::vector<CallWait>& waits);
 
 }  // namespace paceline::launcher

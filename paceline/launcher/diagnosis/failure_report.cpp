@@ -303,8 +303,8 @@ std::string with_detail(std::string_view line, const std::vector<std::string_vie
   return text;
 }
 
-// Reads the report of an uncaught exception. The C++ library writes two lines, Python a list of
-// calls and one line.
+// Reads the report of an uncaught exception. The C++ library writes two lines; Python writes a
+// traceback, and then one line about the exception.
 std::string cause_by_exception(const std::vector<std::string_view>& lines, std::size_t at) {
   constexpr std::string_view kThrown = "terminate called after throwing an instance of '";
   if (const auto type = between(lines[at], kThrown, "'")) {

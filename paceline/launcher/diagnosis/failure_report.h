@@ -24,16 +24,16 @@ namespace paceline::launcher {
 //      (launcher/messages/clock_comparison.h), the moments decide.
 //   2. But a process that is killed by a signal may take a while to end, and other ranks may notice
 //      and exit meanwhile. So an end by a signal counts as earlier than an exit, unless the exit
-//      was at least a second earlier. SIGABRT counts as an exit: both are a program's own decision.
+//      was more than a second earlier. SIGABRT counts as an exit: the program itself decides both.
 //   3. Otherwise the earlier moment decides, even within the errors; without moments, the report
 //      that came first.
 bool failed_before(const Failure& later, const Failure& earlier);
 
 // A rank that the error of another rank names as the cause: the accused rank was lost or aborted
 // the group, and therefore the other rank failed. The error is in the other rank's last lines or
-// flight record. If the accused rank failed as well, it was first, although its end may be noticed
-// later: a wrapper passes an exit code on with a delay, and a rank that aborted its group may have
-// work to finish.
+// flight record. If the accused rank failed as well, it failed first, although its end may be
+// noticed later: a wrapper passes an exit code on with a delay, and a rank that aborted its group
+// may have work to finish.
 struct AccusedRank {
   int rank = -1;
   bool has_aborted = false;  // it aborted the group; its process will exit later

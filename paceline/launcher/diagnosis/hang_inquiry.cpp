@@ -338,8 +338,8 @@ std::optional<HangInquiry::Judgement> HangInquiry::judge_signs() const {
   return judgement;
 }
 
-// Names the missing ranks or, if these have ended, the waiting ranks: only those can still be
-// ended.
+// Names the missing ranks that still run. If all missing ranks have ended, names the waiting ranks:
+// then only the waiting ranks can be ended.
 HangInquiry::Judgement HangInquiry::missing_in_meeting(const Standstill& signs) const {
   Judgement judgement;
   HangOrder& order = judgement.order;

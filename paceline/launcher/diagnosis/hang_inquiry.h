@@ -16,16 +16,16 @@
 
 namespace paceline::launcher {
 
-// A digest is the part of its ranks' flight records that an agent sends to other hosts: for each
-// rank, its groups, the last operation that it finished in each group, and its unfinished
-// operations. From digests explain() can determine where each rank is; they are not sufficient to
-// find a straggler.
+// A digest is the part of its ranks' flight records that an agent sends to the coordinator: for
+// each rank, its groups, the last collective that it finished in each group, its unfinished
+// operations (at most 16), and its newest operation. From digests explain() can determine where
+// each rank is; they are not sufficient to find a straggler.
 //
 // A digest contains no clock readings, only how long ago each event was. The times that the reader
 // computes on its own clocks are late by the time that the text took to arrive.
 //
-// Leaves out the ranks whose records do not fit in 384 KiB of text; a reader notices that their
-// records are missing.
+// encode_digest() leaves out the ranks whose records do not fit in 384 KiB of text. A reader
+// notices that their records are missing.
 std::string encode_digest(std::span<const Flight> flights);
 // Error(kCorrupt) when the text is not a digest.
 std::vector<Flight> decode_digest(const std::string& text);
@@ -35,16 +35,16 @@ std::vector<Flight> decode_digest(const std::string& text);
 std::string hang_text(const HangOrder& hang);
 
 // Explains a hang of the whole job. One agent notices that its ranks wait; the rank that blocks
-// them may be on another host, where no rank waits. So every agent is asked once where its ranks
-// are, and the answers together show which rank is missing. The inquiry belongs to the job's
-// coordinator (launcher/coordination/coordinator.h); in a job on one node it asks the only agent.
+// them may be on another host, where no rank waits. So every other agent is asked once where its
+// ranks are, and the answers together show which rank is missing. The inquiry belongs to the job's
+// coordinator (launcher/coordination/coordinator.h). In a job on one node no agent is asked.
 //
 //   agent that sees a standstill ──Whereabouts──▶ inquiry ──LookOrder──▶ every other agent
 //   every agent ◀──HangOrder── inquiry ◀──Whereabouts── every other agent
 //
 // If the records show no blocking rank, other signs are used (QuietRanks in hang_watch.h): ranks
-// that have not arrived at the first rendezvous, ranks that are stopped, or ranks that have all
-// been idle since they made steps.
+// that have not arrived at the first rendezvous, ranks that are stopped, or the fact that all ranks
+// are idle after steps were made.
 //
 // The report names the host of an agent that does not answer within 2 s. A rank is not blamed if
 // the missing answer might show that another rank blocks it. If a rank began an operation within
@@ -76,7 +76,7 @@ class HangInquiry {
   struct Answer {
     std::vector<Flight> flights;
     Standstill standstill;
-    std::uint64_t progress = 0;  // operations and steps of all its ranks; constant in a standstill
+    std::uint64_t progress = 0;  // operations and steps of the agent's ranks
   };
 
   void open(Agent from, double limit, Moment now);

@@ -29,7 +29,7 @@ namespace paceline::launcher {
 //   stopped  a process of a rank was stopped (state T, not by a debugger) at both of these looks
 //   missing  ranks have waited for other ranks in the first rendezvous for as long as the limit
 //
-// Looks only while the ranks make no progress, a few times within the limit. Thread safety: none.
+// HangWatch calls look() only while the ranks make no progress. Thread safety: none.
 class QuietRanks {
  public:
   using Clock = AwakeClock;

@@ -15,7 +15,7 @@ namespace paceline::launcher {
 
 // An out-of-memory kill, as the kernel logs it.
 struct KernelKill {
-  pid_t pid = -1;                // in the first pid namespace: pids inside a container differ
+  pid_t pid = -1;                // in the initial pid namespace, not in a container's
   std::uint64_t used_bytes = 0;  // resident memory at the time of the kill
   bool in_cgroup = false;        // a cgroup's limit was reached; the machine had memory left
 };
@@ -36,8 +36,8 @@ class KernelLog {
   Fd file_;
 };
 
-// The number of out-of-memory kills so far, and the amount of memory. The counters at the start of
-// the ranks and after a kill, compared, distinguish an out-of-memory kill from any other SIGKILL.
+// The number of out-of-memory kills so far, and the amount of memory. A comparison of the counters
+// before and after a SIGKILL shows whether it was an out-of-memory kill.
 struct MemoryCounters {
   // The out-of-memory kills in this process's cgroup, and on the whole machine; nullopt if the
   // counter cannot be read.

@@ -83,7 +83,7 @@ class StackSurvey {
 
   // `helper`: as for StackReader. `handler` is called once, never from within the constructor; it
   // may destroy the survey. Error(kSystem) if no helper can be started. If the stack of a single
-  // rank cannot be read, the result has a problem for that rank.
+  // rank cannot be read, the result has a problem for that rank. Requires: `targets` is not empty.
   StackSurvey(EventLoop& loop, std::string helper, std::map<int, StackReader::Target> targets,
               Handler handler);
   StackSurvey(const StackSurvey&) = delete;

@@ -24,7 +24,7 @@
 namespace paceline::launcher {
 
 // How a rank spent the time between two looks, in seconds. The times of all its threads are added
-// up, so the parts may be more than the span.
+// up, so the sum of the parts may exceed the span.
 struct RankActivity {
   double span = 0;
   double on_cpu = 0;
@@ -33,7 +33,7 @@ struct RankActivity {
   double throttled = 0;      // the cpu quota of its whole cgroup was used up
 };
 
-// "it was ready to run and got no cpu 45% of the time: other load on its cpus". A pure function.
+// "other load on its cpus: it was ready to run and got no cpu 45% of the time". A pure function.
 std::string straggler_cause(const RankActivity& activity);
 
 // The seconds that /proc and the cgroup have counted so far for a process and its descendants.
@@ -81,9 +81,9 @@ class StragglerWatch {
   ActivityCounters before_;  // counters of rank_ at the first of these looks
 };
 
-// The part of one host in finding a straggler among the ranks of several hosts: measures how long
-// the host's ranks are inside operations, and finds the probable cause if one of them is the
-// straggler.
+// One host's contribution to finding a straggler among the ranks of several hosts: measures how
+// long the host's ranks are inside operations, and finds the probable cause if one of these ranks
+// is the straggler.
 //
 // Thread safety: none.
 class StragglerReport {
@@ -116,8 +116,8 @@ class StragglerReport {
 // Finds the straggler of a job on several hosts. Every agent regularly reports the share of time
 // that each of its ranks spent inside operations, that is, working together or waiting for other
 // ranks. A straggler does not wait for other ranks, so its share is by far the lowest: at least a
-// tenth of the time below the next lowest share, and at most half of that share, in four reports in
-// a row. Shares need no common clock.
+// tenth of the time below the next lowest share, and at most half of that share, four times in a
+// row. Only ranks with at least 20 operations are compared. Shares need no common clock.
 //
 // Like a HangInquiry (hang_inquiry.h), a StragglerInquiry belongs to the job's coordinator.
 //

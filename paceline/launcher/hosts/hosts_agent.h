@@ -128,8 +128,9 @@ class HostsAgent {
   HostsAgent& operator=(const HostsAgent&) = delete;
 
   // Runs the job and returns its exit code: the code that its agents reported, kStoppedAsAgreed
-  // when the ranks of all hosts ended by an agreed stop, 3 when too few hosts could be reached or
-  // were left, or 128 + N when signal N ended the launcher.
+  // when the ranks of all hosts ended by an agreed stop, or 128 + N when signal N ended the
+  // launcher. When too few hosts are left, the code with which the last lost host ended, or 3 if
+  // that host reported none. Also 3 instead of 0 when output of the ranks was lost.
   int run();
 
  private:
@@ -159,7 +160,7 @@ class HostsAgent {
     Deadline answer_by = Deadline::never();  // while kReturning: when its hello must have arrived
     HostReturn comeback{0};
     std::optional<int> exit_code;
-    std::optional<Endpoint> led_at;  // where its agent led the job
+    std::optional<Endpoint> led_at;  // where this host's agent led the job
 
     bool lost() const { return stage >= Stage::kLost; }
     bool trying() const { return stage > Stage::kLost; }
@@ -229,13 +230,12 @@ class HostsAgent {
   std::optional<std::uint16_t> port_;  // the port of host 0 where the agents meet, once reported
   Deadline start_by_;
   Deadline alive_at_ = Deadline::after(kAliveInterval);
-  bool abandoned_ = false;   // the supervisor has ended
-  int stop_signal_ = 0;      // the first signal that asked the job to end; 0: none
-  std::optional<int> over_;  // the exit code of the job, once the agents have reported it
-  std::optional<Deadline>
-      finish_by_;  // the time by which all hosts must have ended; set with over_
-  std::optional<std::size_t> leader_;   // the host whose agent leads the job
-  Endpoint meeting_;                    // where that agent leads the job
+  bool abandoned_ = false;             // the supervisor has ended
+  int stop_signal_ = 0;                // the first signal that asked the job to end; 0: none
+  std::optional<int> over_;            // the exit code of the job, once the agents have reported it
+  std::optional<Deadline> finish_by_;  // when all hosts must have ended; set with over_
+  std::optional<std::size_t> leader_;  // the host whose agent leads the job
+  Endpoint meeting_;                   // where that agent leads the job
   std::optional<std::size_t> culprit_;  // the host whose loss or failure ends the job
   int culprit_code_ = 0;
   Ending ending_ = Ending::kNot;

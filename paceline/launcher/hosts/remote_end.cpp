@@ -36,8 +36,8 @@ constexpr auto kEndOfRemoteDescendants = 5s;
 // How long the agent may take to end after its supervisor was killed. It kills the ranks and
 // removes its folder, which takes milliseconds.
 constexpr auto kEndOfAgent = 500ms;
-// How long the launcher may be silent before it has sent the job. It sends the job only when all
-// hosts have answered.
+// How long the launcher may be silent before it has sent the job. It sends the job when all hosts
+// have answered, or when its --start-timeout has passed.
 constexpr auto kJobDeadline = 10min;
 
 // The streams that carry the frames. No other bytes may be written to them.

@@ -8,8 +8,8 @@
 //   paceline run --hosts a,b ─┬─ ssh a ┄ remote-agent ── supervisor ── agent ── ranks
 //                             └─ ssh b ┄ remote-agent ── supervisor ── agent ── ranks
 //
-// When its stdin ends, or nothing has arrived for kSilenceLimit (ten minutes before the job has
-// arrived), the launcher has ended or cannot be reached, and every process of the job on this host
+// When its stdin ends, or nothing has arrived for kSilenceLimit (until the job has arrived: for ten
+// minutes), the launcher has ended or cannot be reached, and every process of the job on this host
 // is ended. Killing this process with SIGKILL has the same effect.
 
 #include <chrono>

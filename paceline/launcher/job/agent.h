@@ -1,6 +1,6 @@
 #pragma once
 
-// The agent is the launcher's working process on one node. It starts the ranks of each generation
+// The agent is the launcher's worker process on one node. It starts the ranks of each generation
 // (generation.h) when the job's coordinator orders it (launcher/coordination/coordinator.h; this
 // process may contain the coordinator), reports how they end, and runs until the job is over. It
 // has one thread, with one event loop over the ranks, the other agents and the supervisor's control
@@ -78,7 +78,7 @@ class Agent {
   bool stops() const { return stage_ == Stage::kStopping || stage_ == Stage::kStopped; }
   bool all_ended() const { return stage_ == Stage::kStopped || stage_ == Stage::kFinished; }
 
-  // These functions decide whether a node prints a message. With --hosts all nodes share one
+  // Functions that print a message unless another node prints it. With --hosts all nodes share one
   // console.
   bool shares_console() const { return plan_.options.part.has_value(); }
   void say_of_job(const std::string& text);
@@ -131,8 +131,8 @@ class Agent {
   bool logs_may_go_ = false;  // logs may be removed, unless output was lost on the console
   int stop_signal_ = 0;       // the first signal that asked the job to end; 0: none
   std::optional<EndOrder> end_;
-  // Set once the end of the job has been reported: how long to wait until the messages to other
-  // agents have been sent.
+  // Set once the end of the job has been reported: the limit for sending the last messages to other
+  // agents.
   std::optional<Deadline> concluded_;
 };
 

@@ -15,8 +15,8 @@
 //      first (accused_rank in failure_report.h).
 //   4. If a rank was killed by a signal that usually stops whole jobs, the decision also waits: the
 //      signal may be meant for the whole job, and may be about to reach the launcher. If another
-//      rank fails meanwhile, the signal was meant for the first rank alone, which then counts as
-//      first.
+//      rank fails meanwhile, but not by such a signal, the signal was meant only for the rank that
+//      it killed, which then counts as first.
 //
 // Thread safety: none. Everything happens in handlers that the loop calls, and in tend().
 
@@ -108,7 +108,7 @@ class Generation {
   Deadline next_deadline() const;
 
   int num_running() const { return num_running_; }
-  // Whether the process is a rank for which waitpid() has not been called.
+  // Whether the process is a rank that has not been reaped.
   bool owns(pid_t pid) const;
   // Whether all ranks and the processes that they started have ended, and no output waits for a
   // console.

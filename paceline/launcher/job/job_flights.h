@@ -31,9 +31,9 @@ class JobFlights {
   // that rank is among those that `ends` returns. `culprit`: the rank that failed first.
   void read(const std::function<std::vector<RankEnd>()>& ends,
             const std::optional<RankEnd>& culprit);
-  // The reason for the end that read() found: "rank 3 never entered ...", or a call for which
-  // workers have been waiting; "" if it found none. With `waited_long`, a wait of less than a
-  // second is not a reason.
+  // The reason that read() found for the end of the generation: "rank 3 never entered ...", or a
+  // call for which workers have been waiting; "" if read() found none. With `waited_long`, a wait
+  // of less than a second is not a reason.
   std::string sentence(bool waited_long) const;
   // sentence() as the text that the launcher prints last, with the folder of the records.
   std::string text(bool waited_long) const;
@@ -41,7 +41,7 @@ class JobFlights {
   std::string failure_of(int rank) const;
   // Removes the records of these ranks.
   void remove(const std::vector<int>& ranks) const;
-  // The step gauge of the rank that has made the most steps, of all these ranks, since the records
+  // The step gauge of the rank that has made the most steps among these ranks since the records
   // were last removed; nullopt if no rank counts its steps (engine/telemetry/step_gauge.h).
   std::optional<StepReading> steps(const std::vector<int>& ranks) const;
 

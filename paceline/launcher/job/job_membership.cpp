@@ -256,7 +256,7 @@ void JobMembership::seek() {
   if (!coordinator_) return;
   claim_services();
   // Tells the launcher of --hosts where the leader is, if this node leads or if the launcher still
-  // believes that it does.
+  // believes that this node leads.
   if (search_.leads() || said_leads_) consoles_.tell_leads(search_.current());
   said_leads_ = search_.leads();
   report(Joining{.terms = options_.terms(),

@@ -43,7 +43,7 @@ struct LastStart {
 //      stand-ins of all nodes from the order that started the last generation.
 //   3. Each agent tries the coordinator that it lost, then the stand-ins in the order of node
 //      ranks. An agent that reaches its own endpoint in this order becomes the coordinator. So all
-//      agents that reach each other agree on the first live one, without a vote.
+//      agents that reach each other agree on the first live agent, without a vote.
 //   4. The successor gives its first generation the number after the last generation's, so that no
 //      message of the last generation affects the new one. It takes over the remaining budget of
 //      restarts, which every agent knows from the StartOrder of the last generation.
@@ -160,12 +160,12 @@ class JobMembership {
   // may be replaced. Requires: has_begun().
   bool may_have_a_successor() const;
 
-  // Call when a generation starts. It uses the services of its first node.
+  // Call when a generation starts. All nodes then use the services of the generation's node 0.
   void begin(const StartOrder& order);
   bool has_begun() const { return last_start_.has_value(); }
   // Requires: seek() has found a coordinator.
   JobServices& services() { return *services_; }
-  // Call when nothing of the last generation is left. Starts new services for the next generation.
+  // Call when nothing of the last generation is left. Makes new services for the next generation.
   Offer offer_anew();
 
  private:

@@ -215,8 +215,8 @@ void JobWatch::crash_read(int rank, ProcessStacks stacks) {
   read_crashes();
 }
 
-// Reads the stack of the process that writes the rank's flight record, if there is one: it is the
-// program even if a shell script started it.
+// Selects for each rank the process that writes its flight record, if there is one: that process is
+// the program, even if a shell script started it.
 std::map<int, StackReader::Target> JobWatch::targets(const std::vector<Flight>& flights,
                                                      bool inside) const {
   std::map<int, StackReader::Target> targets;

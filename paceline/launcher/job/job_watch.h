@@ -112,7 +112,7 @@ class JobWatch {
   void end_hanging(const HangOrder& hang);
   std::string advice() const;
   // The processes and threads whose stacks are to be read. With `inside`, only threads that matter
-  // in a hang: the first thread, and threads inside an operation.
+  // in a hang: the main thread, and threads inside an operation.
   std::map<int, StackReader::Target> targets(const std::vector<Flight>& flights, bool inside) const;
   // The rank to which the process belongs; nullopt for any other process.
   std::optional<int> rank_of(pid_t pid) const;

@@ -4,7 +4,7 @@
 // ranks made, how the time was spent, and how the job ended. The numbers of steps are those of the
 // ranks' step gauges (engine/telemetry/step_gauge.h), if the ranks keep them.
 //
-//   steps made   in all generations together, without steps in which a rank died
+//   steps made   in all generations together, without steps that were interrupted
 //   steps kept   from the training's position at the first count to its position at the last one
 //   steps lost   steps made - steps kept: those that restarts had to make again
 //
@@ -86,7 +86,7 @@ class RunTally {
 // How a job ended, as far as one of its nodes knows.
 struct NodeEnd {
   enum class Manner {
-    kAgreed,   // all ranks ended by an agreed stop, before their work was done
+    kAgreed,   // ranks ended by an agreed stop, before their work was done
     kStopped,  // a signal stopped this launcher before any rank of the node failed
     kDone,
     kFailed,
@@ -95,12 +95,11 @@ struct NodeEnd {
   std::optional<EndOrder> order;  // from the coordinator
   int stop_signal = 0;            // the first signal that asked the job to end; 0: none
   bool is_abandoned = false;      // the supervisor has ended
-  bool ranks_agreed = false;      // the ranks of this node ended by an agreed stop
+  bool ranks_agreed = false;      // Generation::stopped_as_agreed()
   std::optional<RankEnd> culprit;
 
   Manner manner() const;
-  // The exit code of the job: 0; the code of the failure that ended the job (128 + N for a signal);
-  // kStoppedAsAgreed after an agreed stop; or 128 + N if signal N asked the launcher to stop.
+  // The exit code of the job, as JobEnd::exit_code() (launcher/messages/agent_messages.h).
   int exit_code() const;
 };
 

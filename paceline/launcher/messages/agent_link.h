@@ -46,7 +46,7 @@ class AgentLink {
   // Sends as much as the socket accepts now, and keeps the rest for flush(). Error(kPeerLost).
   void send(const std::string& text);
   void send_sign_of_life() { send(""); }
-  // A sign of life that asks for the time as well. Error(kPeerLost).
+  // Asks for the other end's time; this is also a sign of life. Error(kPeerLost).
   void compare_clocks();
   void flush();
   bool has_output() const { return !output_.empty(); }

@@ -12,7 +12,8 @@ namespace paceline::launcher {
 
 // Each macro lists the members of a value that are sent; their names are the keys.
 
-// Written by hand, because the library's macro for enums keeps a static object with a destructor.
+// These two functions replace the library's macro for enums, which keeps a static object with a
+// destructor.
 void to_json(nlohmann::json& to, Failure::Kind from) {
   to = from == Failure::Kind::kHost ? "host" : "rank";
 }

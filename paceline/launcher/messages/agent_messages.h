@@ -19,9 +19,9 @@
 
 namespace paceline::launcher {
 
-// Why a generation of a job failed: the first rank that failed, or a host that was lost. The same
-// value travels from the agent that saw it to the coordinator, which derives its restart decision
-// and the job's exit code from it.
+// Why a generation of a job failed: the first rank that failed, or a host that was lost. Agents
+// report failures of ranks; the coordinator itself notices that a host is lost. The coordinator
+// derives its restart decision and the job's exit code from this value.
 struct Failure {
   enum class Kind { kRank, kHost };
 
@@ -59,9 +59,9 @@ struct Joining {
   std::string role = kNoRole;    // of the node's ranks, if the terms have no roles
   bool role_serves = false;      // RoleCount::serves of that role
   std::optional<int> node_rank;  // set if the user gave one
-  Endpoint stand_in;             // where it would coordinate if the coordinator were lost
+  Endpoint stand_in;             // where this agent would lead the job as a successor
   Offer offer;
-  int next_generation = 0;  // above 0: it was in this job under a coordinator that was lost
+  int next_generation = 0;  // 1 + the agent's last generation in this job; 0: it was in none
   bool operator==(const Joining&) const = default;
 };
 
@@ -75,7 +75,7 @@ struct RankFailure {
 // Every rank of the node has ended without a failure.
 struct Finished {
   int generation = 0;
-  bool stopped_as_agreed = false;  // all ranks ended by an agreed stop (engine/core/error.h)
+  bool stopped_as_agreed = false;  // ranks ended by an agreed stop (engine/core/error.h)
   bool operator==(const Finished&) const = default;
 };
 
@@ -90,7 +90,7 @@ struct WorkDone {
 struct Stopped {
   int generation = 0;
   std::chrono::milliseconds lived{};
-  std::optional<std::uint64_t> steps;  // made by its ranks; nullopt: they do not count steps
+  std::optional<std::uint64_t> steps;  // the most that a rank made; nullopt: not counted
   Offer offer;
   bool operator==(const Stopped&) const = default;
 };
@@ -122,7 +122,7 @@ struct Looking {
   std::string run_id;
   int num_nodes = 0;  // how many nodes the asking coordinator has
   Endpoint leader;    // the address at which its own agents reach it
-  Endpoint asked;     // the address that it asks
+  Endpoint asked;     // the address to which the question is sent
   bool operator==(const Looking&) const = default;
 };
 
@@ -185,7 +185,7 @@ struct StopOrder {
   bool operator==(const StopOrder&) const = default;
 };
 
-// There is no place for this node now, but there may be one later.
+// The node waits: for a place in the job, or for other nodes that the job needs.
 struct WaitOrder {
   std::string reason;
   bool operator==(const WaitOrder&) const = default;
@@ -267,8 +267,8 @@ struct Mail {
   Order order;
 };
 
-// The orders that one decision-maker of a job has issued: the coordinator, or an inquiry that it
-// conducts (hang_inquiry.h and straggler_watch.h in launcher/diagnosis/).
+// The orders that an inquiry of the coordinator has issued (hang_inquiry.h and straggler_watch.h in
+// launcher/diagnosis/).
 //
 // Thread safety: none.
 class Outbox {
@@ -292,14 +292,15 @@ class Outbox {
 // A value: how the job ended as far as one process of the launcher knows, and the exit code that
 // follows.
 struct JobEnd {
-  bool agreed = false;         // all ranks ended by an agreed stop
+  bool agreed = false;         // ranks ended by an agreed stop, and none failed
   std::optional<int> decided;  // the exit code that the coordinator gave to all nodes
   std::optional<int> failed;   // the exit code of a failure that the coordinator may not know of
   int stop_signal = 0;         // the first signal that asked the job to end; 0: none
   bool abandoned = false;      // the supervisor has ended
 
   // The job's exit code: 0; the code of the failure that ended the job (128 + N for a signal);
-  // kStoppedAsAgreed after an agreed stop; or 128 + N if signal N asked the launcher to stop.
+  // kStoppedAsAgreed after an agreed stop; 128 + N if signal N asked the launcher to stop; or
+  // 128 + SIGKILL if the supervisor has ended.
   int exit_code() const {
     if (agreed) return kStoppedAsAgreed;
     if (decided && stop_signal == 0) return *decided;

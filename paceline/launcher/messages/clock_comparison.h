@@ -1,15 +1,15 @@
 #pragma once
 
-// Measures how far another host's monotonic clock is from this host's, by asking it for the time.
-// An exchange has four readings, as in NTP: asked (here), heard and answered (there), returned
-// (here). The other host heard and answered at some moment between the outer two readings. So the
-// middle of these two is wrong by at most half the round trip, whichever direction was slower. Of
-// the newest exchanges, the one with the shortest round trip is used (Cristian, "Probabilistic
-// clock synchronization", 1989).
+// Measures the offset between the monotonic clocks of this host and of another host, by asking the
+// other host for the time. An exchange has four readings, as in NTP: asked (here), heard and
+// answered (there), returned (here). The other host heard and answered between the outer two
+// readings. The estimate assumes the middle between these two, so its error is at most half the
+// round trip, whichever direction was slower. Among the newest exchanges, the exchange with the
+// shortest round trip is used (Cristian, "Probabilistic clock synchronization", 1989).
 //
 // Wall clocks are not used, so a host with a wrong date does no harm. Clocks that are not
-// disciplined drift apart by some microseconds per second; drift() is a lower bound of the drift,
-// which follows from the exchanges.
+// disciplined drift apart by several microseconds per second; drift() is a lower bound of the
+// drift, which follows from the exchanges.
 //
 // Thread safety: none. Pure.
 

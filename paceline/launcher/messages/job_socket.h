@@ -14,8 +14,8 @@
 //   crash THREAD SIGNAL  a rank reports its crash (engine/telemetry/crash_reporter.h) and waits
 //                        until the connection is closed
 //
-// The socket's name holds the launcher's pid and the number of threads with which its ranks
-// compute, and cannot be guessed. running_jobs.h finds the jobs of a machine by these names.
+// The socket's name contains the launcher's pid, the numbers of its local ranks and of their
+// threads, and a random number, so it cannot be guessed. running_jobs.h finds jobs by these names.
 //
 // Thread safety: none; everything happens in handlers of the loop.
 

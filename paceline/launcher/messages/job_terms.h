@@ -111,7 +111,7 @@ struct NodePlace {
   int first_rank = 0;  // of this node; its other ranks follow
   int world_size = 1;
   Roles roles{};             // of all ranks; empty: the ranks have no roles
-  RestartBudget restarts{};  // as it is when the generation starts
+  RestartBudget restarts{};  // the budget when the generation starts
 
   int rank_of(int local_rank) const { return first_rank + local_rank; }
   bool has_roles() const { return !roles.empty() && roles.front().name != kNoRole; }

@@ -2,7 +2,7 @@
 
 // How the agents of a job watch each other: each gives a sign of life in every interval, and counts
 // as lost after a silence of longest_silence(). Silence measures the time without a sign of life.
-// Each host measures durations with its own clock; clocks are never compared.
+// Each host measures durations with its own clock, so the clocks of the hosts need not agree.
 
 #include <algorithm>
 #include <chrono>

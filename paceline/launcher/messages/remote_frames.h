@@ -31,11 +31,11 @@ enum class FrameKind : char {
   kInputEnd = 'E',
   // Messages from the host.
   kPort = 'P',        // u16: the port on host 0 at which the agents meet
-  kOut = '1',         // bytes for stdout: whole lines, or whatever rank 0 wrote
+  kOut = '1',         // bytes for stdout, as `paceline run` on that host prints them
   kErr = '2',         // bytes for stderr
   kSay = 'W',         // a message of its agent about this host
   kAnnounce = 'N',    // a message of its agent about the whole job
-  kLeads = 'M',       // an Endpoint: its agent now leads the job, and other agents connect there
+  kLeads = 'M',       // an Endpoint: the agent there leads the job; other agents connect to it
   kOver = 'O',        // one byte: the job is over on all hosts, with this exit code
   kTimeline = 'D',    // a rank's timeline, packed (engine/telemetry/timeline_file.h)
   kInputTaken = 'T',  // u32: how many bytes of kInput were passed on
@@ -60,7 +60,7 @@ inline constexpr std::string_view kGreeting = "\x01paceline-remote-1\n";
 
 class FrameReader {
  public:
-  // If there is a greeting, skips all bytes before it.
+  // Skips all bytes before `greeting`, unless `greeting` is empty.
   explicit FrameReader(std::string_view greeting = {}) : greeting_(greeting) {}
 
   void feed(std::string_view bytes);
@@ -80,7 +80,7 @@ class FrameReader {
 
 // One host's part in a job that a launcher somewhere else started.
 struct HostPart {
-  std::string host;                 // its name at the launcher, as in the prefix "[a:3] "
+  std::string host;                 // the launcher's name for this host, as in the prefix "[a:3] "
   std::string secret;               // the secret of the job, as text
   std::vector<int> ranks_per_host;  // in the order of hosts
   // Where the agents meet now, in a job that has begun. nullopt: at the first host.

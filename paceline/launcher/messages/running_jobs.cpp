@@ -35,7 +35,7 @@ using std::chrono::milliseconds;
 
 constexpr std::size_t kMostAtOnce = 512;               // half of the usual limit of descriptors
 constexpr std::size_t kMostBytesOfAnswers = 64 << 20;  // total size of the answers
-constexpr milliseconds kPatienceWithJobs = 500ms;      // with a silent job while others wait
+constexpr milliseconds kPatienceWithJobs = 500ms;      // limit for an answer while jobs wait
 constexpr milliseconds kPauseBetweenTries = 5ms;       // while a socket's queue is full
 
 // The dialogue with one socket, from the connection to the end of its answer. No function here

@@ -4,10 +4,10 @@
 // (job_socket.h), and asks them over these sockets.
 //
 // Each launcher holds a mark: a Unix socket in Linux's abstract namespace. The kernel removes it
-// when the process ends, for whatever reason, so no mark is ever left over. Its name holds the
-// launcher's pid and the number of threads with which its ranks compute, and ends with a random
-// number, so no other process can take the name first. But any user can create sockets with names
-// that look like marks:
+// when the process ends, for whatever reason, so no mark is ever left over. The mark's name
+// contains the launcher's pid and the numbers of its local ranks and of their threads, and ends
+// with a random number, so no other process can take the name first. But any user can create
+// sockets with names that look like marks:
 //
 //   1. A socket is trusted only if the process that listens on it has the pid in the socket's name
 //      and belongs to this user (root trusts all users).
@@ -18,7 +18,7 @@
 //
 // Jobs in other network namespaces (most containers) are not found.
 //
-// Thread safety: free functions.
+// Thread safety: every function may be called from any thread.
 
 #include <string>
 #include <vector>
@@ -37,17 +37,18 @@ struct JobAnswer {
 
 struct JobAnswers {
   std::vector<JobAnswer> answers;   // complete, in the order in which they were completed
-  std::vector<std::string> silent;  // marks of trusted sockets that did not answer in time
+  std::vector<std::string> silent;  // marks of jobs whose answers were not complete in time
 };
 
 // Asks the jobs of these marks, many at once. Leaves out sockets on which no process listens any
-// more, and sockets that are not trusted. While other jobs wait to be asked, a job that has been
-// silent for half a second counts as silent and makes room for the next one.
+// more, and sockets that are not trusted. While other jobs wait to be asked, a job whose answer is
+// not complete after half a second counts as silent and makes room for the next job.
 JobAnswers ask_jobs(const std::vector<std::string>& marks, const std::string& request,
                     Deadline deadline);
 
 // The whole answer of one job. Error(kSystem) when the job has ended or its socket is not trusted,
-// Error(kTimeout) when the answer is not complete in time.
+// Error(kTimeout) when the answer is not complete in time, Error(kPeerLost) when the connection
+// breaks, Error(kCorrupt) when the answer is longer than 64 MiB.
 std::string ask_job(const std::string& mark, const std::string& request, Deadline deadline);
 
 // Whether the process that the mark names listens on it, whichever user owns that process.

@@ -63,12 +63,12 @@ class Consoles {
   // frames, to the other launcher.
   void say(const std::string& text) { say(FrameKind::kSay, text); }
   void announce(const std::string& text) { say(FrameKind::kAnnounce, text); }
-  // Tells the launcher on the other host that this agent leads the job, and that the other agents
-  // connect to it at `meeting`.
+  // Tells the launcher on the other host that the agent at `meeting` leads the job: this agent, or
+  // the agent to which this one has given way.
   void tell_leads(const Endpoint& meeting);
-  // Tells that launcher that the job is over on all hosts, with this exit code.
+  // Tells the other launcher that the job is over on all hosts, with this exit code.
   void tell_over(int exit_code);
-  // Sends that launcher the timeline of one rank, packed.
+  // Sends the timeline of one rank, packed, to the other launcher.
   void tell_timeline(const std::string& packed);
   // Names the console that could not be written, and why, for example because of a full disk. Empty
   // while no output is lost; a reader that has closed its end does not count.

@@ -55,9 +55,9 @@ void remove_old_log_folders(const std::string& base,
 //      --log-dir that starts at least a week after the folder was last written. If no private
 //      folder can be created, training runs without logs.
 //   3. The log of a rank continues through all generations of a job; each generation after the
-//      first begins with a line "=== paceline: generation 2 ===". The log is also continued if the
-//      rank was on another node before and both nodes write to one folder, because it may contain
-//      the cause of the earlier failure, and if SLURM has queued the job again
+//      first begins with a line "=== paceline: generation 2 ===". If the rank was on another node
+//      before and both nodes write to one folder, the log is also continued, because it may contain
+//      the cause of the earlier failure. It is also continued if SLURM has queued the job again
 //      (SLURM_RESTART_COUNT).
 class LogDirectory {
  public:

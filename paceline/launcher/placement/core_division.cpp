@@ -104,8 +104,8 @@ std::vector<Cores> divide_by_kind(const Cores& cores, int num_ranks,
   return shares;
 }
 
-// At each level: if a share lies in several parts, reduces it to its cores in the part that holds
-// most of them, if these are at least `needed` cores.
+// At each level, reduces a share that lies in several parts to its cores in one of these parts: the
+// part that holds most of the share, if that part holds at least `needed` cores of the share.
 Cores narrowed(Cores share, std::size_t needed, std::span<const Level> levels) {
   for (const Level level : levels) {
     auto parts = parts_at(share, level);

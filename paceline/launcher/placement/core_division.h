@@ -16,7 +16,7 @@
 // the smallest one and straddles parts is cut down to one of these parts, if that part is large
 // enough.
 //
-// Pure.
+// Thread safety: pure functions.
 
 #include <array>
 #include <vector>

@@ -1,6 +1,6 @@
 #pragma once
 
-// The NVIDIA GPUs of this machine, as the kernel lists them. No library of NVIDIA is loaded, so the
+// The NVIDIA GPUs of this machine, as the kernel lists them. No NVIDIA library is loaded, so the
 // launcher creates no context on a GPU. Thread safety: every function may be called from any
 // thread.
 
@@ -33,7 +33,7 @@ std::vector<Gpu> visible_gpus(const std::vector<Gpu>& all, const std::optional<s
 
 // Chooses cores of its own for each rank, near its GPU; rank i has gpus[i]. Ranks whose GPUs are
 // near the same cores divide these evenly. Returns nullopt if the cpus near a GPU are unknown, or
-// if more ranks than cores are near a GPU.
+// if the cores near a GPU are fewer than the ranks that share them.
 std::optional<Binding> binding_near_gpus(const Topology& topology, const std::vector<Gpu>& gpus);
 
 }  // namespace paceline::launcher

@@ -3,7 +3,7 @@
 // The machine as a tree with the ranks that may run on each core, and drawings of it as text and as
 // SVG.
 //
-// Pure.
+// Thread safety: pure functions.
 
 #include <string>
 #include <vector>
@@ -14,7 +14,7 @@ namespace paceline::launcher {
 
 struct MappedCore {
   Core core;                // with all its cpus, also those not given to this process
-  std::vector<bool> given;  // given to this process; by index in core.cpus
+  std::vector<bool> given;  // for each of core.cpus: whether it is given to this process
   std::vector<int> ranks;   // local ranks that may run on one of its cpus
 
   bool is_given() const;  // whether at least one of its cpus is given
@@ -23,7 +23,7 @@ struct MappedCore {
 };
 
 struct MappedCache {
-  std::string name;  // "L3 32 MiB"; empty when the machine shows no caches
+  std::string name;  // "L3 32 MiB"; empty when the machine reports no caches
   std::vector<MappedCore> cores;
 };
 

@@ -1,5 +1,5 @@
-// Draws nested boxes: cores in caches, caches in NUMA nodes, nodes in packages. Every box has a
-// known size, so that the box around it can be drawn; a browser measures nothing.
+// Draws nested boxes: cores in caches, caches in NUMA nodes, nodes in packages. The size of every
+// box is computed here, so that the box around it can be drawn without a browser's measurements.
 
 #include <algorithm>
 #include <array>
@@ -18,7 +18,7 @@ constexpr int kCoreWidth = 58, kCoreHeight = 46;
 constexpr int kGap = 6, kPadding = 10, kTitleHeight = 20;
 constexpr int kPageWidth = 1080;  // boxes that do not fit go into the next row
 constexpr int kLineHeight = 19;
-constexpr int kCharacterWidth = 7;  // of the 12 px monospace text, rounded up
+constexpr int kCharacterWidth = 7;  // of the 11.5 px monospace text, rounded up
 constexpr std::size_t kMostRanksListed = 64;
 
 // Fill colours that differ in hue and lightness, so that colour-blind readers can also tell them

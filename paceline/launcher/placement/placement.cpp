@@ -265,7 +265,7 @@ Placement plan_placement(const Topology& topology, const PlacementRequest& reque
 }
 
 int automatic_ranks(const Topology& topology) {
-  // With one rank for each core, the cores of the kind that is fastest in total are used.
+  // Counts the cores that a single rank would use, as far as the cpu quota allows.
   Topology worthwhile = topology;
   worthwhile.cores = worthwhile_cores(topology.cores, 1);
   return worthwhile.num_usable_cores();

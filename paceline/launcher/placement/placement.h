@@ -13,7 +13,7 @@
 // With more ranks than cores no rank gets cores of its own: ranks bound to the same core would wait
 // for each other while another core is idle. The ranks share their NUMA node instead.
 //
-// Pure: makes a plan from a topology and a request.
+// Pure functions, which make a plan from a topology and a request.
 
 #include <optional>
 #include <string>
@@ -36,7 +36,7 @@ struct Binding {
 
 struct PlacementRequest {
   int num_local_ranks = 1;
-  std::optional<int> threads_per_rank;  // if set, replaces one thread per core
+  std::optional<int> threads_per_rank;  // if set, overrides one thread per core
   Binding binding;
 };
 

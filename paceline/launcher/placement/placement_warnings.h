@@ -3,7 +3,7 @@
 // Warnings about settings that make a job slower than necessary, each with its price and its cure.
 // The settings themselves are not changed.
 //
-// Pure.
+// Thread safety: pure functions.
 
 #include <optional>
 #include <string>

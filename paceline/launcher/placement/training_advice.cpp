@@ -341,7 +341,6 @@ std::vector<Combination> sensible_combinations(const Topology& topology,
     if (global_batch && *global_batch % ranks != 0) continue;
     all.push_back({ranks, cores / ranks});
   }
-  // Removes combinations from the middle.
   while (all.size() > kMostCombinations) all.erase(all.begin() + static_cast<long>(all.size() / 2));
   return all;
 }

@@ -4,7 +4,7 @@
 // and threads, and, from the memory that is needed, whether to use replicas, a sharded optimizer, a
 // sharded model, or a split model.
 //
-// Pure.
+// Thread safety: pure functions.
 
 #include <cstdint>
 #include <optional>
@@ -17,8 +17,8 @@ namespace paceline::launcher {
 
 enum class Division {
   kReplicas,          // every rank has a whole replica
-  kShardedOptimizer,  // stage 1: Adam's moments are divided among the ranks
-  kShardedModel,      // stage 3: parameters and gradients as well
+  kShardedOptimizer,  // ZeRO stage 1: Adam's moments are divided among the ranks
+  kShardedModel,      // ZeRO stage 3: parameters and gradients as well
   kSplitModel         // each rank computes a part of the model: pipeline or tensor parallel
 };
 

@@ -43,7 +43,7 @@ class EventLoop {
 
  private:
   struct Watched {
-    std::uint32_t id;                  // differs from that of an earlier watch of the same number
+    std::uint32_t id;                  // differs from the id of an earlier watch of this descriptor
     std::shared_ptr<Handler> handler;  // owned by the map and by a call under way
   };
 

@@ -20,7 +20,7 @@
 // every machine, so all agents of a job follow the same plan, each for its own ranks. @stepN
 // requires rank=N, because each agent knows only the steps of its own ranks.
 //
-// Pure; time is passed in as seconds since the job's first start.
+// Does no I/O and reads no clock: time is passed in as seconds since the job's first start.
 
 #include <cstdint>
 #include <functional>

@@ -61,8 +61,8 @@ void set_threads(Environment& env, const LaunchOptions& options, int local_rank,
   if (!env.contains("OMP_WAIT_POLICY")) env.try_emplace("GOMP_SPINCOUNT", kShortSpin);
 }
 
-// Removes another launcher's variables about this process. They do not describe its ranks, and a
-// launcher that a rank itself starts could be mistaken for that other launcher.
+// Removes another launcher's variables about this process. They do not describe its ranks, and if a
+// rank starts a launcher, the processes of that launcher could take them for their own.
 void forget_outer_launcher(Environment& env) {
   for (const char* name :
        {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",

@@ -97,7 +97,8 @@ struct LaunchOptions : JobTerms {
   // Whether other jobs may have the same id. Agents that are started separately need the same id;
   // if the user gave none, it is torchrun's default, "none".
   bool run_id_is_shared() const { return several_nodes() && run_id == "none"; }
-  // The place of this node in the first generation, if all nodes of the job are alike.
+  // The place of this node in the first generation. If the nodes have different numbers of ranks,
+  // requires `part`.
   NodePlace place() const {
     return {.node_rank = node_rank.value_or(0),
             .num_nodes = num_nodes,

@@ -1,6 +1,6 @@
 #pragma once
 
-// The launcher's half of the fork server (engine/rendezvous/fork_server.h): starts ranks, in later
+// The launcher's side of the fork server (engine/rendezvous/fork_server.h): starts ranks, in later
 // generations from the seeds that earlier ranks left. A rank is forked from a seed only if
 // executing the program would give the same process:
 //
@@ -45,7 +45,8 @@ class RankSeeds {
   // Call this before the ranks of a generation are started: gives all seeds together one second to
   // answer.
   void begin_generation();
-  // `spec.inherited` is the descriptor that PACELINE_SECRET_FD names. Error(kSystem).
+  // Starts a rank from its seed, or by executing the program. `spec.inherited` has one descriptor,
+  // which PACELINE_SECRET_FD names. Error(kSystem).
   Process start(int local_rank, ProcessSpec spec);
   // The live seeds, which must be spared when the processes that ranks left are ended.
   std::vector<pid_t> pids();

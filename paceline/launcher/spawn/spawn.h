@@ -11,8 +11,8 @@
 // Ranks as threads share the process: they start in a millisecond, a debugger sees them all, and
 // the thread sanitizer checks them. Ranks as processes resemble those of a job: each is a forked
 // process with torchrun's variables and the job's store and secret in its environment, so code that
-// looks for a launcher finds one. fork() copies only the calling thread: call it before LibTorch's
-// or OpenMP's threads have started. The ranks die with the thread that called spawn.
+// looks for a launcher finds one. fork() copies only the calling thread, so call spawn() before
+// LibTorch or OpenMP has started threads. The ranks die with the thread that called spawn().
 
 #include <chrono>
 #include <functional>
@@ -36,7 +36,7 @@ struct SpawnOptions {
 // Returns when all ranks have returned from `body`. If a rank fails, throws an Error that names the
 // first rank that failed and contains its message; its code is that of the rank's own Error, or
 // kAborted. Error(kTimeout) names the ranks that had to be killed; Error(kInvalid) if `num_ranks`
-// is below 1.
+// is below 1 or `as_threads` is set.
 void spawn(int num_ranks, const std::function<void(int rank)>& body,
            const SpawnOptions& options = {});
 

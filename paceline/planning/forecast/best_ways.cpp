@@ -14,7 +14,7 @@ namespace paceline::planning {
 
 namespace {
 
-// How many numbers of micro-batches are tried with each pipeline.
+// The largest number of values of Way::micro_batches that are tried with each pipeline.
 constexpr std::size_t kMostMicroBatchNumbers = 5;
 // Beyond this number of micro-batches for each stage, the overhead exceeds the gain.
 constexpr std::int64_t kMostForEachStage = 16;

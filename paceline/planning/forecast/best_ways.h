@@ -1,11 +1,11 @@
 #pragma once
 
-// The search over all ways to divide a job among the ranks of a machine, and tables that show ways
-// to people.
+// The search over all ways to divide a job among the ranks of a machine, and tables of the results
+// for people.
 //
-// The search tries every mesh of the right size whose tensor-parallel groups stay within a host,
-// with every shard stage and schedule that the program supports, and with several numbers of
-// micro-batches.
+// The search tries every mesh of all ranks whose tensor-parallel groups stay within a host,
+// with every shard stage and schedule that the program supports (except interleaved-1f1b), and with
+// several numbers of micro-batches.
 //
 // Cost: one forecast for each way. For a pipeline it includes the simulation of a step, which takes
 // at most a few milliseconds. A mesh of 100,000 ranks has a few hundred ways. If the program
@@ -33,7 +33,7 @@ struct Search {
 // Throws Error(kInvalid), which says what to change, when no way is possible.
 Search search_ways(const JobProfile& profile, const Machine& machine, std::int64_t global_batch);
 
-// Why the first way is the best, one sentence for each reason: the parts of the step's time; a
+// The reasons why the first way is the best, one sentence each: the parts of the step's time; a
 // comparison with the best way of every other kind (replicas only, tensor parallelism, a pipeline);
 // the cost of failures and of stragglers. Requires: search.ways is not empty.
 std::vector<std::string> reasons_for(const Search& search);

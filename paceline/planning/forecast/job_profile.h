@@ -1,7 +1,7 @@
 #pragma once
 
-// The costs of a training program, which the program itself measures in a dry run. From them
-// step_forecast.h and memory_plan.h predict every way to divide it.
+// The costs of a training program, which the program itself measures in a dry run. From these costs
+// step_forecast.h and memory_plan.h predict time and memory for each way to divide the program.
 //
 // With PACELINE_PROFILE=FILE in the environment, train::TrainingRun measures a few steps and writes
 // the profile to that file instead of training. A program in any language can do the same
@@ -21,7 +21,7 @@
 
 namespace paceline::planning {
 
-// The name of the schedule of a pipeline whose program searches for its schedule itself.
+// The schedule name of a program that itself searches for the schedule of its pipeline.
 inline constexpr std::string_view kSearched = "search";
 
 // The time of a pass in seconds.
@@ -90,7 +90,7 @@ struct JobProfile {
   double data_s = 0;                     // waiting for the batch of a step
   double other_s = 0;  // the rest of a step: not in passes, the optimizer or data_s
   double bucket_bytes = 25.0 * (1 << 20);  // gradients that are reduced together
-  double unit_bytes = 4.0 * (1 << 20);     // the same if gradients are divided
+  double unit_bytes = 4.0 * (1 << 20);     // as bucket_bytes, if gradients are divided
   double working_bytes = 0;  // per sample, in addition to activations, at the peak of a step
   double process_bytes = 0;  // private memory of a rank without model and data
   double library_bytes = 0;  // files that all ranks of a host share
@@ -100,7 +100,7 @@ struct JobProfile {
   // (planning/schedules/named_schedules.h), and kSearched if the program searches for stages and
   // schedule itself (planning/schedules/search.h). Empty: it has no pipelines.
   std::vector<std::string> schedules;
-  std::int64_t most_parts = 1;  // tensor parallelism divides this number (heads); 1: none
+  std::int64_t most_parts = 1;  // parts (tp) must divide this number (heads); 1: no tp
 
   std::int64_t parameters() const;
   int num_blocks() const;
@@ -117,7 +117,7 @@ JobProfile profile_from_text(const std::string& text);
 
 // Saves atomically. Throws Error(kSystem), which names the path.
 void save_profile(const JobProfile& profile, const std::filesystem::path& path);
-// Throws Error(kSystem) when there is no such file, and Error(kCorrupt); both name the path.
+// Throws Error(kSystem) if the file cannot be read, Error(kCorrupt) as above; both name the path.
 JobProfile load_profile(const std::filesystem::path& path);
 
 }  // namespace paceline::planning

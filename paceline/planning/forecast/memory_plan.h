@@ -1,7 +1,7 @@
 #pragma once
 
-// Predicts the memory that a way to divide a job takes, for a rank and for a host, before anything
-// runs.
+// Predicts how much memory a job needs on a rank and on a host, if it is divided in a given way,
+// before anything runs.
 //
 // A rank has P parameters: its part of each layer of its stages. With D replicas and the stages of
 // ZeRO (Rajbhandari et al., 2020; training/parallel/fully_shard.h), the optimizer state is divided
@@ -30,7 +30,7 @@ struct RankMemory {
   double activations = 0;  // at the peak, in addition to the gradients; includes divided gradients
                            // that wait for their exchange
   double working = 0;      // needed temporarily by a pass
-  double process = 0;      // without model and data
+  double process = 0;      // of the process without model and data
 
   double all() const {
     return parameters + gradients + optimizer + activations + working + process;

@@ -5,9 +5,9 @@
 //
 // Communication is predicted by closed-form formulas of the link costs, which are fast enough for a
 // search over meshes of 100,000 ranks. Unlike the engine's planner
-// (engine/collectives/selection/planner.h), they do not compare algorithms: they describe those
-// that the planner chooses for large buffers: sums in shared memory within a host, and each host's
-// bytes once over its link.
+// (engine/collectives/selection/planner.h), they do not compare algorithms. They describe the
+// algorithms that the planner chooses for large buffers: sums in shared memory within a host, and
+// each host's bytes once over its link.
 //
 // CPU time, which cannot be overlapped with computing, is kept apart from time on the wire.
 //
@@ -32,7 +32,7 @@ LinkTime operator+(const LinkTime& a, const LinkTime& b);
 
 // Every rank of the axis gets the sum of all their buffers.
 LinkTime all_reduce(double bytes, const AxisPlace& place, const CostModel& links);
-// Every rank gets its part of that sum.
+// Every rank gets its part of the sum of all buffers.
 LinkTime reduce_scatter(double bytes, const AxisPlace& place, const CostModel& links);
 // Every rank gets all parts, of `bytes` bytes together. With `once_per_host` all ranks of a host
 // share one copy.

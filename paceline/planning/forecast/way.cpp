@@ -10,7 +10,7 @@
 namespace paceline::planning {
 namespace {
 
-// The place of an axis whose members are `stride` ranks apart.
+// The placement on hosts of an axis whose members are `stride` ranks apart.
 AxisPlace place(int ranks, int stride, const Machine& machine) {
   const int a_host = machine.ranks_per_host;
   const std::int64_t span = std::int64_t{ranks - 1} * stride;

@@ -19,8 +19,8 @@ struct Way {
   int replicas = 1;  // dp
   int parts = 1;     // tp
   int stages = 1;    // pp; if `schedule` is kSearched: pipeline ranks, each with one or more stages
-  // The order of the axes in the numbering of ranks: pp, dp, tp, where the last axis varies
-  // fastest; if false: dp, pp, tp.
+  // True: ranks are numbered along the axes pp, dp, tp, the last of which varies fastest. False:
+  // along dp, pp, tp.
   bool stages_outside = true;
   int shard_stage = 0;            // 0 to 3
   std::string schedule = "1f1b";  // or kSearched
@@ -64,7 +64,7 @@ double pass_of(const PassCost& cost, const LayerProfile& layer, const Way& way, 
 // The seconds that it takes to add the gradients of that part to those of another micro-batch.
 double gradient_add_seconds(const LayerProfile& layer, const Way& way);
 
-// Why this way is not possible for the job, machine and global batch; empty when it is.
+// The reason why this way is not possible for the job, machine and global batch; empty if it is.
 std::string why_not(const Way& way, const JobProfile& profile, const Machine& machine,
                     std::int64_t global_batch);
 

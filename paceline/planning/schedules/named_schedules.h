@@ -17,7 +17,7 @@
 //                     several stages per rank, its ScheduleInterleavedZeroBubble
 //
 // In all of them a stage processes its micro-batches in order, in forward and in backward passes,
-// so the gradient of each can be added to the sum at once and need not be kept.
+// so the gradient of each can be added to the sum immediately and need not be kept.
 //
 // Thread safety: pure functions.
 
@@ -30,8 +30,8 @@ namespace paceline {
 
 // {"gpipe", "1f1b", "interleaved-1f1b", "zero-bubble"}.
 std::span<const std::string_view> pipeline_schedule_names();
-// Error(kInvalid) for an unknown name, with the names, and for numbers that the schedule does not
-// support.
+// Throws Error(kInvalid) for an unknown name, with the known names, and for numbers that the
+// schedule does not support.
 PipelineSchedule pipeline_schedule(std::string_view name, int num_ranks, int num_micro_batches,
                                    int stages_per_rank = 1);
 

@@ -25,7 +25,7 @@ std::string to_svg(const Picture& picture);
 
 // Writes both steps as a trace for Perfetto (https://ui.perfetto.dev) and chrome://tracing, in
 // Chrome's JSON trace format. "planned" and "measured" appear as processes, ranks as their threads;
-// both begin at 0. Throws Error(kInvalid) for a step without ranks.
+// both steps begin at 0. Throws Error(kInvalid) for a step without ranks.
 std::string to_trace(const Picture& picture);
 
 }  // namespace paceline::pipeline

@@ -45,8 +45,8 @@ namespace paceline {
 
 // The actions that each rank carries out, in order. A schedule has no times: an action begins when
 // the previous one on its rank has ended and its inputs have arrived. Pure functions make schedules
-// (named_schedules.h), check them, time them and draw them; none of this needs
-// LibTorch, ranks or data.
+// (named_schedules.h), check them, time them and draw them; these functions need no LibTorch, ranks
+// or data.
 struct PipelineSchedule {
   std::string name;
   int num_micro_batches = 0;

@@ -30,8 +30,8 @@ std::string to_csv(const PipelineSchedule& schedule);
 // - each micro-batch passes each stage once: a forward pass, and either a backward pass or both of
 //   its halves;
 // - each action is on the rank that has its stage;
-// - no rank waits forever: neither for a later action in its own list nor, through other
-//   ranks, for itself.
+// - no rank waits forever: neither for a later action in its own list, nor in a cycle of ranks that
+//   wait for each other.
 //
 // Throws Error(kInvalid), which names the rank and the action.
 void validate(const PipelineSchedule& schedule);

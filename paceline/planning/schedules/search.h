@@ -42,7 +42,7 @@ enum class StageOrder {
   // leave the rank early.
   kDrainFirst,
   kFillFirst,  // the opposite of kDrainFirst
-  kByRound,    // kFillFirst in rounds of as many micro-batches as ranks, as in interleaved 1F1B
+  kByRound,    // kFillFirst in rounds of num_ranks micro-batches, as in interleaved 1F1B
 };
 
 // The choices that list_schedule() makes.
@@ -117,9 +117,9 @@ struct Division {
   Costs costs = {};                // the costs of each stage
 };
 
-// Returns the looped layouts with 1 to `most_stages_per_rank` stages per rank and, if that number
-// is at least 2, the V layout, but no layout with more stages than layers. Throws Error(kInvalid)
-// if there are fewer layers than ranks, or if a number is below 1.
+// Returns the looped layouts with 1 to `most_stages_per_rank` stages per rank and, for at least 2
+// ranks and 2 stages per rank, the V layout, but no layout with more stages than layers. Throws
+// Error(kInvalid) if there are fewer layers than ranks, or if a number is below 1.
 std::vector<std::vector<int>> possible_layouts(int num_ranks, int num_layers,
                                                int most_stages_per_rank = 4);
 

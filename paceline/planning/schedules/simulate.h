@@ -80,7 +80,7 @@ class ScheduleClock {
   // When each action of the last run() began and ended. Requires: that run() returned true.
   std::vector<std::vector<TimedAction>> timed(const std::vector<std::vector<Action>>& ranks) const;
   std::size_t position(int rank) const { return position_[static_cast<std::size_t>(rank)]; }
-  // The action that has not been carried out and for which `action` waits, if any.
+  // The first action that `action` needs and that has not been carried out, if any.
   std::optional<Action> missing(const Action& action) const;
 
   double duration(const Action& action) const;

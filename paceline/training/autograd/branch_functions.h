@@ -1,7 +1,7 @@
 #pragma once
 
 // The functions of ParallelBranches (parallel_branches.h), for branches and owners that are given
-// in each call, and the common part of all calls on branches (BranchCall), which the room itself
+// in each call, and the common part of all calls on branches (BranchCall), which only this folder
 // uses. owner[b] is the rank that computes branches[b].
 //
 // Thread safety: same as ProcessGroup.

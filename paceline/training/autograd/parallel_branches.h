@@ -15,8 +15,8 @@
 // gradients of the results. In the backward pass the owner of a branch computes the branch's
 // gradients and broadcasts the gradients of its inputs. These are added up in the order in which a
 // single process would add them; so if a branch uses an input once, every gradient has the same
-// bits as in a single process, whichever ranks own the branches. A branch whose results are not
-// used has no backward pass.
+// bits as in a single process, whichever ranks own the branches. A branch whose result is not used
+// has no backward pass.
 //
 // Parameters of a branch get their gradients on its owner only. Either all ranks copy the owner's
 // gradients (share_gradients()), or only the owner updates the parameters, and the other ranks copy

@@ -218,7 +218,8 @@ class SampledSource : public PlannedSource {
   }
 
  private:
-  // If the sampler drops the last samples of an epoch, the global batches drop them as well.
+  // If the sampler drops the last samples of an epoch, global batches and batches of groups leave
+  // out an incomplete last step.
   static BatchSplit split_with_samplers_tail(const DataLoaderOptions& options,
                                              const DistributedSampler& sampler) {
     BatchSplit split = split_of(options, sampler.num_replicas(), sampler.rank());

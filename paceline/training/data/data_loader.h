@@ -140,7 +140,7 @@ class Epoch {
 
 class DataLoader {
  public:
-  // A place in the data: `consumed` samples of an epoch, of all ranks together.
+  // A position in the data: after `consumed` samples of an epoch, of all ranks together.
   struct Position {
     std::int64_t epoch = 0;
     std::int64_t consumed = 0;
@@ -158,8 +158,8 @@ class DataLoader {
              const DataLoaderOptions& options = {});
   // For training on a stream: `rank` of `num_ranks` ranks takes every num_ranks-th record of each
   // step. `seed`: for the random numbers of logical shards. All ranks take the same number of
-  // steps: if the last step has fewer records than ranks, some records are taken twice; in a global
-  // batch the repeated records have the weight 0.
+  // steps: if the last step cannot be divided equally, some ranks take a record that another rank
+  // takes as well; in a global batch only ranks without a record do so, with the weight 0.
   DataLoader(std::shared_ptr<const StreamedDataset> stream, int num_ranks, int rank,
              const DataLoaderOptions& options = {}, std::uint64_t seed = 0);
   ~DataLoader();
@@ -185,9 +185,9 @@ class DataLoader {
   // The samples of this epoch that all ranks together have consumed, counted from the batches that
   // the loop has taken; padding does not count, so any number of ranks can continue from here.
   std::int64_t consumed() const { return consumed_; }
-  // The place from which another loader can continue: in the current epoch or, if its loop has come
-  // to the end, at the beginning of the next one. set_position() makes the next epoch() continue
-  // there; a loop begins with the epoch position().epoch. The Checkpointer calls both.
+  // The position from which another loader can continue: in the current epoch or, if its loop has
+  // come to the end, at the beginning of the next one. set_position() makes the next epoch()
+  // continue there; a loop begins with the epoch position().epoch. The Checkpointer calls both.
   Position position() const;
   void set_position(const Position& position);
   // The name of the data in messages.

@@ -22,8 +22,8 @@ class Dataset {
   // Returns the samples with these indices, all in [0, size()), as tensors whose dim 0 counts the
   // samples: usually the model's input, then the desired output, then any others. Random choices
   // must depend only on `epoch`, the sample's index and the data set's own seed, so that batches,
-  // threads and ranks do not change them. Thread safety: several threads may call it at the same
-  // time.
+  // threads and ranks do not change them. Thread safety: several threads may call this function at
+  // the same time.
   virtual std::vector<at::Tensor> batch(std::span<const std::int64_t> indices,
                                         std::int64_t epoch) const = 0;
 };
@@ -48,7 +48,7 @@ class TensorDataset : public Dataset {
 using Sample = std::vector<at::Tensor>;
 
 // Combines samples into a batch: one tensor of the batch for each tensor of a sample, with the
-// samples along dim 0. Several threads may call it at the same time.
+// samples along dim 0. Several threads may call the function at the same time.
 using Collate = std::function<std::vector<at::Tensor>(const std::vector<Sample>& samples)>;
 
 // PyTorch's default_collate for tensors: torch.stack. Error(kInvalid), with the position in the
@@ -72,8 +72,8 @@ Collate padded(std::vector<double> values = {});
 //       data::padded({pad_token}));
 class SampleDataset : public Dataset {
  public:
-  // Random choices must depend only on the index and the epoch. Several threads may call it at the
-  // same time.
+  // Makes a sample. Random choices must depend only on the index and the epoch. Several threads may
+  // call the function at the same time.
   using Load = std::function<Sample(std::int64_t index, std::int64_t epoch)>;
 
   // Error(kInvalid) if `size` is not positive or a function is empty.

@@ -84,7 +84,7 @@ struct LineFilesOptions {
 class LineFiles : public StreamedDataset {
  public:
   // Makes a sample from a line. Random choices must depend only on the record's number and the
-  // epoch. Several threads may call it at the same time.
+  // epoch. Several threads may call the function at the same time.
   using Parse = std::function<Sample(const Record& line, std::int64_t epoch)>;
 
   // Error(kInvalid) if there are no files or an option is out of range; kSystem when a file cannot
@@ -92,9 +92,9 @@ class LineFiles : public StreamedDataset {
   LineFiles(std::vector<std::string> paths, Parse parse, const LineFilesOptions& options = {});
 
   std::string name() const override;
-  // The reader's errors name the file and the line: kSystem; kCorrupt for damaged gzip data, for a
-  // text whose byte order mark is not that of UTF-8, for a Git LFS pointer file, or for a line that
-  // is too long.
+  // The reader's errors name the file, and the line or the byte if one is known: kSystem; kCorrupt
+  // for damaged gzip data, for a text whose byte order mark is not that of UTF-8, for a Git LFS
+  // pointer file, or for a line that is too long.
   std::unique_ptr<Reader> read(std::int64_t epoch) const override;
   // An Error of `parse` is thrown again, with the file and the line before its text.
   std::vector<at::Tensor> batch(std::span<const Record> records, std::int64_t epoch) const override;

@@ -29,9 +29,9 @@ at::Tensor zeros_on_device(ProcessGroup& group, std::int64_t count, at::ScalarTy
 //
 // The copies are made on side streams. A copy to the host begins when the work that was queued on
 // the calling thread's stream at the call has ended; the thread that carries out the collective
-// waits for it. A copy to the device begins when the collective has ended. When a thread waits for
-// the call, the thread's stream waits for this copy. So neither the calling thread nor its stream
-// waits before it needs the result.
+// waits for the copy. A copy to the device begins when the collective has ended. When a thread
+// waits for the call, the thread's stream waits for this copy. So neither the calling thread nor
+// its stream waits before it needs the result.
 //
 // Thread safety: one thread adds the tensors; afterwards another thread may call the functions of
 // HostCopies.
@@ -63,7 +63,7 @@ class TensorCopies : public HostCopies {
   const c10::Device device_;
   const std::string what_;
   const std::shared_ptr<const DeviceOrder> order_;
-  const StreamEvent begin_;  // marks the work that the caller's stream had at the call
+  const StreamEvent begin_;  // the end of the work that the caller had queued at the call
   std::vector<Copy> copies_;
   StreamEvent fetched_;
   mutable StreamEvent delivered_;
@@ -77,8 +77,8 @@ class TensorCopies : public HostCopies {
 class DeviceSnapshot {
  public:
   // Queues a copy of a dense tensor on a side stream, after the work that is queued on the current
-  // stream, and returns the copy. The current stream waits for it, so later work cannot change the
-  // values that are copied.
+  // stream, and returns the copy. The current stream waits for the copying, so later work cannot
+  // change the values that are copied.
   at::Tensor copy_of(const at::Tensor& tensor);
   // Waits until the copies have their values. Error(kTimeout), which begins with `what`, at the
   // deadline.

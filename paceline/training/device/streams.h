@@ -1,8 +1,8 @@
 #pragma once
 
 // The streams and events of CUDA devices, through LibTorch's generic interface to devices, so that
-// nothing here is linked to CUDA. A stream carries out work in order, later than the thread that
-// queues the work; an event marks a place in a stream. Only wait_on_host() makes a thread wait.
+// this library is not linked to CUDA. A stream carries out work in order, later than the thread
+// that queues the work; an event marks a position in a stream. Only wait_on_host() blocks a thread.
 //
 // The current device and the current stream are those of the calling thread (c10::DeviceGuard,
 // c10::StreamGuard).
@@ -24,9 +24,9 @@ namespace paceline {
 
 // Whether the LibTorch of this program supports devices of this type.
 bool knows_device_type(c10::DeviceType type);
-// Loads the part of LibTorch that has CUDA, unless the program is linked to it; a wheel from PyPI
-// has it in a library of its own. Returns why it cannot be loaded; empty if it is loaded, or if
-// this LibTorch has no such part.
+// Loads LibTorch's library for CUDA, which wheels from PyPI have (libtorch_cuda.so), unless the
+// program is linked to it. Returns why the library cannot be loaded; empty if it is loaded, or if
+// this LibTorch has no such library.
 std::string load_libtorch_cuda();
 // The number of CUDA devices that this process can use; 0 if LibTorch was built without CUDA.
 int num_cuda_devices();
@@ -38,7 +38,7 @@ c10::Device with_index(c10::Device device);
 // `local_rank` modulo the number of devices that this process sees; so a process that sees one
 // device gets it. Calls load_libtorch_cuda() for a CUDA device. Error(kInvalid) for any other text
 // and for a device that does not exist; kUnsupported if LibTorch was built without CUDA, or its
-// part for CUDA cannot be loaded.
+// library for CUDA cannot be loaded.
 c10::Device choose_device(const std::string& name, int local_rank);
 // Makes `device` the calling thread's current device. Does nothing for the CPU.
 void set_current_device(c10::Device device);
@@ -67,7 +67,7 @@ class StreamEvent {
   bool is_reached() const;
   // Makes the calling thread wait. Error(kTimeout), which begins with `what`, at the deadline.
   void wait_on_host(Deadline deadline, const std::string& what) const;
-  // Returns the event in the engine's form, which also shares it.
+  // Returns the event as the engine's type, which shares the ownership.
   DeviceEvent shared() const;
 
  private:

@@ -1,7 +1,7 @@
 #pragma once
 
-// Describes how a model is divided: the weights of layers when each rank holds a part of a layer,
-// and the blocks of a transformer among the stages of a pipeline.
+// Describes how a model is divided: which part of a layer's weights each rank holds, and which
+// blocks of a transformer each stage of a pipeline has.
 //
 // Thread safety: all functions are pure.
 
@@ -14,9 +14,9 @@
 
 namespace paceline::models {
 
-// The part of the whole layer's weights that a divided layer holds: the number of parts and which
-// one it is. Plain data: nothing here communicates. Along one dimension a weight is a list of
-// sections, each of which is cut into equal parts; the weight that computes queries, keys and
+// The part of the whole layer's weights that a divided layer holds: the number of parts and the
+// index of this part. Plain data: nothing here communicates. Along one dimension a weight is a list
+// of sections, each of which is cut into equal parts; the weight that computes queries, keys and
 // values has three.
 //
 //   sections {4, 2}, part 1 of 2:   whole  a b c d | e f     here  c d | f

@@ -2,8 +2,8 @@
 
 // EfficientNet-B0 to B7 (Tan and Le, 2019) with torchvision's architecture, initial values and
 // parameter names (features.0.0, features.1.0.block.0.0, ..., classifier.1), so that weights can be
-// exchanged by name. The normalisation layers come from `Layers`. The model does not depend on
-// other ranks and supports clone().
+// exchanged by name. Normalisation, dropout and the last layer come from `Layers`. The model does
+// not depend on other ranks and supports clone().
 
 #include <cstdint>
 
@@ -19,7 +19,7 @@ struct EfficientNetOptions {
   int variant = 0;  // 0 to 7: B0 to B7
   std::int64_t channels = 3;
   std::int64_t classes = 1000;
-  double stochastic_depth = 0.2;  // probability for the last block; earlier ones have less
+  double stochastic_depth = 0.2;  // block i of n is dropped with probability i / n times this
 };
 
 class EfficientNetImpl : public torch::nn::Cloneable<EfficientNetImpl> {

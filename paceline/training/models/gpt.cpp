@@ -161,8 +161,8 @@ at::Tensor draw(at::Tensor logits, const GenerateOptions& options, at::Generator
   return at::multinomial(logits.softmax(-1), 1, /*replacement=*/false, random);
 }
 
-// Ranks that share the model each draw every token themselves, so everything on which the draw
-// depends must be the same. Describes these values.
+// Describes everything on which the draw of tokens depends. Ranks that share the model each draw
+// every token themselves, so these values must be the same on all of them.
 std::string describe(const at::Tensor& prompt, const GenerateOptions& options) {
   const at::Tensor tokens = prompt.to(at::kCPU, at::kLong).contiguous();
   const auto* const values = tokens.data_ptr<std::int64_t>();

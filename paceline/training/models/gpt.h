@@ -5,8 +5,8 @@
 // ln_f); the last layer uses the embedding's weight. load_hugging_face() (hugging_face.h) reads the
 // published weights.
 //
-// Options beyond GPT-2: rotary positions instead of learned ones, fewer heads of keys and values.
-// The model does not depend on other ranks and supports clone().
+// Options beyond GPT-2: rotary positions instead of learned ones, and fewer heads of keys and
+// values. The model does not depend on other ranks and supports clone().
 
 #include <cstdint>
 #include <memory>

@@ -1,7 +1,7 @@
 #pragma once
 
-// Functions on layers for the library's own rooms: the product of a linear layer, and the
-// parameters of a model with the parts of divided layers.
+// Functions on layers for the library's own code: the product of a linear layer, and the parameters
+// of a model with their divisions (divided_layer.h).
 //
 // Thread safety: apply_linear() is as safe as at::linear(); the other functions only read the
 // modules.

@@ -99,9 +99,9 @@ struct Layers {
   std::function<at::Tensor(const at::Tensor& states, const at::Tensor& weight,
                            const at::Tensor& bias)>
       logits = plain_logits;
-  // Takes the embedded tokens [N, T, width]; all later layers before `logits` work on its result,
-  // which may have fewer positions if column_linear, row_linear and logits support that.
-  // Empty: the result is the input.
+  // Maps the embedded tokens [N, T, width] to the states on which all later layers before `logits`
+  // work. The states may have fewer positions if column_linear, row_linear and logits support that.
+  // Empty: the states are the embedded tokens.
   std::function<at::Tensor(const at::Tensor& states)> spread = {};
   // Throws on every rank that shares the layers unless all these ranks pass the same description of
   // their next step. Empty: no ranks share the layers.

@@ -7,10 +7,10 @@
 
 namespace paceline::models {
 
-// Multiplies row-major `rows` [num_rows, features] with the rows `begin` to `end` of `weight`
-// [outputs, features], and writes to the same columns of `results` [num_rows, outputs]. Reads the
-// weight once, whatever the number of rows, so for a few rows the time is the time to read the
-// weight. The bits of a product depend neither on the other rows nor on the instruction set.
+// Multiplies row-major `rows` [num_rows, features] with the rows [begin, end) of `weight` [outputs,
+// features], and writes these columns of `results` [num_rows, outputs]. Reads the weight once for
+// all rows, so for a few rows the time is the time to read the weight. The bits of a product depend
+// neither on the other rows nor on the instruction set.
 void multiply_rows(const float* rows, std::int64_t num_rows, const float* weight,
                    std::int64_t features, std::int64_t outputs, std::int64_t begin,
                    std::int64_t end, float* results);

@@ -46,7 +46,7 @@ AttentionImpl::Heads AttentionImpl::heads_in(std::int64_t features) const {
   return {.queries = here * options_.heads / all, .keys = here * key_value_heads() / all};
 }
 
-// Rotates [N, heads, T, width] by the angle of each position.
+// Rotates [N, heads, T, width] by the angles of each position.
 at::Tensor AttentionImpl::turned(const at::Tensor& heads, std::int64_t first_position) const {
   const std::int64_t half = head_width() / 2;
   const auto options = at::device(heads.device()).dtype(at::kDouble);

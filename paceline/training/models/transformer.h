@@ -28,7 +28,7 @@ struct AttentionOptions {
   std::int64_t key_value_heads = 0;  // divides `heads`; 0: equal to `heads`
   bool is_causal = true;             // a position attends to itself and to the positions before it
   double rotary_base = 0;            // usually 10,000; 0: no rotary positions
-  double dropout = 0.1;              // applied to the weights and to the result
+  double dropout = 0.1;              // applied to the attention weights and to the result
 };
 
 // Keys and values of the earlier positions of each sequence, kept for generation: tensors with room

@@ -1,9 +1,9 @@
 #pragma once
 
 // A pipeline stage of GPT or BERT: some of the blocks, in the first stage also the embeddings, in
-// the last one also the layers that compute logits. Parameters have their names in the whole model,
-// and the values of a whole model made from the same random numbers. GPT and BERT use the
-// embedding's weight again for the logits, so the first and the last stage each have a copy:
+// the last one also the layers that compute logits. Parameters have the same names as in the whole
+// model, and the same initial values for the same random numbers. GPT and BERT use the embedding's
+// weight again for the logits, so the first and the last stage each have a copy:
 // training/pipeline/stage_weights.h keeps the copies on two ranks equal; join_ends() replaces two
 // copies on one rank by one tensor.
 //

@@ -11,8 +11,8 @@
 // Call these functions after the backward pass. If the gradients or the model are divided among
 // ranks, pass the optimizer; the calls are then collective. Parameters without a gradient are left
 // out; a tensor that is passed twice counts once. Error(kInvalid) for gradients that are not dense
-// float32, bfloat16 or float16 tensors on the CPU, and when a function gets parameters instead of
-// the optimizer although their gradients or model are known to be divided. Thread safety: none.
+// float32, bfloat16 or float16 tensors on the CPU or CUDA, and when a function gets parameters
+// although their gradients or model are known to be divided. Thread safety: none.
 
 #include <vector>
 
@@ -29,7 +29,7 @@ double grad_norm(const Optimizer& optimizer, double norm_type = 2);
 
 // Multiplies the gradients by max_norm / (norm + 1e-6) if that is below 1. Returns the norm before
 // clipping. If the norm is not finite, all gradients become 0 or NaN, as in PyTorch; with
-// `error_if_nonfinite` they stay unchanged, and Error(kInvalid) names the first such parameter.
+// `error_if_nonfinite` they stay unchanged, and Error(kInvalid) names the first bad parameter.
 double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm,
                       double norm_type = 2, bool error_if_nonfinite = false);
 double clip_grad_norm(const Optimizer& optimizer, double max_norm, double norm_type = 2,

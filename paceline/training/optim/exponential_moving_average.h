@@ -10,8 +10,8 @@
 //   { const auto swap = average.swap_in(); evaluate(...); }
 //
 // Every rank has the whole average, with the same bits if the parameters have the same bits. The
-// average costs 4 bytes for each parameter, the same again while it is swapped in, and one more
-// pass over the weights in each step.
+// average costs 4 bytes for each parameter, a copy of the weights while it is swapped in, and one
+// more pass over the weights in each step.
 //
 // The average is guarded like an optimizer's state (docs/surviving.md): each update computes
 // checksums of the average that it reads and of the one that it writes. It throws DamagedState if
@@ -34,9 +34,9 @@ namespace paceline::optim {
 
 class ExponentialMovingAverage {
  public:
-  // With `warm_up`, decay is at most (1 + t) / (10 + t) at update t, so that the first weights lose
-  // their influence sooner. Error(kInvalid) for a decay outside [0, 1] and parameters that are not
-  // dense float32, bfloat16 or float16 tensors, all on the CPU or all on one CUDA device.
+  // With `warm_up`, decay is at most (1 + t) / (10 + t) after t updates, so that the first weights
+  // lose their influence sooner. Error(kInvalid) for a decay outside [0, 1] and parameters that are
+  // not dense float32, bfloat16 or float16 tensors, all on the CPU or all on one CUDA device.
   explicit ExponentialMovingAverage(const std::vector<at::Tensor>& parameters, double decay = 0.999,
                                     bool warm_up = false);
 

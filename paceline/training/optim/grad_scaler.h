@@ -13,7 +13,7 @@
 // gradients are the same on every rank. If gradients differ between ranks, pass the group: then
 // each unscale(), including the one inside step(), is collective, with one all-reduce of four
 // bytes. If the optimizer divides gradients among the ranks (fully_shard.h), or knows that the
-// model is divided (Optimizer::set_model_parts), unscale() is collective without a group.
+// model is divided (Optimizer::set_model_parts), unscale() is collective even without a group.
 //
 // unscale() divides float32 and bfloat16 gradients by the scale, in place. A float16 gradient is
 // replaced by a float32 tensor until zero_grad(), because its small elements would be lost.
@@ -64,10 +64,10 @@ class GradScaler {
   double loss_scale() const { return kept().scale; }
   std::int64_t growth_tracker() const { return kept().growth_tracker; }
 
-  // The options, the scale and the number of good steps since it last changed.
+  // The options except init_scale, the scale, and the number of good steps since it last changed.
   Metadata state() const;
   // Throws Error(kInvalid), which lists the differences, when `state` is from a scaler with other
-  // options; the first scale may differ.
+  // options; init_scale may differ.
   void require_compatible(const Metadata& state) const;
   void set_state(const Metadata& state);
 

@@ -25,7 +25,7 @@ class LibTorchOptimizer final : public Optimizer {
   explicit LibTorchOptimizer(torch::optim::Optimizer& wrapped);
 
   torch::optim::Optimizer& wrapped() const { return wrapped_; }
-  // Takes over the learning rates of LibTorch's options. Call it after they were loaded.
+  // Copies the learning rates from LibTorch's options. Call it after these were loaded.
   void take_rates();
 
   double momentum(std::size_t group) const override;

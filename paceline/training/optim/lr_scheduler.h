@@ -1,15 +1,15 @@
 #pragma once
 
-// Learning rates that change during training. A schedule takes the learning rates that the
-// optimizer's groups have when it is constructed as their base rates, and computes every group's
-// rate from its base rate. Formulas and defaults are PyTorch's, in closed form: a rate depends only
-// on the number of steps, so a resumed schedule continues with the same bits.
+// Learning rates that change during training. A schedule's constructor records the learning rates
+// of the optimizer's groups as their base rates. Formulas and defaults are PyTorch's, in closed
+// form: except with ReduceLROnPlateau, a rate depends only on options, base rates and the number of
+// steps. So a resumed schedule continues with the same bits.
 //
 //   StepLR schedule(optimizer, 30);
 //   ... optimizer.step(); schedule.step();
 //
-// Its state is stored in a checkpoint as words: its parameters, which must be the same when it is
-// resumed, and its progress.
+// A checkpoint stores a schedule's state as words (metadata.h): its parameters, which must be the
+// same when it is resumed, and its progress.
 //
 // Ownership: a schedule refers to its optimizer, which must outlive it. Thread safety: none.
 
@@ -116,7 +116,7 @@ class MultiStepLR final : public StepCountScheduler {
 struct CosineAnnealingLROptions {
   std::int64_t T_max = 1;  // steps from the base rate to eta_min; afterwards the rate rises again
   double eta_min = 0;
-  std::int64_t warmup_steps = 0;  // first steps; the rate rises linearly to the base rate
+  std::int64_t warmup_steps = 0;  // the first steps, in which the rate rises to the base rate
   double warmup_start_factor = 1.0 / 3;
 };
 
@@ -134,8 +134,8 @@ class CosineAnnealingLR final : public StepCountScheduler {
   const CosineAnnealingLROptions options_;
 };
 
-// The shape of the curve between two rates.
 struct OneCycleLROptions {
+  // The shape of the curve between two rates.
   enum class AnnealStrategy : std::uint8_t { kCosine, kLinear };
 
   std::vector<double> max_lr;    // one value for all groups, or one for each group
@@ -146,7 +146,7 @@ struct OneCycleLROptions {
   double base_momentum = 0.85;
   double max_momentum = 0.95;
   double div_factor = 25;         // the first rate is max_lr / div_factor
-  double final_div_factor = 1e4;  // the last rate is the first one divided by this
+  double final_div_factor = 1e4;  // the last rate is the first rate divided by this factor
   bool three_phase = false;  // the rate falls to the first rate as it rose, then to the last rate
 };
 

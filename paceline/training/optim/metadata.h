@@ -1,6 +1,6 @@
 #pragma once
 
-// The small state of a schedule or a scaler: words by name, as a checkpoint stores them.
+// The small state of a schedule or a scaler as a checkpoint stores it: strings (words) by name.
 
 #include <map>
 #include <string>

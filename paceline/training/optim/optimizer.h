@@ -59,15 +59,15 @@ class Optimizer {
   Optimizer& operator=(const Optimizer&) = delete;
 
   // While the result lives, this process may write to the parameters outside of a step, by any
-  // means, if it writes the same values as every other rank. With one copy this is the only way to
-  // write to them: any other write outside of a step ends the process. If hosts divide the
-  // parameters, the call is collective, and every host has all parameters while the result lives.
-  // Several results of this function and of whole_parameters() may exist at once, and they may
-  // outlive the optimizer.
+  // means, if it writes the same values as every other rank. With one copy per host, any other
+  // write outside of a step ends the process. If hosts or devices divide the parameters, the call
+  // is collective, and every host or device has all parameters while the result lives. Several
+  // results of this function and of whole_parameters() may exist at once, and they may outlive the
+  // optimizer.
   std::shared_ptr<void> writable_parameters() const;
-  // If hosts divide the parameters, all of them are whole while the result lives, for reads that
-  // are not operations of LibTorch; the call is collective, and so is the destruction of the
-  // result. Otherwise returns null.
+  // If hosts or devices divide the parameters, all of them are whole while the result lives, for
+  // reads that are not operations of LibTorch; the call is collective, and so is the destruction of
+  // the result. Otherwise returns null.
   std::shared_ptr<void> whole_parameters() const;
 
   // Sets how the model is divided among ranks; call it before the first step. Afterwards
@@ -75,8 +75,8 @@ class Optimizer {
   // norms (LAMB, LARS) is collective over `parts.layers`.
   void set_model_parts(const ModelParts& parts);
 
-  // Takes a step; parameters without a gradient keep their values. DamagedState when the state or a
-  // parameter has changed since the previous step.
+  // Takes a step; parameters without a gradient keep their values. DamagedState when the memory of
+  // the state or of a parameter was damaged since the previous step (docs/surviving.md).
   void step();
   // Drops the gradients, so that the next backward pass writes new gradients instead of adding to
   // zeros.
@@ -93,8 +93,8 @@ class Optimizer {
   void set_learning_rates(const std::vector<double>& learning_rates);
   // A group's momentum; for Adam and similar optimizers the first of the betas.
   virtual double momentum(std::size_t group) const = 0;
-  // Sets a group's momentum. Error(kInvalid) if it is not in [0, 1), or if the group has no
-  // momentum.
+  // Sets a group's momentum. Error(kInvalid) if it is not in [0, 1), or if it is above 0 and the
+  // group has no momentum.
   virtual void set_momentum(std::size_t group, double momentum) = 0;
 
   // The parameters of all groups, in the order of the groups. Each tensor is listed once, even if
@@ -113,14 +113,14 @@ class Optimizer {
   // Loads a state. Requires: tensors like those from state(), with any values. Error(kInvalid) when
   // the state is from another optimizer.
   void set_state(const NamedTensors& state);
-  // Reads this rank's parts of the state and of the parameters. DamagedState when they have changed
+  // Reads this rank's parts of the state and of the parameters. DamagedState when they were damaged
   // since the last step or set_state(). Not collective.
   void verify_state() const;
   // The bytes of state that this rank keeps.
   std::size_t num_state_bytes() const;
 
  protected:
-  // The parameters of one group.
+  // The parameters and the learning rate of one group.
   struct GroupTensors {
     std::vector<at::Tensor> parameters;
     double learning_rate = 0;

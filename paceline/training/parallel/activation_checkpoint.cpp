@@ -16,7 +16,7 @@ namespace paceline {
 namespace {
 
 // Marks a backward pass that runs within another one. LibTorch runs queued callbacks when the inner
-// pass ends, so callbacks for the end of the outer pass are kept here until then.
+// pass ends, so this class keeps those for the end of the outer pass until the inner one has ended.
 class InnerPass {
  public:
   InnerPass() { ++depth_; }

@@ -1,9 +1,9 @@
 #pragma once
 
-// Whether a thread is inside a checkpointed part, and functions to call at the end of its backward
-// pass. The reducer needs both.
+// Tells whether the calling thread is running a checkpointed part, and queues functions for the end
+// of the thread's outermost backward pass. The reducer needs both.
 //
-// Thread safety: the functions concern the pass of the calling thread.
+// Thread safety: each call concerns only the calling thread.
 
 #include <functional>
 

@@ -123,9 +123,11 @@ PowerSGDHook::PowerSGDHook(const PowerSGDOptions& options) : options_(options) {
 }
 
 std::string PowerSGDHook::name() const {
-  return fmt::format("power_sgd (rank {}, start_step {}, rate {}, feedback {}, warm {}, seed {})",
-                     options_.rank, options_.start_step, options_.min_compression_rate,
-                     options_.use_error_feedback, options_.warm_start, options_.seed);
+  return fmt::format(
+      "power_sgd (rank {}, start_step {}, rate {}, feedback {}, warm {}, epsilon {}, seed {})",
+      options_.rank, options_.start_step, options_.min_compression_rate,
+      options_.use_error_feedback, options_.warm_start, options_.orthogonalization_epsilon,
+      options_.seed);
 }
 
 void PowerSGDHook::prepare(ProcessGroup& group, const std::vector<GradientBucket>& buckets) {

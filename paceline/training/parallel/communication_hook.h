@@ -30,7 +30,7 @@ class CommunicationHook {
  public:
   // A tensor that a hook keeps between passes for one gradient of a bucket.
   struct KeptTensor {
-    std::string kind;          // "error"; a gradient has at most one tensor of a kind
+    std::string kind;          // for example "error"; a gradient has at most one tensor of a kind
     std::size_t gradient = 0;  // number of the gradient in the bucket
     at::Tensor
         tensor;  // float32; a view of the hook's memory, into which restored values are copied
@@ -41,8 +41,8 @@ class CommunicationHook {
 
   virtual ~CommunicationHook() = default;
 
-  // The name contains every option that must be the same on all ranks: "bf16_compress", "power_sgd
-  // rank 2".
+  // The name contains every option that must be the same on all ranks, for example "bf16_compress"
+  // or "top_k (0.01)".
   virtual std::string name() const = 0;
   // Collective; called when buckets have been planned. Bucket indices and the positions of
   // gradients are valid until the next plan. After the call, the caller copies, for each parameter,
@@ -91,19 +91,19 @@ struct PowerSGDOptions {
   std::int64_t rank = 1;
   // Gradients are sent uncompressed until this many passes have been averaged.
   std::int64_t start_step = 1000;
-  // A matrix is compressed if its factors take fewer bytes than its own bytes divided by this.
+  // A matrix is compressed if its factors take fewer bytes than its own bytes divided by this rate.
   double min_compression_rate = 2;
   bool use_error_feedback = true;  // adds what a pass does not send to the next pass's gradients
   bool warm_start = true;          // a pass begins with the factors of the previous one
   double orthogonalization_epsilon = 0;
-  std::uint64_t seed = 0;  // for the initial factors; the same on every rank
+  std::uint64_t seed = 0;  // for random factors; the same on every rank
 };
 
 // PowerSGD (Vogels, Karimireddy and Jaggi, 2019): a gradient is treated as an n x m matrix (dim 0
 // by all other dimensions), and sent as factors of n x rank and m x rank. Options and their
 // defaults are PyTorch's. PyTorch's limits on start_step do not apply, because buckets do not
-// change after the first pass. Gradients are float32. On the CPU all ranks get the same bits, even
-// if their processors differ; on CUDA devices, if their devices and LibTorch are the same.
+// change after the first pass. Gradients are float32. On the CPU all ranks get the same bits even
+// if their processors differ; on CUDA devices they do only if devices and LibTorch are the same.
 class PowerSGDHook : public CommunicationHook {
  public:
   // Error(kInvalid) unless rank is at least 1, min_compression_rate above 0, and the epsilon at
@@ -124,7 +124,7 @@ class PowerSGDHook : public CommunicationHook {
   struct State {
     std::vector<Matrix> matrices;
     std::vector<std::size_t> whole;  // gradients that are sent uncompressed
-    at::Tensor whole_and_p, qs;      // sent in round 0, and in round 1
+    at::Tensor whole_and_p, qs;      // the values sent in round 0 and in round 1
     std::vector<at::Tensor> whole_places;
     at::Tensor input, error;  // each as large as the whole bucket
     bool compresses = false;  // in this pass

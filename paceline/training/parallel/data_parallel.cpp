@@ -322,7 +322,7 @@ at::Tensor gradient_of_input(const Pass& pass, std::size_t index) {
   return at::cat(parts);
 }
 
-// Takes the gradients from the replicas.
+// Removes the parameter's gradients from the replicas, and returns their sum.
 at::Tensor gradient_of_parameter(Pass& pass, std::size_t index) {
   ReplicaTensors parts;
   for (std::size_t replica = 0; replica < pass.inputs.size(); ++replica) {
@@ -480,7 +480,7 @@ ReplicaTensors ModuleReplicas::forward(ReplicaTensors inputs, const ReplicaForwa
   require_on(first, buffers);
   auto parts = scatter(inputs, num_replicas());
   for (at::Tensor& input : inputs) {
-    // Autograd takes the gradient of an input on another device back to it.
+    // If the input is on another device, autograd copies its gradient back to that device.
     if (parts.size() == 1 || (input.defined() && input.requires_grad()))
       input = on_device(input, first);
   }

@@ -38,15 +38,15 @@ using ReplicaForward =
 // fixed order: a balanced tree over the replicas, split at the largest power of two, as the engine
 // does for sums over ranks.
 //
-// On each CUDA device, all copies and replicas of a pass, and its backward pass, are on the stream
+// On each CUDA device, all work of a forward pass and of its backward pass is queued on the stream
 // that was the caller's current one in the forward pass; LibTorch's copies between devices wait for
 // the streams of both. So no event is needed, and freed memory is reused in stream order.
 //
 // Thread safety: none; one thread uses the object. Its graphs may outlive it.
 class ModuleReplicas {
  public:
-  // One replica for each device. Error(kInvalid) for devices that DataParallel refuses, or for a
-  // module whose clone() is not a module with the same parameters and buffers.
+  // One replica for each device. Errors as DataParallel's constructors; Error(kInvalid) also for a
+  // module whose clone() has another type, or other parameters or buffers.
   ModuleReplicas(std::shared_ptr<torch::nn::Module> module, std::vector<c10::Device> devices);
 
   // Cuts each input along dim 0 as at::chunk() does, gives each replica its parts, and concatenates
@@ -133,7 +133,7 @@ struct ReplicaResult<ReplicaTensors> {
 // are dropped. In the backward pass each parameter gets the sum of its gradients over all replicas,
 // in a fixed order.
 //
-// With devices, replica i works on device i, on the stream that was the caller's current one there
+// With CUDA devices, replica i works on device i, on the stream that was the caller's current one
 // in the forward pass. In each pass the module must be on the first device, which also gets the
 // outputs; inputs may be on any device. Each pass copies the parameters and buffers to the other
 // devices. As in PyTorch, a device may be listed twice. forward() must not queue work on other
@@ -142,8 +142,8 @@ struct ReplicaResult<ReplicaTensors> {
 // The module must have a clone(): derive it from torch::nn::Cloneable. In each pass the replicas
 // follow the module's registered parameters and buffers; other members keep the values that they
 // had when they were cloned. All replicas draw random numbers from one generator, in an order that
-// changes from run to run, so two runs with dropout differ. Second derivatives are not supported. A
-// graph is kept until the output is destroyed.
+// changes from run to run, so two runs with dropout differ. Second derivatives are not supported.
+// The graph of a pass is kept until its outputs are destroyed.
 //
 // One process can use all cores without this class, because LibTorch's operations have threads of
 // their own. For speed, prefer DistributedDataParallel.
@@ -169,8 +169,8 @@ class DataParallel {
   // Runs the module's forward() on all replicas. At least one argument must be a tensor, and all
   // tensors must have the same number of samples (dim 0). The result is a tensor, or a vector or
   // tuple of tensors. An exception in a replica is thrown as an Error with the replica's number and
-  // device, after all replicas have ended. Error(kInvalid) if a parameter or buffer is not on the
-  // first device.
+  // CUDA device, after all replicas have ended. Error(kInvalid) if a parameter or buffer is not on
+  // the first device.
   template <class... Arguments>
   auto forward(const Arguments&... arguments) {
     using Result = std::decay_t<decltype(std::declval<Module&>().forward(arguments...))>;

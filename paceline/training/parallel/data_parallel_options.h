@@ -25,8 +25,8 @@ struct BucketLimits {
   std::size_t alone_bytes = std::numeric_limits<std::size_t>::max();
 };
 
-// The reaction to a gradient that is not finite. kReport checks gradients of less than 512 KiB,
-// which costs next to nothing. It detects a loss that is not finite, because most gradients,
+// The reaction to a gradient on the CPU that is not finite. kReport checks gradients of less than
+// 512 KiB, at almost no cost. It detects a loss that is not finite, because most gradients,
 // including small ones, are then not finite either. It misses a single large gradient that is not
 // finite, until the corrupted weights make the loss not finite. kError checks all gradients.
 enum class NonFinite : std::uint8_t { kIgnore, kReport, kError };
@@ -42,10 +42,10 @@ struct DistributedDataParallelOptions {
   // not followed by such a backward pass, rank 0's buffers are sent before the next forward pass
   // that is outside of no_sync() or records no gradients.
   bool broadcast_buffers = true;
-  // Every parameter is compared between the replicas once in this many steps; a difference is a
-  // DamagedState (engine/core/error.h). 0: never. It must be the same on every rank. Unless it is
-  // 0, each rank also compares its buffers before a pass with those at the end of the last pass
-  // (KeptTensors). Set it to 0 for replicas that differ on purpose.
+  // Every parameter is compared between the replicas once in this many steps; a difference throws
+  // DamagedState (engine/core/error.h). 0: never. The number must be the same on every rank. Unless
+  // it is 0, each rank also compares its buffers before a pass with those at the end of the last
+  // pass (KeptTensors). Set it to 0 for replicas that differ on purpose.
   std::int64_t check_replicas_every = 100;
   // kReport: rank 0 logs the rank and the parameter whose gradient is not finite. kError: every
   // rank throws Error(kInvalid), before any replica has taken a step.
@@ -55,9 +55,9 @@ struct DistributedDataParallelOptions {
   // (docs/data_parallel.md), if each rank has the same number of threads. The loop must call
   // set_requires_gradient_sync(batch.ends_step) before each pass, as train::TrainingRun does.
   std::int64_t logical_shards = paceline::detail::job_logical_shards();
-  // Set by fully_shard(): the optimizer that the wrapper divides among the ranks, and how, once
-  // they have rank 0's parameters; the wrapper takes the names from the module. The optimizer must
-  // outlive the wrapper. Null: the wrapper divides no optimizer.
+  // Set by fully_shard(): the optimizer that the wrapper divides among the ranks once they have
+  // rank 0's parameters, and the options for that, to which the wrapper adds the parameters' names.
+  // The optimizer must outlive the wrapper. Null: the wrapper divides no optimizer.
   optim::Optimizer* optimizer = nullptr;
   std::shared_ptr<const optim::ShardOptions> shard = {};  // shared by copies of these options
 };

@@ -1,6 +1,6 @@
 #pragma once
 
-// The part of DistributedDataParallel that does not depend on the type of the module.
+// DataParallelState implements DistributedDataParallel; ShardBuffers is for logical shards.
 
 #include <cstdint>
 #include <memory>
@@ -63,7 +63,7 @@ class DataParallelState {
   void pass_without_inputs(const UnevenInputs::Others& others);
   // Collective: copies the parameters and buffers of `rank` to every rank.
   void take_model_of(int rank);
-  // Whether hosts or devices divide the parameters, so that forward passes communicate.
+  // Whether the parameters are divided among hosts or devices, so that forward passes communicate.
   bool divides_parameters() const;
   // Drops the gradients that the optimizer has received.
   void forget_gradients();

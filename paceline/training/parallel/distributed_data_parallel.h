@@ -86,14 +86,14 @@ std::int64_t batch_size_of(const Args&... arguments) {
 // buffers of rank 0 to every rank. Set memory formats and devices before you construct it. In a
 // group of one rank nothing is communicated.
 //
-// A module may be on a CUDA device. Without a CUDA backend (cpu:paceline,cuda:nccl) its gradients
-// are reduced on copies in host memory (docs/data_parallel.md).
+// A module may be on a CUDA device. If the group has no CUDA backend, as cpu:paceline,cuda:nccl
+// has, gradients are reduced on copies in host memory (docs/data_parallel.md).
 //
 // After an exception in a backward pass, some gradients are averages and others are not; the next
 // forward() drops them all. If every rank had the exception and caught it, training can continue.
 // If only one rank had it, the other ranks are blocked in their backward pass, so do not catch the
 // exception: let it end the process. If such a rank continues, it gets an Error at its next
-// forward(), and so do the other ranks.
+// forward(), and the blocked ranks get one too.
 //
 // The wrapper is a handle, as LibTorch's module holders are: copies refer to the same model, so it
 // can be assigned and returned.

@@ -54,10 +54,10 @@ struct FullyShardOptions {
   int stage = 3;                       // 0, 1, 2 or 3; 0 is DistributedDataParallel
   std::size_t unit_bytes = 4U << 20U;  // parameter bytes per unit; above 0
   // Units that you choose yourself, such as block->parameters() for each block; all other
-  // parameters get units by size. For stages 2 and 3.
+  // parameters are grouped into units by size. For stages 2 and 3.
   std::vector<std::vector<at::Tensor>> units = {};
   // For stage 3 on several hosts: each host keeps a part of the parameters instead of a copy, and a
-  // unit is whole only while operations read it (docs/sharding.md). CUDA devices always do so.
+  // unit is whole only while operations read it (docs/sharding.md), as always on CUDA devices.
   bool shard_across_hosts = false;
   DistributedDataParallelOptions data_parallel = {};
 };
@@ -65,8 +65,9 @@ struct FullyShardOptions {
 namespace detail {
 
 // Returns `options.data_parallel`, set up for a wrapper of this stage. Error(kInvalid) for an
-// unknown stage, for units of 0 bytes, and for chosen units in stages 0 and 1. The wrapper throws
-// Error(kInvalid) for a chosen tensor that is not a parameter of the optimizer or is in two units.
+// unknown stage, units of 0 bytes, chosen units in stages 0 and 1, or shard_across_hosts without
+// stage 3. The wrapper throws Error(kInvalid) for a chosen tensor that is not a parameter of the
+// optimizer or is in two units.
 DistributedDataParallelOptions sharded_options(optim::Optimizer& optimizer,
                                                const FullyShardOptions& options);
 

@@ -78,8 +78,9 @@ void join(DataParallelState& model, optim::Optimizer* optimizer, const std::func
 // Every forward pass of `loop` that records gradients must be followed by its backward pass. A rank
 // without inputs takes its steps with the averaged gradients. If `loop` contains other collectives,
 // including SyncBatchNorm's, set throw_on_early_termination. Error(kInvalid) with logical shards,
-// and when a communication hook is used with divide_by_initial_world_size = false. Evaluate after
-// join(): in `loop`, forward passes without gradients do not get rank 0's buffers.
+// and when a communication hook is used with divide_by_initial_world_size = false; kUnsupported
+// when the parameters are divided among hosts or devices. Evaluate after join(): in `loop`, forward
+// passes without gradients do not get rank 0's buffers.
 template <class Module>
 void join(DistributedDataParallel<Module>& model, JoinedStep& step,
           const std::function<void()>& loop, bool divide_by_initial_world_size = true,
@@ -88,8 +89,8 @@ void join(DistributedDataParallel<Module>& model, JoinedStep& step,
                {divide_by_initial_world_size, throw_on_early_termination});
 }
 // As above, for steps that consist only of the optimizer's step; the optimizer may be sharded.
-// Null: a rank without inputs takes no steps, and only gets the parameters and buffers of the other
-// ranks at the end.
+// Null: a rank without inputs takes no steps, and gets the parameters and buffers of the last rank
+// with inputs at the end.
 template <class Module>
 void join(DistributedDataParallel<Module>& model, optim::Optimizer* optimizer,
           const std::function<void()>& loop, bool divide_by_initial_world_size = true,

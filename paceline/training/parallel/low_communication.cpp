@@ -30,7 +30,7 @@ at::Tensor flat(const at::Tensor& tensor) {
   return tensor.detach().as_strided({tensor.numel()}, {1});
 }
 
-// Keeps the optimizer's parameters open for reads and writes.
+// Keeps the optimizer's parameters open for reads and writes until the result is destroyed.
 std::shared_ptr<void> open_parameters(const LowCommunicationOptions& options) {
   return options.optimizer == nullptr ? nullptr : options.optimizer->writable_parameters();
 }
@@ -131,7 +131,7 @@ LowCommunication::LowCommunication(std::shared_ptr<ProcessGroup> peers, rpc::Wor
   write(0, anchor_);
 }
 
-// Gets the parameters of the server, and sends this learner's if it is the first one.
+// Gets the server's parameters; if the server has none yet, first sends it those of this learner.
 void LowCommunication::begin_at_server() {
   if (learner_->rank() == 0) {
     detail::OpenLearner::Request request{.elements = anchor_.numel()};
@@ -199,8 +199,8 @@ void LowCommunication::finish() {
   if (travelling_) arrive();
 }
 
-// Returns the parts of all ranks of the learner; with a server, the whole fragment of its first
-// rank.
+// Returns the whole fragment: the parts of all ranks of the learner or, with a server, `part` of
+// the learner's first rank.
 at::Tensor LowCommunication::gather(const Fragment& fragment, const at::Tensor& part) const {
   if (!peers_) {
     if (learner_->world_size() > 1) broadcast(*learner_, part, 0);

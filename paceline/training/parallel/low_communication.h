@@ -16,9 +16,9 @@
 // With outer_lr 1, outer_momentum 0 and warm-up this is post-local SGD (Lin et al., 2018),
 // PyTorch's PeriodicModelAverager: the learners take the mean of their parameters.
 //
-// Fragments. The parameters are divided into fragments of equal size, which travel one after
-// another: each is sent every `period` steps, so the link carries one fragment at a time. With a
-// delay the training continues while a fragment travels: the fragment's outer step is taken `delay`
+// Fragments. The parameters are divided into fragments of equal size, which are sent one after
+// another, each every `period` steps, so the link carries one fragment at a time. With a delay the
+// training continues while a fragment is in flight: the fragment's outer step is taken `delay`
 // steps later, and the progress that a learner has made meanwhile is added to the result.
 //
 // On the wire. A learner's ranks divide the fragment: each averages its part with the ranks at the
@@ -28,11 +28,11 @@
 // / R * (L - 1) as int8 with a scale for each 256 elements. The rounding error is added to the next
 // difference (error feedback).
 //
-// Without a delay, all learners end a round with the same bits.
+// Without a delay, all learners have the same bits in a fragment when its round has ended.
 //
 // Asynchronous. Instead of a group, a server (outer_server.h) can take the outer steps. Then
 // learners may join, leave or be slow: a round needs only a quorum of them. The first rank of a
-// learner sends whole fragments to the server as above, and receives float32.
+// learner sends whole fragments to the server, in one of the types above, and receives float32.
 //
 //   LowCommunication outer(*workers, "server0", learner, model->parameters(), {.period = 50});
 //
@@ -60,14 +60,14 @@ class Workers;
 struct LowCommunicationOptions {
   std::int64_t period = 50;    // H: steps between two rounds of a fragment
   std::int64_t fragments = 1;  // at most `period`
-  // The number of steps for which a fragment may travel; below period / fragments. If the link
-  // needs more time for a fragment, learners wait for it (seconds_waited()).
+  // The number of steps for which a fragment may be in flight; below period / fragments. If the
+  // link needs more time for a fragment, learners wait for it (seconds_waited()).
   std::int64_t delay = 0;
   // Steps at the beginning, after each of which the learners take the mean of their parameters.
   std::int64_t warmup_steps = 0;
   double outer_lr = 0.7;             // a server uses OuterServerOptions::lr instead
-  double outer_momentum = 0.9;       // likewise
-  at::ScalarType wire = at::kFloat;  // type of the values sent; or at::kBFloat16, at::kChar
+  double outer_momentum = 0.9;       // a server uses OuterServerOptions::momentum instead
+  at::ScalarType wire = at::kFloat;  // type of the values sent: kFloat, kBFloat16 or kChar (int8)
   // The optimizer, if the learner's ranks divide it (fully_shard()): it makes the parameters whole
   // and writable for the rounds. Null: every rank has its own parameters.
   optim::Optimizer* optimizer = nullptr;
@@ -84,10 +84,10 @@ class LowCommunication {
   LowCommunication(std::shared_ptr<ProcessGroup> peers, std::shared_ptr<ProcessGroup> learner,
                    std::vector<at::Tensor> parameters, const LowCommunicationOptions& options);
   // Asynchronous: exchanges updates with the OuterServer of worker `server`, which knows the
-  // learner by the name of its first rank's worker. Collective over the ranks of the learner, which
-  // gets the parameters of the server, or those of the first learner. There is no warm-up. Throws
-  // rpc::CallError if the server does not answer or has other parameters or fragments. Requires:
-  // `workers` outlives this object; only the first rank uses it.
+  // learner by the name of its first rank's worker. Collective over the ranks of the learner. Every
+  // learner begins with the server's parameters; if the server has none yet, it gets those of the
+  // first learner. There is no warm-up. Throws rpc::CallError if the server does not answer or has
+  // other parameters or fragments. `workers` must outlive this object; only the first rank uses it.
   LowCommunication(rpc::Workers& workers, const std::string& server,
                    std::shared_ptr<ProcessGroup> learner, std::vector<at::Tensor> parameters,
                    const LowCommunicationOptions& options);
@@ -97,20 +97,20 @@ class LowCommunication {
   // fragment is sent or arrives. Errors of collectives and of calls. `tokens`: the number of tokens
   // that the learner has trained on in this step; a server weights updates by it.
   void step(std::int64_t tokens = 1);
-  // Collective: waits for a fragment that is travelling, and takes its outer step.
+  // Collective: waits for the fragment in flight, if there is one, and takes its outer step.
   void finish();
 
   // Whether all learners had the same parameters after the last step(); false with a server.
   bool is_synchronised() const { return is_synchronised_; }
   std::int64_t num_rounds() const { return num_rounds_; }
-  // The bytes that this rank has sent to other learners, by the formula above.
+  // The payload bytes that this rank has sent to other learners or to the server.
   double bytes_sent() const { return bytes_sent_; }
-  // How long this rank has waited for fragments that were still on their way.
+  // How long this rank has waited for fragments that were still in flight when they were due.
   double seconds_waited() const { return seconds_waited_; }
 
-  // For a checkpoint: words, and the parameters from which the current rounds began, and the outer
-  // momentum, float32 [elements]. A restored run begins with rank 0's parameters on every learner,
-  // without errors to feed back, and without a fragment that was travelling.
+  // For a checkpoint: options and progress; anchor(), the parameters from which the current rounds
+  // began; and the outer momentum; both float32 [elements]. A restored run begins with rank 0's
+  // parameters on every learner, without saved rounding errors and with no fragment in flight.
   optim::Metadata state() const;
   void set_state(const optim::Metadata& state);
   at::Tensor& anchor() { return anchor_; }
@@ -121,12 +121,12 @@ class LowCommunication {
   struct Fragment {
     std::int64_t begin = 0, size = 0;
     std::int64_t part_begin = 0, part_size = 0;  // every rank's part has this size, with padding
-    std::int64_t offset = 0;                     // it travels in steps = offset (mod period)
+    std::int64_t offset = 0;                     // is sent in steps = offset (mod period)
     at::Tensor error;                            // [part_size]: the rounding error to add next
     std::int64_t tokens = 0;                     // since the last send
     std::uint64_t version = 0;                   // at the server
   };
-  struct Travelling;  // a fragment on its way
+  struct Travelling;  // a fragment in flight
 
   LowCommunication(std::shared_ptr<ProcessGroup> peers, rpc::Workers* workers, std::string server,
                    std::shared_ptr<ProcessGroup> learner, std::vector<at::Tensor> parameters,

@@ -110,14 +110,14 @@ class OuterServer::Rounds {
   }
 
  private:
-  static constexpr std::chrono::milliseconds kLook{10};  // between looks for lost learners
+  static constexpr std::chrono::milliseconds kLook{10};  // between checks for lost learners
   using Clock = std::chrono::steady_clock;
   struct Arrived {
     Update update;
     at::Tensor values;
   };
   struct Fragment {
-    at::Tensor anchor, momentum;  // parts of the whole
+    at::Tensor anchor, momentum;  // views of anchor_ and momentum_
     std::uint64_t version = 0;    // the number of rounds that have ended
     std::vector<Arrived> arrived;
     std::optional<Clock::time_point> quorum_since;
@@ -131,7 +131,7 @@ class OuterServer::Rounds {
     anchor_ = anchor.clone();
     momentum_ = at::zeros_like(anchor_);
   }
-  // Throws for a request that no learner sends, before it changes anything.
+  // Throws if the sizes or the type of a request are invalid.
   static void require_whole(const OpenLearner::Request& request, const std::string& learner) {
     std::int64_t left = request.elements;
     for (const std::int64_t size : request.fragments)

@@ -8,13 +8,13 @@
 //   auto workers = rpc::join({.prepare = [&](rpc::Workers& self) { server.serve(self); }});
 //   workers->wait_until_gone("learner0");
 //
-// A round of a fragment ends as soon as all learners that are present have sent their updates, or
-// when a quorum has and the grace window is over. The outer step is taken on the mean of the
-// updates, weighted by tokens and by age; then all learners that have sent an update continue from
-// the result. The update of a slower learner becomes part of a later round, and has a greater age
-// there. The server does not wait for a learner that is lost; a learner that joins later, or again,
-// begins from the current parameters. An update with a value that is not finite is refused; its
-// learner gets the error.
+// A round of a fragment needs a quorum of updates. It then ends as soon as all learners that are
+// present have sent theirs, or when the grace window is over. The outer step is taken on the mean
+// of the updates, weighted by tokens and by age; then all learners that have sent an update
+// continue from the result. The update of a slower learner becomes part of a later round, with a
+// greater age. The server does not wait for a learner that is lost; a learner that joins later, or
+// again, begins from the current parameters. An update with a value that is not finite is refused;
+// its learner gets the error.
 //
 // Thread safety: every method may be called from any thread.
 
@@ -52,7 +52,7 @@ class OuterServer {
   OuterServer& operator=(const OuterServer&) = delete;
   ~OuterServer();
 
-  // Serves the learners of one model. Requires: `workers` leaves the job before it is destroyed.
+  // Serves the learners of one model. `workers` must leave the job before its destructor runs.
   void serve(rpc::Workers& workers);
 
   Stats stats() const;
@@ -60,8 +60,8 @@ class OuterServer {
   // joined.
   at::Tensor anchor() const;
   at::Tensor momentum() const;
-  // Begins with these tensors, not with the first learner's parameters. Requires: no learner has
-  // joined.
+  // Begins with these tensors, not with the first learner's parameters. Error(kInvalid) if a
+  // learner has joined, or unless both tensors are one-dimensional, float32 and of one size.
   void restore(const at::Tensor& anchor, const at::Tensor& momentum);
 
  private:

@@ -1,9 +1,9 @@
 #pragma once
 
-// Parts of low communication that learners and their OuterServer share: their messages, updates as
-// they are sent, and the outer step.
+// Parts of low communication that learners and their OuterServer share: the messages, the encoding
+// of updates, and the outer step.
 //
-// Thread safety: pure functions; no other thread may use the tensors meanwhile.
+// Thread safety: the functions have no state; no other thread may use their tensors meanwhile.
 
 #include <cstdint>
 #include <string_view>
@@ -23,13 +23,13 @@ struct OpenLearner {
   static constexpr rpc::Effect kEffect = rpc::Effect::kRepeatable;
   struct Request {
     std::int64_t elements = 0;
-    std::vector<std::int64_t> fragments;  // their sizes
+    std::vector<std::int64_t> fragments;  // the size of each fragment
     at::Tensor parameters;                // float32 [elements], or undefined
     static auto fields(auto& m) { return std::tie(m.elements, m.fragments, m.parameters); }
   };
   struct Reply {
     at::Tensor anchor;                    // undefined: send the parameters
-    std::vector<std::uint64_t> versions;  // of the fragments
+    std::vector<std::uint64_t> versions;  // the version of each fragment
     static auto fields(auto& m) { return std::tie(m.anchor, m.versions); }
   };
 };
@@ -53,10 +53,11 @@ struct ExchangeUpdate {
 
 inline constexpr std::int64_t kOuterBlock = 256;  // elements that share a scale
 
-// `values`: float32 [n], n a multiple of kOuterBlock. For kFloat returns the tensor itself; for
-// kChar a kByte tensor [n / 256, 260]: 256 elements and a float32 scale for each block.
+// `values`: float32 [n], n a multiple of kOuterBlock. For kFloat returns the tensor itself, for
+// kBFloat16 the rounded values, and for kChar a kByte tensor [n / 256, 260]: 256 elements and a
+// float32 scale for each block.
 at::Tensor encode_update(const at::Tensor& values, at::ScalarType wire);
-// float32 [n]. Throws Error(kInvalid) for a tensor that encode_update() does not return.
+// Returns the values as float32. Error(kInvalid) for a tensor that encode_update() cannot return.
 at::Tensor decode_update(const at::Tensor& payload);
 
 // SGD with Nesterov momentum on the mean difference, in place.

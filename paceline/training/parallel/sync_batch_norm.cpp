@@ -114,7 +114,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 struct Normalize : torch::autograd::Function<Normalize> {
-  // `mean` and `variance` have the input's wide type.
+  // `mean` and `variance` have the type of widened(input).
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
                             const at::Tensor& weight, const at::Tensor& bias,
                             const at::Tensor& mean, const at::Tensor& variance, double eps,

@@ -19,8 +19,8 @@
 // every rank gets an Error that reports the difference. If ranks run different parts of a model, or
 // use activation checkpoints, give the layers a group of their own (group->split(0,
 // group->rank())), because DistributedDataParallel starts its all-reduces between those of the
-// layers. Second derivatives are not supported. On a CUDA device nothing waits for the device, so a
-// batch of one value for each feature, which has no variance, is not reported: it gives infinities.
+// layers. Second derivatives are not supported. On a CUDA device the host does not wait, so a batch
+// of one value per feature, which has no variance, is not reported: the running variance is NaN.
 //
 // Thread safety: none; one thread trains.
 
@@ -45,9 +45,9 @@ class SyncBatchNormImpl
   SyncBatchNormImpl(const torch::nn::BatchNormOptions& options,
                     std::shared_ptr<ProcessGroup> group);
 
-  // `input` is [N, num_features] or [N, num_features, ...] of 2 to 5 dimensions, float or 16-bit
-  // float; the result has the same shape and type. Collective in training. Error(kInvalid), on
-  // every rank, when the ranks together have only one value for each feature. If all batches are
+  // `input` is [N, num_features, ...] with 2 to 5 dimensions, of any floating-point type; the
+  // result has the same shape and type. Collective in training. On the CPU, Error(kInvalid) on
+  // every rank when the ranks together have only one value for each feature. If all batches are
   // empty, the running statistics do not change.
   at::Tensor forward(const at::Tensor& input);
   void pretty_print(std::ostream& stream) const override;

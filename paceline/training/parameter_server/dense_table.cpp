@@ -112,7 +112,7 @@ void DenseTable::push() {
 }
 
 void DenseTable::fill() {
-  TableCut cut = rows_->cut();  // of an empty table: its options
+  TableCut cut = rows_->cut();  // has the options of the table, which is empty
   const std::size_t width = rows_->width();
   cut.ids = blocks_;
   cut.sightings.assign(blocks_.size(), 1);

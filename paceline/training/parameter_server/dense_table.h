@@ -15,9 +15,9 @@
 //     dense.tick();
 //   }
 //
-// A row of the table is a block of the parameters, one after another; the parameters become views
-// of one tensor, into which blocks are read without an intermediate copy. With a gradient_scale of
-// 1 / W, where W is a power of two, a synchronous table gives the same bits as
+// The parameters become views of one tensor, in which they follow each other. A row of the table is
+// a block of that tensor, and is read into it without an intermediate copy. With a gradient_scale
+// of 1 / W, where W is a power of two, a synchronous table gives the same bits as
 // DistributedDataParallel with the same batches and the optimizer of the same name.
 //
 // Thread safety: none; one thread trains.
@@ -46,15 +46,15 @@ class DenseTable {
   // Opens the table of these parameters, and copies its values into them: the first worker fills
   // the table with its own values, so all workers begin with these. The parameters get new memory,
   // which they must keep. Throws Error(kInvalid) for parameters that are not float32 on the CPU
-  // or are listed twice, and as Tables::open_rows().
+  // or are listed twice, and the errors of Tables::open_rows().
   DenseTable(Tables& tables, const std::string& name, std::vector<at::Tensor> parameters,
              const DenseOptions& options = {}, const TableOptions& table_options = {});
 
   // The functions below are those of Rows, for all parameters, with the same errors.
 
-  // Copies the table's values into the parameters. Each block is whole; different blocks may hold
-  // different pushes of asynchronous or bounded workers. After an exception some blocks may
-  // already be new: pull again.
+  // Copies the table's values into the parameters. Each block is whole; in an asynchronous or
+  // bounded table, different blocks may include different pushes. After an exception some blocks
+  // may already be new: pull again.
   void pull();
   // As above, but all blocks are of one moment. A push that is being applied at that moment may
   // have changed the first blocks only, unless the table is synchronous. If the table is on

@@ -74,7 +74,7 @@ class RowPrefetcher {
   std::mutex mutex_;  // guards batches_, except for the values of a batch in kPulling
   std::condition_variable changed_;
   std::deque<Batch> batches_;
-  std::optional<std::jthread> thread_;  // from the first batch on; the last member: joined first
+  std::optional<std::jthread> thread_;  // from the first batch on; last, so it is joined first
 };
 
 RowPrefetcher::RowPrefetcher(Rows& rows)
@@ -148,7 +148,7 @@ std::optional<at::Tensor> RowPrefetcher::take(std::span<const Id> ids) {
   }
   changed_.wait(lock, [&] { return batches_.front().state == State::kPulled; });
   Batch batch = std::move(batches_.front());
-  batches_.pop_front();  // the thread may be pulling another element, which keeps its place
+  batches_.pop_front();  // the thread may be pulling another element, which keeps its address
   lock.unlock();
   if (batch.error) std::rethrow_exception(batch.error);
   refresh(batch);

@@ -37,9 +37,9 @@ class RemoteEmbeddingImpl final : public torch::nn::Module {
 
   // Returns the rows of `ids`, an int64 tensor on the CPU of any shape, as float32 [...ids, width].
   // While the module is training and gradients are enabled, the backward pass pushes the gradients
-  // of all ids in one push. Errors of Rows::pull(); Error(kInvalid) for another type or device.
+  // of all ids in one push. Throws as Rows::pull(), and Error(kInvalid) for another type or device.
   //
-  // In the backward pass: errors of Rows::push(), for instance for a gradient that is not finite;
+  // The backward pass throws as Rows::push(), for instance for a gradient that is not finite;
   // Error(kInvalid) if the graph was freed; Error(kUnsupported) for gradients of gradients.
   at::Tensor forward(const at::Tensor& ids);
 

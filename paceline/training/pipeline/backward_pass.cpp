@@ -54,7 +54,7 @@ edge_list in_order(const edge_list& roots) {
   return ended;
 }
 
-// Returns the elements of `numbers` whose nodes are reachable from `first`.
+// Returns the numbers of those nodes in `numbers` that are reachable from `first`.
 std::vector<std::size_t> reached_from(const Edge& first, const Numbers& numbers) {
   std::vector<std::size_t> reached;
   for (const Edge& edge : in_order({first})) {
@@ -78,8 +78,8 @@ void BackwardPass::take_roots(const Tensors& gradients) {
 }
 
 at::Tensor BackwardPass::other_leaf() const {
-  // These edges keep alive the nodes of leaves that are themselves outputs; no other node does
-  // that.
+  // These edges must live until the end: nothing else keeps alive the node of a leaf that is itself
+  // an output.
   const edge_list inputs = edges_of(inputs_), parameters = edges_of(parameters_);
   std::unordered_set<Node*> known;
   for (const edge_list* edges : {&inputs, &parameters}) {
@@ -142,7 +142,7 @@ void BackwardPass::find_branches() {
       branch.entries.emplace_back(reached.function, i);
     branches_.push_back(std::move(branch));
   }
-  // Nodes that lead to no input are run from the outputs in the second half.
+  // For the parameters of outputs that depend on no input, the second half runs from the outputs.
   std::vector<std::size_t> alone;
   for (const Edge& root : roots) {
     if (to_inputs.count(root.function.get()) == 0) take(root, alone);

@@ -2,14 +2,15 @@
 
 // The backward pass of one micro-batch through one stage, as a whole or in two halves: first the
 // gradients of the stage's inputs, later those of its parameters. Both variants run the same
-// autograd nodes, so the bits are the same.
+// autograd nodes, so the results have the same bits.
 //
-// A node that leads to an input and, by another edge, to parameters (a linear layer's) computes two
-// gradients. The first half runs everything that leads to inputs, and keeps the gradient that
-// arrives at each such node; the second half begins at these nodes and runs only nodes that lead to
-// parameters. If that is impossible, because a parameter is reached from several nodes, the second
-// half runs from the outputs again, which is slower and gives the same result. The tensors that the
-// forward pass saved are kept until the second half.
+// A node that leads to an input and, by another edge, to parameters (such as a linear layer's)
+// computes two gradients. The first half runs everything that leads to inputs, and keeps the
+// gradient that arrives at each such node; the second half begins at these nodes and runs only
+// nodes that lead to parameters. If that is impossible, because a parameter is reached from several
+// nodes or from an output that depends on no input, the second half runs from the outputs again,
+// which is slower and gives the same result. The tensors that the forward pass saved are kept until
+// the second half.
 //
 // Thread safety: none.
 

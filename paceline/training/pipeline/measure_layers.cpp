@@ -62,7 +62,7 @@ Layer run_layer(const PipelineStage& layer, Tensors inputs, bool is_first) {
   return run;
 }
 
-// Returns tensors over the memory of a layer's parameters that have their own gradients.
+// Returns tensors that share the memory of a layer's parameters but have gradients of their own.
 Tensors aliases_of(const Tensors& parameters) {
   Tensors aliases;
   for (const at::Tensor& parameter : parameters) {
@@ -112,7 +112,7 @@ class LayerTimer {
     }
   }
 
-  // Both functions return the gradients of each layer's parameters.
+  // The next two functions return the gradients of each layer's parameters.
   std::vector<Tensors> run_whole() {
     std::vector<Tensors> of_layers(layers_.size());
     Tensors gradients{at::ones_like(runs_.back().outputs[0])};

@@ -1,8 +1,8 @@
 #pragma once
 
 // Measures how much time and memory the layers of a model need on this machine, for
-// split_by_cost(), simulate() and the search (planning/schedules), and collects what all ranks
-// measured in a step.
+// split_by_cost(), simulate() and the search (planning/schedules), and collects the times that all
+// ranks measured in a step.
 //
 //   const auto layers = measure_layers(group, {make_stage(0, first), make_stage(1, block), ...},
 //                                      {tokens}, [&](const auto& outputs, int) { ... });
@@ -70,8 +70,8 @@ std::vector<double> seconds_of(const std::vector<LayerTimes>& layers);
 
 // The costs of consecutive stages with `counts` layers each. Bytes are set only if `memory` is
 // given; they include the copy of its input that each stage except the first receives. The first
-// stage computes no gradient of its input, so its second half has the time of both halves.
-// Transfers take no time. Requires: the sum of `counts` is the number of layers.
+// stage computes no gradient of its input, so its second half takes the time of the whole backward
+// pass. Transfers take no time. Requires: the sum of `counts` is the number of layers.
 pipeline::Costs costs_of_stages(const std::vector<LayerTimes>& layers,
                                 const std::vector<int>& counts,
                                 const std::vector<LayerMemory>& memory = {});

@@ -18,8 +18,8 @@
 // Tensors between stages may differ in shape from one micro-batch to the next, but not in number.
 // Floating-point tensors carry gradients. A parameter belongs to one stage. The stages of a rank
 // are on one device, as are the inputs of the first stage and the targets of the last one. The
-// group's CUDA backend sends tensors on a CUDA device, and then neither rank waits for its device;
-// without such a backend these tensors travel through host memory.
+// group's CUDA backend sends tensors on a CUDA device, and then neither sender nor receiver waits
+// for its device; without such a backend these tensors travel through host memory.
 //
 // While a SymmetricTensors exists, ranks on the same host read each other's large tensors in place;
 // ranks that are threads of one process read all tensors in place. After step() or evaluate() has
@@ -105,8 +105,8 @@ class Pipeline {
 
   // Collective: runs a step of the schedule. `inputs`: for each micro-batch the inputs of the first
   // stage; empty on ranks without that stage. Error(kInvalid) if the number of micro-batches is not
-  // the schedule's. If a stage throws, its rank throws that error with the action and the shapes of
-  // the stage's inputs, and the other ranks throw kAborted.
+  // the schedule's. If a stage throws, its rank throws an Error with that text, the action and the
+  // shapes of the stage's inputs, and the other ranks throw kAborted.
   PipelineStep step(const std::vector<Tensors>& inputs, const Loss& loss);
 
   // Collective. Runs the schedule's forward passes without gradients. Returns each micro-batch's

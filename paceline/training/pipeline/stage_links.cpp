@@ -180,7 +180,7 @@ struct Row {
 };
 constexpr std::int64_t kWords = sizeof(Row) / sizeof(std::int64_t);
 
-// The tag of all lists in a group with messages of a CUDA backend.
+// The tag of all lists and tensors in a group whose CUDA backend sends messages.
 constexpr std::uint32_t kInOrder = kAllReturned - 1;
 
 }  // namespace
@@ -193,8 +193,8 @@ StageLinks::StageLinks(std::shared_ptr<ProcessGroup> group, const PipelineSchedu
       loans_(group_),
       has_device_messages_(engine(*group_).takes_messages(Device::kCuda)) {}
 
-// Each micro-batch has its own tag for each boundary and direction, so that a rank need not receive
-// micro-batches in the order in which they were sent.
+// Without a CUDA backend, each micro-batch has its own tag for each boundary and direction, so that
+// a rank need not receive micro-batches in the order in which they were sent.
 std::uint32_t StageLinks::tag(const Key& key) const {
   if (has_device_messages_) return kInOrder;
   const auto [from, micro_batch, direction] = key;
@@ -209,8 +209,8 @@ bool StageLinks::is_sent_by_device(const at::Tensor& tensor) const {
          tensor.dim() <= std::ssize(Row().sizes);
 }
 
-// Returns the tensors, or copies of those on the device that travel through host memory, once the
-// device has computed them.
+// Returns the tensors. Replaces those on the device that travel through host memory by copies on
+// the host, and waits until the device has computed them.
 StageLinks::Tensors StageLinks::on_host(const Tensors& tensors) const {
   if (device_.is_cpu()) return tensors;
   Tensors copies = tensors;

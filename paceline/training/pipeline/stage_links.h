@@ -55,7 +55,7 @@ class Loans {
   // The result must not be written to. Error(kInvalid) when this rank does not use the lender's
   // arena.
   at::Tensor borrow(const Loan& loan, int peer, at::IntArrayRef sizes, at::ScalarType type);
-  // All ranks must call it, each once it has borrowed the tensors that were lent to it. Borrowed
+  // Every rank must call this after it has borrowed all tensors that were lent to it. Borrowed
   // tensors that this rank still uses become copies; then the call waits until this rank's own
   // tensors are returned. Afterwards no rank reads another rank's memory. Errors: those of
   // ProcessGroup::recv().
@@ -104,13 +104,13 @@ class StageLinks {
   // Returns the tensors that the previous stage (kForward) or the next one (kBackward) has sent to
   // `stage`. They must not be written to.
   Tensors receive(int stage, int micro_batch, Direction direction);
-  // All ranks must call it when every tensor has been received: waits until no other rank reads
+  // Every rank must call this when it has received all its tensors: waits until no other rank reads
   // this rank's tensors.
   void finish();
 
  private:
-  using Key = std::tuple<int, int, Direction>;  // sending stage, micro-batch
-  // Tensors that have arrived, or are about to.
+  using Key = std::tuple<int, int, Direction>;  // sending stage, micro-batch, direction
+  // Tensors that have arrived or are still in flight.
   struct Arrival {
     Tensors tensors;
     std::vector<WorkPtr> works;  // messages of the CUDA backend

@@ -111,12 +111,12 @@ struct StepRequest {
 class ModulesOptimizer {
  public:
   using Make = std::function<OptimizerPointer(std::vector<at::Tensor> parameters)>;
-  // Error(kInvalid) if a module does not exist on this worker, or if none has parameters that
-  // require gradients.
+  // Throws Error(kInvalid) if a module does not exist on this worker, or if none has parameters
+  // that require gradients.
   ModulesOptimizer(const std::vector<rpc::ObjectNumber>& modules, const rpc::Context& context,
                    const Make& make);
-  // Error(kInvalid) if a pass does not exist on this worker or no pass has a gradient; in that case
-  // nothing has changed.
+  // Throws Error(kInvalid) if a pass does not exist on this worker or no pass has a gradient; in
+  // that case nothing has changed.
   void step(const StepRequest& request, rpc::Context& context);
 
  private:
@@ -223,9 +223,9 @@ class DistributedOptimizer {
     for (auto& future : made) future.get();
   }
 
-  // Takes a step; call it after backward(). StepError if an owner failed; its outcomes show which
-  // owners have taken the step. Local parameters are updated last, and only if no owner failed;
-  // otherwise their .grad is kept. Error(kInvalid) if there is no gradient to apply.
+  // Takes a step; call it after backward(). Throws StepError if an owner failed; outcomes() shows
+  // which owners have taken the step. Local parameters are updated last, and only if no owner
+  // failed; otherwise their .grad is kept. Throws Error(kInvalid) if there is no gradient to apply.
   void step(const at::Tensor& loss) { step(std::vector<at::Tensor>{loss}); }
   void step(const std::vector<at::Tensor>& losses);
   // Sets the learning rate on every worker, from the next step on.

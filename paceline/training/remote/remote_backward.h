@@ -30,7 +30,7 @@ class Token {
   const std::string& owner() const { return pass_.owner(); }
   // Calls the owner's backward(). Returns the gradients of the inputs that require them.
   Tensors backward(Tensors gradients, bool retains);
-  // Appends this pass and the passes nested in it, if the backward pass of this one has run.
+  // Appends this pass and the passes nested in it, if the backward pass of this pass has run.
   void append_passes(std::vector<PassAt>& passes) const;
 
  private:

@@ -85,11 +85,11 @@ class RemoteModuleImpl : public torch::nn::Module {
     std::unique_ptr<Impl> impl_;
   };
 
-  RemoteModuleImpl() = default;  // does not refer to a module yet
+  RemoteModuleImpl() = default;  // does not refer to a module
 
   // The worker that has the module. Requires: this object refers to a module.
   const std::string& owner() const { return reference_.owner(); }
-  // Sets the deadline of later calls; without a call, JoinOptions::deadline applies.
+  // Sets the deadline of later calls; by default JoinOptions::deadline applies.
   void set_deadline(std::chrono::milliseconds deadline) { options_.deadline = deadline; }
 
   // For modules that take and return one tensor.
@@ -97,7 +97,7 @@ class RemoteModuleImpl : public torch::nn::Module {
   // For any module: takes the tensors of its forward() and returns the resulting tensors; tuples
   // are returned as lists.
   Tensors forward_all(Tensors inputs) const;
-  // Like forward_all(), without waiting. Passes on the same worker begin in the order of these
+  // Like forward_all(), without waiting. Passes through the same module begin in the order of these
   // calls.
   RunningForward start(Tensors inputs) const;
 
@@ -131,7 +131,7 @@ RemoteModule share(rpc::Workers& workers, TypelessModule module);
 }
 
 // Returns a reference to a module of this worker (a ModuleHolder or a shared_ptr), which can be
-// sent to other workers. References keep the module alive. Its parameters must not be replaced.
+// sent to other workers. References keep the module alive; its parameters must not be replaced.
 template <class M>
 RemoteModule share(rpc::Workers& workers, const torch::nn::ModuleHolder<M>& module) {
   return detail::share(workers, detail::typeless(module.ptr()));

@@ -47,8 +47,8 @@ class WeightsLock {
   bool is_stepping_ = false;
 };
 
-// Held while this thread computes with the weights. Error(kTimeout) if a step is still running at
-// the deadline.
+// Held while this thread computes with the weights. Throws Error(kTimeout) if a step is still
+// running at the deadline.
 class WeightsInUse {
  public:
   WeightsInUse(WeightsLock& lock, Deadline deadline);
@@ -61,8 +61,8 @@ class WeightsInUse {
   WeightsLock* const outer_;
 };
 
-// Held while this thread changes the weights. Error(kTimeout) if passes are still computing with
-// them at the deadline.
+// Held while this thread changes the weights. Throws Error(kTimeout) if passes are still computing
+// with them at the deadline.
 class WeightsInStep {
  public:
   WeightsInStep(WeightsLock& lock, Deadline deadline);
@@ -148,8 +148,8 @@ class Pass {
   Pass(const Pass&) = delete;
   Pass& operator=(const Pass&) = delete;
 
-  // Runs the backward pass of the module and of all passes nested in it. Error(kInvalid) if the
-  // graph was not retained.
+  // Runs the backward pass of the module and of all passes nested in it. Throws Error(kInvalid) if
+  // the graph was not retained.
   BackwardReply backward(const BackwardRequest& request, rpc::Context& context);
   static auto methods() {
     return std::tuple(rpc::method<&Pass::backward>("backward", rpc::Effect::kOnce));
@@ -185,8 +185,8 @@ struct ModuleState {
 };
 
 // A module that its worker serves to others. Forward passes run one at a time, in the order in
-// which they arrive, because a module has buffers, a mode and members; backward passes (Pass) run
-// in parallel with them.
+// which they arrive, because they change the module's buffers, mode and members; backward passes
+// (Pass) run in parallel with them.
 //
 // Thread safety: one call of forward(), state() or load_state() at a time; rpc never runs two calls
 // of one object at once. Any thread may call the other methods.

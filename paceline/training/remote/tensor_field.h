@@ -13,8 +13,8 @@
 // undefined tensor arrives undefined.
 //
 // Element types: bool, 8- to 64-bit integers, float16, bfloat16, float32, float64, complex64 and
-// complex128. Error(kUnsupported) for other types, for tensors that are not dense and for tensors
-// that are not on the CPU.
+// complex128. Throws Error(kUnsupported) for other types, for tensors that are not dense and for
+// tensors that are not on the CPU.
 //
 // The bytes are those of the message TensorFields, which programs without LibTorch can read and
 // write.

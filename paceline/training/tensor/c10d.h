@@ -41,7 +41,7 @@ using C10dFactory = std::function<c10::intrusive_ptr<C10dProcessGroup>(const C10
 // is taken. Thread safety: any thread may call it; `factory` runs in the thread that forms a group.
 void register_c10d_backend(const std::string& name, C10dFactory factory);
 
-// Registers "c10d", either as available or with the reason why it is not available.
+// Registers "c10d", with the reason if it is not available. Returns whether it is available.
 bool register_libtorch_gloo();
 
 }  // namespace paceline

@@ -44,8 +44,8 @@ std::int64_t rows_of(ProcessGroup& group, const std::vector<std::int64_t>& rows,
   return std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
 }
 
-// Starts the call if the options ask for it, and otherwise carries it out, as torch.distributed
-// does.
+// Starts the call if `async_op` is set; otherwise carries it out before it returns, as
+// torch.distributed does.
 WorkPtr carry_out(GroupRef group, TensorCall call, const CollectiveOptions& options) {
   call.timeout = options.timeout;
   call.keep_alive = options.keep_alive;
@@ -62,8 +62,8 @@ void carry_out_now(GroupRef group, TensorCall call, const CollectiveOptions& opt
   carry_out(group, std::move(call), options);
 }
 
-// Starts a message from or to copies of device memory. A send waits until the device has made the
-// values.
+// Starts a message from or to copies of device memory. A send first waits until the device has
+// computed the values.
 WorkPtr start_on_copies(GroupRef group, const PreparedCall& prepared) {
   const auto& copies = prepared.copies;
   CallOptions options = prepared.options;

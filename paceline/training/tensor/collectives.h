@@ -139,9 +139,9 @@ struct P2POp {
 std::vector<WorkPtr> batch_isend_irecv(GroupRef group, const std::vector<P2POp>& messages,
                                        const CollectiveOptions& options = {});
 
-// Collective. Returns a tensor of zeros (not uninitialised, as with at::empty()) in the group's
-// symmetric memory. Most collectives on it need no copies on one host; docs/network.md lists the
-// exceptions. The tensor keeps its memory alive.
+// Collective. Returns a tensor of zeros, unlike at::empty(), in the group's symmetric memory. Most
+// collectives on it need no copies on one host; docs/network.md lists the exceptions. The tensor
+// keeps its memory alive.
 at::Tensor empty_symmetric(GroupRef group, at::IntArrayRef sizes, at::ScalarType type = at::kFloat);
 
 // Collectives on lists of tensors whose shapes and types the receiving ranks do not know, with the

@@ -1,7 +1,7 @@
 #pragma once
 
-// A TensorCall (tensor_call.h) in the form in which the engine carries it out: on tensors whose
-// memory it can use, as buffers and counts of elements.
+// Converts a TensorCall (tensor_call.h) to the form that the engine carries out: buffers and counts
+// of elements, of tensors whose memory the engine can use.
 //
 // Thread safety: values.
 

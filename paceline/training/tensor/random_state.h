@@ -1,7 +1,7 @@
 #pragma once
 
-// This rank's random numbers: their generator, a mask from it, and their state, for checkpoints and
-// for passes that run again.
+// This rank's random numbers: the generator, dropout masks that are drawn from a generator, and the
+// generators' states, for checkpoints and for passes that are computed again.
 //
 // Thread safety: none.
 
@@ -20,7 +20,7 @@ at::Generator rank_generator();
 // they are copied.
 at::Tensor dropout_mask(const at::Tensor& input, double share, at::Generator generator);
 
-// The states of both generators.
+// The states of LibTorch's generator, which belongs to the process, and of this thread's own.
 struct RandomState {
   at::Tensor of_process;
   at::Tensor of_rank;  // undefined before seed_rank()

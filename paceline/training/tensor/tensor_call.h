@@ -1,8 +1,8 @@
 #pragma once
 
-// A Call (engine/collectives/call.h) on tensors, and how it is carried out. The functions of
-// collectives.h only fill in a TensorCall. So do the coalesced collectives below, which follow the
-// rules of collectives.h.
+// A Call (engine/collectives/call.h) on tensors, and the functions that carry it out. The functions
+// of collectives.h only fill in a TensorCall. So do the coalesced collectives below, which follow
+// the rules of collectives.h.
 //
 // Thread safety: that of ProcessGroup.
 

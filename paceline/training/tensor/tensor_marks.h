@@ -29,7 +29,7 @@ struct ModelShare {
 };
 
 void note_model_share(const std::vector<at::Tensor>& parameters, const ModelShare& share);
-// From now on these parameters are treated as having the gradients of a whole model.
+// Removes the mark: these parameters then count as having the gradients of a whole model.
 void forget_model_share(const std::vector<at::Tensor>& parameters);
 
 struct FoundShare {

@@ -1,6 +1,6 @@
 #pragma once
 
-// Where LibTorch's CPU tensors are allocated, and how much memory they take.
+// Allocates LibTorch's large CPU tensors in memory that the ranks of a host share.
 
 #include <cstddef>
 #include <cstdint>

@@ -34,8 +34,8 @@ using OfParameter = std::function<at::Tensor(const at::Tensor& parameter)>;
 // `group`; kSystem when the host does not have enough memory.
 StateDict full_state_dict(torch::nn::Module& module, GroupRef group, const OfParameter& of = {});
 
-// Not collective. Copies this rank's part of each tensor into the module. Error(kInvalid), which
-// lists every difference in names and whole shapes; in that case no weight has been loaded.
+// Not collective. Copies this rank's part of each tensor into the module. Error(kInvalid) if names
+// or whole shapes differ; the message lists the differences, and no weight has been loaded.
 void load_full_state_dict(torch::nn::Module& module, const StateDict& tensors);
 
 }  // namespace paceline

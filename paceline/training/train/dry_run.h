@@ -47,7 +47,7 @@ planning::LayerProfile without(planning::LayerProfile whole, const planning::Lay
 // Returns the shortest time, in seconds, of several calls of `body`, after one call to warm up.
 double least_seconds(const std::function<void()>& body);
 
-// The file to which the environment wants the profile written; nullopt: the program must train.
+// The file for the profile, which PACELINE_PROFILE names; nullopt: the program must train.
 std::optional<std::filesystem::path> wanted_profile();
 
 struct DryRunParts {

@@ -34,8 +34,8 @@ class EpochReport {
   // every rank when the file cannot be written, kInvalid for two files of one name in different
   // folders.
   bool save_if_best(const std::string& file, double value) const;
-  // Epochs since save_if_best() last returned true: 0 just after it has; all epochs if it never
-  // has.
+  // The number of epochs since save_if_best() last returned true, or since the beginning of the
+  // run if it never has; 0 in the epoch in which it did.
   std::int64_t epochs_since_best() const;
 
   // Ends the run normally after this epoch, once its checkpoint is saved. Only rank 0's call

@@ -30,7 +30,7 @@ std::string table_of(const TestResult& result) {
 
 namespace {
 
-// Adds up the ranks' sums in a call that errors name after the function.
+// Adds up the ranks' sums with an all-reduce, which error messages call by the name of `function`.
 void add_up(ProcessGroup& group, std::span<double> sums, std::string_view function) {
   engine(group).run(
       {.op = Op::kAllReduce, .input = sums, .output = sums, .shape = purpose_of(function)}, {});

@@ -41,7 +41,7 @@ struct Evaluation {
 
 // Collective: evaluates a classifier. `forward` must return logits [B, classes]. Requires: `loader`
 // returns this rank's share of the samples (data::evaluation_indices). No gradients are kept; the
-// caller must set the module to eval() if it has layers that depend on it. Error(kInvalid) when no
+// caller must set the module to eval() if it has dropout or normalisation. Error(kInvalid) when no
 // rank has a sample, for logits of another shape, for labels that are not int64, and for a label
 // outside of [0, classes), with its sample.
 Evaluation evaluate(GroupRef group, data::DataLoader& loader,

@@ -1,6 +1,6 @@
 #pragma once
 
-// The memory and the matrix products of this process.
+// Settings of this process's memory allocator, and facts about LibTorch's BLAS library.
 //
 // Thread safety: the functions may be called from any thread, except as stated.
 
@@ -14,8 +14,8 @@ namespace paceline::train {
 // of main().
 void keep_large_blocks();
 
-// Returns "OpenBLAS 0.3.21", "MKL", ...; "reference BLAS" if matrix products run about 20 times
-// slower than they could.
+// Returns "MKL", "OpenBLAS 0.3.21" or, if LibTorch uses neither, "reference BLAS", whose matrix
+// products are about 20 times slower.
 std::string blas_name();
 bool is_reference_blas();
 

@@ -270,7 +270,7 @@ LoopEnd run_loop(const LoopOptions& options, TrainingState& state, data::DataLoa
       if (hooks.after_step) hooks.after_step({state, gradients.step_loss(), *samples});
       if (hooks.stop_requested && hooks.stop_requested() && !was_last()) return LoopEnd::kStopped;
     }
-    if (finished() && !loader.exhausted()) break;  // it ends in the middle of an epoch
+    if (finished() && !loader.exhausted()) break;  // the loop ends in the middle of an epoch
     ++state.epoch;
     state.consumed = 0;
     if (hooks.after_epoch && hooks.after_epoch(state) == Next::kStop) break;

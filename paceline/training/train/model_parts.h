@@ -22,7 +22,7 @@ namespace paceline::train {
 //       *stage, mesh.sub_mesh({"pp", "tp"}).world(), mesh.group("tp"), tied_copies));
 //
 // `model`: all ranks that together have one model. `layers`: the ranks that divide its layers,
-// which may be this rank alone. Error(kInvalid) if it is null.
+// which may be this rank alone. Error(kInvalid) if `layers` is null.
 // `tied`: parameters of `module` that are also on a rank of another stage, where norms count them.
 optim::ModelParts model_parts(torch::nn::Module& module, std::shared_ptr<ProcessGroup> model,
                               std::shared_ptr<ProcessGroup> layers,

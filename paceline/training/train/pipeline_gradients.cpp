@@ -143,7 +143,7 @@ void PipelineGradients::note_losses(const MicroBatches& all, const std::vector<a
 }
 
 // Returns the losses of all replicas on every rank: first the ranks of last stages exchange them,
-// then they send them to the other ranks of their pipelines.
+// then each of these ranks sends all losses to the other ranks of its pipeline.
 std::vector<PipelineGradients::ReplicaLoss> PipelineGradients::share_losses() {
   ProcessGroup* const replicas = options_.replicas.get();
   std::vector<ReplicaLoss> found(

@@ -47,8 +47,8 @@ class TrainingProcess {
   // The device for the model and its batches; the current device of the thread that made this
   // object.
   c10::Device device() const { return device_; }
-  // On rank 0: prints `title`, how the job was launched, ranks x threads, transport and LibTorch,
-  // and warnings about settings that reduce speed, with their remedies.
+  // On rank 0: prints `title`, how the job was launched, ranks x threads, backend, transport and
+  // LibTorch, and a warning with a remedy if the BLAS library is slow.
   void print_opening(const std::string& title) const;
 
  private:
@@ -60,8 +60,7 @@ class TrainingProcess {
 
 // Runs `program` and returns its exit code. If `program` throws, a checkpoint that is being written
 // is finished, the exception is printed, and the process ends with the exception's exit code
-// (exit_code_of()). This skips LibTorch's clean-up, which would only
-// delay a restart.
+// (exit_code_of()), without LibTorch's clean-up, which would only delay a restart.
 int run_guarded(const std::function<int()>& program);
 
 }  // namespace paceline::train

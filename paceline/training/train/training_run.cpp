@@ -178,7 +178,7 @@ void TrainingRunCore::take_state(const TrainingState& restored) {
         "the run in {} trains on {}, this program was given {}; continue it with the same data set",
         options_.checkpoints.folder, state_.data, data);
   state_.data = data;
-  if (step_.has_schedule() || !options_.learning_rate) return;  // a schedule's base is --lr
+  if (step_.has_schedule() || !options_.learning_rate) return;  // a schedule has its own base rate
   const double saved = optimizer_.learning_rate(), wanted = *options_.learning_rate;
   if (saved == wanted) return;
   optimizer_.set_learning_rate(wanted);
@@ -416,8 +416,8 @@ std::string TrainingRunCore::options_of_longer_run() const {
 
 // Suggests how to go on after this run: with a complete command, or with options to add to the
 // command of this run. Both work exactly as printed. The condition that ended this run would end
-// the next one before its first step, so the options change it. A schedule without remaining steps
-// requires a new run.
+// the next one before its first step, so the options change that condition. A schedule without
+// remaining steps requires a new run.
 std::string TrainingRunCore::next_command() const {
   if (!std::isfinite(last_loss_)) {
     return checkpoints_.are_made()

@@ -86,9 +86,9 @@ struct SampleUnit {
 
 // The model to train, and the data for it.
 struct Training {
-  // An optimizer of paceline::optim, or one of torch::optim: its state is saved by rank 0, its
-  // parameters must be those that paceline::optim takes (optimizer.h), and its steps are not
-  // checked for damaged memory.
+  // An optimizer of paceline::optim or torch::optim. With one of torch::optim, rank 0 saves the
+  // state, the parameters must still be ones that paceline::optim accepts (optimizer.h), and steps
+  // are not checked for damaged memory.
   class AnyOptimizer {
    public:
     AnyOptimizer(optim::Optimizer& optimizer);  // NOLINT: the conversion is the point
@@ -169,10 +169,10 @@ class TrainingRun {
   TrainingRun(const TrainingRun&) = delete;
   TrainingRun& operator=(const TrainingRun&) = delete;
 
-  // Collective. If the environment asks for a profile, writes it and returns 0; Error(kInvalid) for
-  // a model that is divided among ranks. Otherwise trains to the end, evaluates and prints the
-  // closing table, or stops earlier when a stop is requested. Returns the program's exit code: 0,
-  // kStoppedAsAgreed, or 1 when the newest state could not be written.
+  // Collective. If the environment asks for a profile, writes it and returns 0; Error(kInvalid) if
+  // the model or the optimizer is divided among ranks. Otherwise trains to the end, evaluates and
+  // prints the closing table, or stops earlier when a stop is requested. Returns the program's exit
+  // code: 0, kStoppedAsAgreed, or 1 when the newest state could not be written.
   int train();
 
   const TrainingState& state() const;

@@ -30,7 +30,8 @@ namespace paceline::train {
 // the run has them too.
 class BestValues {
  public:
-  // Takes the value if it is lower than every earlier one for the file; NaN never is.
+  // Stores the value and returns true if it is lower than every earlier one for the file; false for
+  // NaN. Error(kInvalid) if the file has the name of another file in another folder.
   bool take(const std::string& file, double value, std::int64_t epoch);
   // The last epoch with a new best value for any file; 0: there was none.
   std::int64_t last_epoch() const;

@@ -1,8 +1,8 @@
 #pragma once
 
 // A program's choices for its training step, with the names that flags use: optimizer,
-// communication hook and precision by name, the parts of the model, and the step itself with
-// clipping, scaling, schedule and average (TrainingStep).
+// communication hook and precision by name, and the step itself with clipping, scaling, schedule
+// and average (TrainingStep).
 //
 // Thread safety: the functions are pure; TrainingStep has none.
 
@@ -71,7 +71,7 @@ class TrainingStep {
 
   double learning_rate() const { return learning_rate_; }  // learning rate of the last step
   bool has_schedule() const { return schedule_ != nullptr; }
-  // The number of the schedule's steps, if its rates depend only on that number; otherwise 0.
+  // The number of the schedule's steps, if its rates depend on that number; otherwise 0.
   std::int64_t schedule_steps() const;
   // While the result lives, the model has the averaged weights. Returns null if there are none.
   std::unique_ptr<optim::ExponentialMovingAverage::Swap> averaged_weights();

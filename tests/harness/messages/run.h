@@ -281,7 +281,7 @@ inline constexpr Message kRunMessages[] = {
      "time"},
     {"straggler.throttled",
      "  probable cause: throttled: the cgroup's cpu quota was used up {}% of the time"},
-    // Hosts that are started, lost and come back.
+    // Hosts that are started, lost and return.
     {"hosts.unreachable", "{} could not be reached: {} {} before paceline answered there"},
     {"hosts.no_ssh",
      "host {} cannot be reached: '{}' does not exist; install openssh-client or give "
@@ -304,7 +304,7 @@ inline constexpr Message kRunMessages[] = {
     {"hosts.output_lost",
      "paceline: warning: output of the ranks could not be written to {}; with --log-dir each host "
      "keeps that of its ranks"},
-    // Nodes that meet.
+    // The rendezvous of nodes.
     {"nodes.rank_taken",
      "--node-rank {} is taken by host {}: give every node a different rank, or no node a rank"},
     {"nodes.other_nnodes", "--nnodes is {}:{} here and {}:{} on the job's other nodes"},

@@ -1,7 +1,7 @@
 #pragma once
 
 // All code of the simulated device that depends on the version of LibTorch: the interface of the
-// hooks and of the device guard. The classes here translate it to one form.
+// hooks and of the device guard. The classes in this file translate this interface to one form.
 
 #include <cstdint>
 

@@ -10,7 +10,7 @@
 //   operators  LibTorch's CPU kernels on copies (operators.cpp)
 //
 // Tests can find accesses that no event orders, waits of the host, reads of device memory by the
-// host, memory that is released too early, mixed devices, and lack of memory. They learn nothing
+// host, memory that is released too early, mixed devices, and lack of memory. They show nothing
 // about speed, kernels or NVIDIA's libraries.
 //
 // Ranks that are threads must not share a device: LibTorch runs all backward passes of a device in

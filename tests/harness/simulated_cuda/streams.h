@@ -1,8 +1,8 @@
 #pragma once
 
 // The streams and events of simulated CUDA devices, without LibTorch. A stream is a thread that
-// carries out tasks in order. An event marks a place in a stream. Before some tasks a stream sleeps
-// for a random time, so that a missing wait in a program soon shows.
+// carries out tasks in order. An event marks a position in a stream. Before some tasks a stream
+// sleeps for a random time, so that a missing wait in a program soon shows.
 //
 // Streams are never destroyed, because tensors of static lifetime may still use them at the end of
 // the program.
@@ -31,8 +31,8 @@ struct Delays {
   double share = 0.25;  // share of the tasks before which a stream sleeps
   std::chrono::microseconds most{1000};
 };
-// Applies to tasks from now on. The times are random numbers from harness::random_seed(), which
-// prints its seed.
+// Sets the delays of all tasks that have not begun yet. The times are random numbers from
+// harness::random_seed(), which prints its seed.
 void set_delays(const Delays& delays);
 
 class Stream {

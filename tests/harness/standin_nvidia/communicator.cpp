@@ -53,8 +53,8 @@ ReduceOp reduce_op_of(int reduction) {
   return kAll[reduction];
 }
 
-// Carries out a collective piece by piece: all ranks copy a piece of their input to the shared
-// memory, meet, read the pieces that they need, and meet again.
+// Carries out a collective chunk by chunk: all ranks copy a chunk of their input to the shared
+// memory, wait at a barrier, read the chunks that they need, and wait at a barrier again.
 class Pieces {
  public:
   Pieces(Communicator& communicator, const Operation& operation)
@@ -131,7 +131,7 @@ struct Moving {
   bool is_done = false;
 };
 
-// Moves a piece of a message; returns whether anything changed.
+// Moves a chunk of a message into or out of the mailbox; returns whether anything changed.
 bool move(Communicator& communicator, Moving& moving) {
   const Operation& operation = *moving.operation;
   const auto self = static_cast<std::size_t>(communicator.rank);

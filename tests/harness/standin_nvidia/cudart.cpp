@@ -1,7 +1,7 @@
 // A stand-in for the CUDA runtime (libcudart.so), for tests on machines without a GPU: the
 // functions that Paceline calls, with the runtime's names and numbers, on the streams and memory of
 // the simulated devices (tests/harness/simulated_cuda/). In a program that has the simulated
-// devices for LibTorch, it uses the same ones.
+// devices for LibTorch, the stand-in uses the same devices.
 //
 // Environment variables choose its behaviour:
 //   PACELINE_SIMULATED_CUDA_DEVICES  the GPUs of the machine; CUDA_VISIBLE_DEVICES hides some

@@ -1,7 +1,7 @@
 #pragma once
 
-// Reads the faults of a stand-in from environment variables, at every use, so that a test can
-// change them.
+// Reads the faults that a stand-in simulates from environment variables, at every use, so that a
+// test can change them.
 
 #include <cstdlib>
 #include <string>

@@ -34,7 +34,8 @@ struct Segment {
   std::array<std::array<Mailbox, kMostRanks>, kMostRanks> mail;  // [from][to]
 };
 
-// Maps the file; makes it if `creates`. Null, with the reason in `why`, if /dev/shm has no room.
+// Maps the file; makes it if `creates`. Null, with the reason in `why`, if /dev/shm has no room or
+// a system call fails.
 Segment* map_segment(const std::string& path, bool creates, std::string* why);
 void unmap_segment(Segment* segment);
 

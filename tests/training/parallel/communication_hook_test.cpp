@@ -2,6 +2,8 @@
 
 #include <atomic>
 #include <functional>
+#include <set>
+#include <string>
 
 #include <gtest/gtest.h>
 
@@ -210,6 +212,20 @@ TEST(CommunicationHook, that_differs_between_ranks_is_an_error_that_shows_all) {
     EXPECT_EQ(result.error->code(), ErrorCode::kInvalid);
     EXPECT_THAT(result.error->what(), Says("hooks.differ", "none, power_sgd (rank 2,"));
   }
+}
+
+TEST(CommunicationHook, has_a_name_with_every_option) {
+  std::set<std::string> names = {TopKHook(0.01).name(), TopKHook(0.02).name(),
+                                 CompressHook(at::kHalf).name(),
+                                 CompressHook(at::kBFloat16).name()};
+  for (const PowerSGDOptions& options :
+       {PowerSGDOptions{}, PowerSGDOptions{.rank = 2}, PowerSGDOptions{.start_step = 2},
+        PowerSGDOptions{.min_compression_rate = 3}, PowerSGDOptions{.use_error_feedback = false},
+        PowerSGDOptions{.warm_start = false}, PowerSGDOptions{.orthogonalization_epsilon = 1e-8},
+        PowerSGDOptions{.seed = 1}}) {
+    names.insert(PowerSGDHook(options).name());
+  }
+  EXPECT_EQ(names.size(), 12U);
 }
 
 // Records the gradients' sizes in the order of the buckets, which follows the order in which rank 0

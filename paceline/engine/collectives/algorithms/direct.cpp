@@ -13,14 +13,14 @@
 //   reduces   A0 + B0 + C0       A1 + B1 + C1       A2 + B2 + C2
 //   sends     sum 0 to both      sum 1 to both      sum 2 to both
 //
-// The first half is a reduce_scatter, the second an all_gather. A reduce step reads all
+// The first two lines are a reduce_scatter, the third is an all_gather. A reduce step reads all
 // contributions to its chunk at once, in rank order, so the order of the sum does not depend on how
-// the buffer is divided. With p ranks and a buffer of n bytes, each rank combines n/p x (p - 1)
-// bytes.
+// the buffer is divided. With p ranks and a buffer of n bytes, each rank receives n/p x (p - 1)
+// bytes of contributions.
 //
-// All sends come first, beginning with the one to the next rank, and then the receives in the same
-// order. These steps only begin transfers, so all pairs of ranks exchange at the same time
-// (schedule.h).
+// In each exchange, all sends come first, beginning with the send to the next rank, and then the
+// receives in the same order. These steps only begin transfers, so all pairs of ranks exchange at
+// the same time (schedule.h).
 
 #include "paceline/engine/collectives/algorithms/message_algorithms.h"
 #include "paceline/engine/collectives/algorithms/schedule_builder.h"

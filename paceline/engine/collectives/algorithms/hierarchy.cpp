@@ -16,10 +16,11 @@
 // each rank's contribution is a partial sum of its own, and nothing is saved. Partial sums of
 // 16-bit types travel in float32.
 //
-// With up to 4 hosts, a carrier exchanges directly with the other carriers of its lane: with h
-// hosts, n(h-1)/h bytes of the lane in each direction. If there are more hosts, and each has a
-// single partial sum over the same power of two of ranks, the carriers use recursive halving and
-// doubling instead (recursive.cpp). A broadcast passes from host to host in a binomial tree.
+// With h <= 4 hosts, a carrier exchanges directly with the other carriers of its lane: for a
+// lane of n bytes, it sends n(h-1)/h bytes of each partial sum and n(h-1)/h bytes of the result. If
+// there are more hosts, and each has a single partial sum over the same power of two of ranks, the
+// carriers use recursive halving and doubling instead (recursive.cpp). A broadcast passes from host
+// to host in a binomial tree.
 //
 // all_gather and reduce_scatter have blocks instead of lanes. The elements that a rank gives to the
 // ranks of another host, or gets from them, pass through one rank of that host, which is chosen by
@@ -83,8 +84,8 @@ int ranks_of_equal_subtrees(const std::vector<std::vector<Subtree>>& by_host) {
   return size;
 }
 
-// The part that both halves of the hierarchy share, as one rank sees it: the hosts of the ranks,
-// and the sums of the contributions of this host's ranks.
+// The base class of HierarchyOfBlocks and HierarchyOfLanes, for one rank: the hosts of the ranks,
+// and the subtrees and contributions of this host's ranks.
 class HierarchyRank {
  protected:
   // Requires: `builder` and `spec` outlive this object, and spec.hosts is set.
@@ -160,7 +161,7 @@ class HierarchyOfBlocks : private HierarchyRank {
   HierarchyOfBlocks(ScheduleBuilder& builder, const ScheduleSpec& spec)
       : HierarchyRank(builder, spec), blocks_(spec), own_(blocks_.count(spec.rank)) {}
 
-  // Each rank's scratch has a place for every rank's block. It holds the rank's own block, and the
+  // Each rank's scratch has room for every rank's block. It holds the rank's own block, and the
   // blocks that the rank receives for its host.
   void all_gather() {
     const Place own = input(spec_.given(spec_.rank, spec_.rank).offset);
@@ -213,7 +214,7 @@ class HierarchyOfBlocks : private HierarchyRank {
   }
 
  private:
-  // The most sums that may be under way at a time.
+  // The number of sums that may be in transfer at the same time.
   static constexpr std::size_t kTurns = 4;
 
   // The rank of `host` that does that host's work for `rank` of another host.
@@ -436,7 +437,7 @@ class HierarchyOfLanes : private HierarchyRank {
     builder_.reduce(operands, to, count);
   }
 
-  // Each host's carrier finishes a part of the lane and sends it to the others.
+  // Each host's carrier finishes one part of the lane and sends it to the other carriers.
   void add_up_directly(const Chunk& lane) {
     const auto part_of = [&](int host) { return chunk_of(lane.count(), host, num_hosts()); };
     const auto result = [&](const Chunk& part) {

@@ -13,7 +13,7 @@ bool gives(const ScheduleSpec& spec, int from, int to) {
   return spec.op != Op::kScatter || from == spec.root;
 }
 
-// The contributions of all ranks, in rank order; this rank's own is read from its input.
+// The contributions of all ranks, in rank order: this rank's at `own`, the others' at `others`.
 std::vector<Operand> contributions(const ScheduleSpec& spec, Place own, Place others) {
   std::vector<Operand> operands;
   for (int rank = 0; rank < spec.world_size; ++rank) {
@@ -58,7 +58,7 @@ class InPlaceBuilder {
   }
 
  private:
-  // The place in this rank's memory, then in the others', beginning with the next rank.
+  // `place` in this rank's memory, then in the memory of each other rank, beginning with the next.
   std::vector<Target> on_all_ranks(Place place) const {
     std::vector<Target> targets = {{place, spec_.rank}};
     builder_.for_each_peer([&](int peer) { targets.push_back({place, peer}); });
@@ -80,7 +80,7 @@ class InPlaceBuilder {
                     output(spec_.placed(spec_.rank, spec_.rank).offset), own.count);
   }
 
-  // Every rank has the same amount of work, and no two ranks write the same cache line.
+  // spec.chunk, in whole cache lines, is chosen so that all ranks have about the same work.
   void broadcast() {
     if (spec_.rank != spec_.root) {
       return builder_.copy(input(0), output(0), spec_.chunk, spec_.root);
@@ -174,7 +174,7 @@ class StagedBuilder {
     builder_.copy(input(block.offset), staged_block(to), block.count);
   }
 
-  // Copies every chunk except the one that this rank reduces itself.
+  // Stages every chunk except the one that this rank reduces itself.
   void reduce_chunks() {
     const Chunk mine = chunk_of(spec_.count, spec_.rank, spec_.world_size);
     const bool gets_result = spec_.op == Op::kAllReduce || spec_.rank == spec_.root;

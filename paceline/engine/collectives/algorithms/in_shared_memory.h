@@ -1,13 +1,13 @@
 #pragma once
 
-// Direct algorithms for ranks that map each other's memory: the rank that needs a range reads it
-// from where it lies, or the rank that has the range writes it to its destination.
+// Direct algorithms for ranks that map each other's memory: the rank that needs a range reads it in
+// the memory of the rank that has it, or the rank that has the range writes it to its destination.
 //
 // *In place*: a rank reads the inputs of others and writes their outputs. In a reduce, a rank
 // writes its results directly to the ranks that get them. In an all_gather or all_to_all, a rank
-// does the same with its blocks: so each rank reads only its own blocks, which it has just written
-// itself. In a gather, scatter or broadcast, each rank reads its part; in a large broadcast the
-// root meanwhile writes the end of the buffer (spec.chunk).
+// writes its blocks to the others, so it reads only its own input, which its program has usually
+// just written. In a gather, scatter or broadcast, each rank reads its part; in a large broadcast
+// the root meanwhile writes the end of every rank's buffer (spec.chunk).
 //
 // *Staged*: for buffers that others cannot read. Every rank copies the elements that others need
 // into its scratch; the ranks meet; then every rank reads from the others' scratch. Results that
@@ -27,8 +27,8 @@ namespace paceline {
 // Builds the schedule of any operation except send and receive. Pure. Requires: 0 <= rank, root <
 // world_size.
 //
-// In a broadcast, spec.chunk is the number of elements that the others read; the root writes the
-// rest.
+// In an in-place broadcast, spec.chunk is the number of elements that each other rank reads; the
+// root writes the remaining elements to all ranks.
 Schedule build_in_place(const ScheduleSpec& spec);
 Schedule build_staged(const ScheduleSpec& spec);
 // An all_reduce in which every rank reduces everything itself, which saves a meeting.

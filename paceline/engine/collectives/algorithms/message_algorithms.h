@@ -18,8 +18,8 @@ namespace paceline {
 // per rank, the bandwidth bound (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms",
 // 2009).
 Schedule build_direct(const ScheduleSpec& spec);
-// all_reduce for small n: every rank sends its whole buffer to every other and reduces all of them.
-// p-1 messages, n(p-1) bytes.
+// all_reduce for small n: every rank sends its whole buffer to every other rank and reduces all p
+// buffers itself. Each rank sends p-1 messages and n(p-1) bytes.
 Schedule build_one_shot_all_reduce(const ScheduleSpec& spec);
 
 // The elements [begin, end) that `rank` reduces, in a buffer of `count` elements. All chunks but
@@ -33,7 +33,7 @@ Chunk chunk_of(std::size_t count, int rank, int world_size);
 
 // Binomial trees. Supports broadcast and reduce, for small n on many ranks, where the number of
 // messages determines the time: ceil(log2 p) messages follow each other, each with the whole
-// buffer.
+// buffer. A reduce to a root other than rank 0 needs one more.
 Schedule build_tree(const ScheduleSpec& spec);
 
 // A pipelined chain. Supports broadcast, for large n. With c chunks it takes the time of n/c (p - 2
@@ -41,9 +41,9 @@ Schedule build_tree(const ScheduleSpec& spec);
 Schedule build_chain(const ScheduleSpec& spec);
 
 // The ring. Supports all_gather(_v), reduce_scatter(_v) and all_reduce, for large n on many ranks
-// whose network cannot carry traffic between all pairs: n(p-1)/p bytes sent per rank, twice that
-// for all_reduce, and no link carries more than its two ends send. Its sums do not have the
-// promised bits (kernels/reduce.h), so reductions use the ring only on request.
+// whose network cannot carry traffic between all pairs. Each rank sends n(p-1)/p bytes, twice as
+// many in an all_reduce, all of them to the next rank. The ring's sums do not have the promised
+// bits (kernels/reduce.h), so reductions use the ring only on request.
 Schedule build_ring(const ScheduleSpec& spec);
 
 // Bruck's all_to_all, for small blocks on many ranks: ceil(log2 p) messages of about half the
@@ -57,12 +57,12 @@ Schedule build_doubling(const ScheduleSpec& spec);
 // all_reduce takes 2 log2 p messages and about 2n bytes.
 Schedule build_halving(const ScheduleSpec& spec);
 
-// The ranks of a reduction, in order, and the places of this rank's contribution and result. A
-// hierarchy uses it to run the same rounds between hosts.
+// The ranks of a reduction, in order, and the places of this rank's contribution and result. The
+// hierarchy uses a Team of one rank per host to run the same rounds between hosts.
 struct Team {
   std::vector<int> ranks;
   int index = 0;               // this rank's position
-  std::size_t leaf_ranks = 1;  // number of ranks that each contribution sums up
+  std::size_t leaf_ranks = 1;  // number of ranks whose sum each contribution is
   Place leaf;                  // this rank's contribution; partial if leaf_ranks > 1
   Place result;
   std::size_t scratch_base = 0;  // the scratch and the partials from these offsets on are free
@@ -72,8 +72,8 @@ struct Team {
   bool leaf_is_partial() const { return leaf.space == Space::kPartial; }
 };
 
-// Add the steps that compute the sum of `count` elements and put all of it into every rank's
-// result.
+// Each function adds the steps that reduce `count` elements over the team and put the whole result
+// into `result` on every rank.
 void add_doubling_all_reduce(ScheduleBuilder& builder, const Team& team, std::size_t count);
 void add_halving_all_reduce(ScheduleBuilder& builder, const Team& team, std::size_t count);
 

@@ -3,17 +3,17 @@
 // (kernels/reduce.h) is kept. (The usual order in textbooks, farthest first, would not keep it.)
 //
 // Terms. A *team* is the list of ranks that take part; a member's *index* is its position there. A
-// *leaf* is a member's contribution; for a hierarchy it is a host's sum. In *level* k the *partner*
-// of a member is the one whose index differs in bit k. The *owners* are the first 2^m members, the
-// largest power of two; each ends with one *range* of the sum.
+// *leaf* is a member's contribution; in a hierarchy it is a host's sum. In *level* k the *partner*
+// of a member is the member whose index differs in bit k only. The *owners* are the first 2^m
+// members, with the largest possible m; each ends with one *range* of the sum.
 //
 // Doubling. all_reduce: in level k a member exchanges its whole sum with its partner and adds the
-// two. all_gather: in round k a rank gets the 2^k blocks that follow its own from the rank 2^k
-// further (Bruck et al., 1997).
+// two. all_gather: in round k a rank has 2^k blocks and gets up to 2^k blocks that follow them from
+// the rank 2^k further (Bruck et al., 1997).
 //
-// Halving. In level k each of two partners has a sum over 2^k members, in the same range. The
-// partner whose bit k is 0 adds up the lower half of the range, the other one the upper half, so an
-// owner sends n/2, n/4, ... bytes. all_reduce then exchanges the results in the reverse order, the
+// Halving. In level k both partners have sums over 2^k members, of the same range. The partner
+// whose bit k is 0 adds up the lower half of the range, its partner the upper half, so an owner
+// sends n/2, n/4, ... bytes. all_reduce then exchanges the results in the reverse order, the
 // last level first (Rabenseifner, "Optimization of collective reduction operations", 2004). The
 // ranges of four owners, in quarters of the buffer:
 //
@@ -211,7 +211,7 @@ void build_halving_reduce_scatter(ScheduleBuilder& builder, const ScheduleSpec& 
   const auto receive = [&] {
     builder.receive(giver, scratch(own * spec.count), output(0), spec.count);
   };
-  // Every rank handles the owners in the same order.
+  // Every rank handles the owners in ascending order.
   if (giver < spec.rank) receive();
   if (spec.rank < halving.num_owners()) {
     const Range range = halving.range_of(spec.rank);
@@ -263,8 +263,8 @@ void add_halving_all_reduce(ScheduleBuilder& builder, const Team& team, std::siz
   halving.gather();
 }
 
-// If the last block has fewer members than its neighbour of 2^k members, each of its members sends
-// its sum to several members of the neighbour.
+// In level k, 2^k members exchange sums with the next 2^k members. If only fewer members follow,
+// each of these sends its sum to several members before it.
 void add_doubling_all_reduce(ScheduleBuilder& builder, const Team& team, std::size_t count) {
   const auto rank_at = [&](int index) { return team.ranks[static_cast<std::size_t>(index)]; };
   const auto ranks_of = [&](int members) {

@@ -19,9 +19,9 @@
 // before that, and adds its own contribution to it. The sum of block c begins as the contribution
 // of the rank after c, travels around, and ends on rank c: it is added up in the order c + 1, c +
 // 2, ..., c. It has the same bits on every rank and in every run with that number of ranks, but not
-// those of the other algorithms. The first message to arrive is a contribution, the later ones are
-// partials. The rank's own sums use two places in turn, because the previous one may still be under
-// way.
+// those of the other algorithms. The first message to arrive is a contribution; later messages are
+// partials. The rank's own sums use two places alternately, because the previous sum may not have
+// been sent yet.
 //
 // Bruck's all_to_all (Bruck et al., "Efficient algorithms for all-to-all communications in
 // multiport message-passing systems", 1997): a block that has to go the distance d (to rank r + d)
@@ -61,7 +61,7 @@ class Ring {
     }
   }
 
-  // Puts the sum of all ranks' block `rank` into `result`.
+  // Puts this rank's block of the sum into `result`.
   void reduce_scatter(const BlockOf& given, Place result) {
     std::size_t largest = 0;
     for (int rank = 0; rank < world_; ++rank) largest = std::max(largest, given(rank).count);
@@ -73,7 +73,6 @@ class Ring {
       const Block received = given(at(-2 - step));
       builder_.send(next_, sum, arrival, given(at(-1 - step)).count);
       builder_.receive(previous_, arrival, arrival, received.count);
-      // Two places are used in turn, because the previous sum may still be under way.
       const auto turn = static_cast<std::size_t>(step % 2) * largest;
       sum = step + 2 == world_ ? result : partial(turn);
       builder_.reduce({{arrival}, {input(received.offset)}}, sum, received.count);

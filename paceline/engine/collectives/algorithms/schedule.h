@@ -5,16 +5,16 @@
 // memory, the simulator runs schedules of messages in virtual time, and tests run all ranks'
 // schedules without a network.
 //
-// Terms. *Input* and *output* are the caller's buffers. *Scratch* holds all other elements:
-// received contributions, and results that other ranks fetch. A *partial* is a sum over a subtree
+// Terms. *Input* and *output* are the caller's buffers. *Scratch* holds all other elements, such as
+// received contributions and results that other ranks fetch. A *partial* is a sum over a subtree
 // of ranks, in the accumulator's type (kernels/reduce.h). A *chunk* is the part of a buffer that
 // one rank reduces.
 //
 // Steps are carried out in order, but a send or receive step only begins a transfer, which
 // continues during later steps. A step that would read elements still being received, or overwrite
-// elements still being received or sent, waits for them first (scoreboard.h); no other step waits.
-// Ranks of one host may read each other's scratch and partials (`owner`) after a kMeet that follows
-// the writing.
+// elements still being received or sent, waits for that transfer (scoreboard.h). The only other
+// steps that wait are kAwait and kMeet. Ranks of one host may read each other's scratch and
+// partials (`owner`) after a kMeet that follows the write.
 //
 // Rules that every schedule of messages keeps (tests/engine/collectives/schedule_test.cpp checks
 // them for world sizes 1 to 17; those of shared memory are in algorithms/in_shared_memory.h):
@@ -25,7 +25,7 @@
 //     the ring breaks this rule;
 //   - no rank ends before it knows, directly or through others, that every rank has begun, and
 //     every rank begins with a message to the next rank. So if ranks make different calls, every
-//     rank notices it.
+//     rank notices the difference.
 
 #include <cstddef>
 #include <cstdint>
@@ -86,9 +86,9 @@ struct Target {
 struct Schedule {
   std::vector<Step> steps;
   std::size_t first_meeting = 0;  // index of the first kMeet in `steps`; also 0 if there is none
-  // The first num_ahead steps (sends and receives only) of the next piece may run while this piece
-  // is under way, so that the network does not pause between pieces. All ranks divide their
-  // schedules at the same point of the algorithm.
+  // A large call runs in pieces. If `overlaps`, the first num_ahead steps (sends and receives only)
+  // of the next piece may run while this piece is under way, so that the network does not pause.
+  // All ranks divide their schedules at the same point of the algorithm.
   bool overlaps = false;
   std::size_t num_ahead = 0;
   std::vector<Operand> operands;
@@ -103,7 +103,7 @@ struct Block {
 };
 
 // Where the blocks of an operation with unequal counts lie. all_gather_v and reduce_scatter_v have
-// one block for each rank, all_to_all_v one for each pair of ranks, ordered by `from` first.
+// one block for each rank, all_to_all_v one for each pair of ranks, by sender, then by receiver.
 struct BlockTable {
   std::vector<Block> given;   // blocks in the input of the giving rank
   std::vector<Block> placed;  // blocks in the output of the receiving rank
@@ -125,7 +125,7 @@ struct ScheduleSpec {
   std::size_t input_stride = 0;
   std::size_t output_stride = 0;
   const BlockTable* blocks = nullptr;  // for operations with unequal counts
-  std::size_t chunk = 0;               // elements in a chunk, for algorithms that cut the buffer
+  std::size_t chunk = 0;               // elements; for the chain and for in-place broadcasts
   const Hosts* hosts = nullptr;        // for the hierarchy
 
   // The block that `from` gives to `to`: given() returns its place in the input of `from`, placed()

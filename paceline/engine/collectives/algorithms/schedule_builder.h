@@ -1,7 +1,7 @@
 #pragma once
 
-// The builder with which all algorithms make their schedules. Steps without elements are left out,
-// so both ends of a message must compute the same count.
+// The builder with which all algorithms make their schedules. It leaves out transfers, reduces and
+// copies of 0 elements, so both ends of a message must compute the same count.
 
 #include <algorithm>
 #include <bit>

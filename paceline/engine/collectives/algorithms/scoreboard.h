@@ -25,8 +25,8 @@ class Scoreboard {
   void begin(std::uint64_t id, Bytes bytes, bool writes) {
     if (bytes.begin < bytes.end) pending_.push_back({id, bytes.begin, bytes, writes});
   }
-  // moved(id) returns how many bytes of a transfer have moved, counted from its beginning. When
-  // that is at least its length, the transfer has ended.
+  // moved(id) returns how many bytes of a transfer have moved, counted from its beginning. A
+  // transfer has ended when that number is at least its length.
   template <class Moved>
   void update(Moved moved) {
     std::erase_if(pending_, [&](Pending& one) {
@@ -60,8 +60,8 @@ class Scoreboard {
   std::vector<Pending> pending_;
 };
 
-// Like Scoreboard, for the simulator's ranks, which may have thousands of messages under way. It
-// looks ranges up in a sorted map, and a whole range is in use until its transfer ends. Cost:
+// Like Scoreboard, for the simulator's ranks, which may have thousands of messages under way.
+// Ranges are kept in a sorted map, and a whole range is in use until its transfer ends. Cost:
 // logarithmic in the number of ranges, as long as their lengths are similar.
 class RangesInUse {
  public:

@@ -9,10 +9,10 @@
 //   round 2   0 -> 2   4 -> 6
 //   round 3   0 -> 1   2 -> 3   4 -> 5   6 -> 7
 //
-// Reduce. The same tree upwards, over the numbers of ranks instead of distances, whatever the root.
-// Let 2^k be the lowest set bit of rank r. The rank adds up the contributions of the ranks [r, r +
-// 2^k), whose number is its *width*, and sends the sum to rank r - 2^k. So every partial sum is a
-// subtree of the fixed tree of ranks (kernels/reduce.h), and rank 0 gets the whole sum, which it
+// Reduce uses the same tree upwards, over rank numbers instead of distances, whatever the root. Let
+// 2^k be the lowest set bit of rank r. The rank adds up the contributions of the existing ranks in
+// [r, r + 2^k), whose number is its *width*, and sends the sum to rank r - 2^k. So every sum covers
+// a subtree of the fixed tree of ranks (kernels/reduce.h), and rank 0 gets the whole sum, which it
 // sends to the root if that is another rank. The sum of a single rank is its contribution, in the
 // element's type; a wider sum is a partial, in the accumulator's type.
 //

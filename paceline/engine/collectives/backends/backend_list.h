@@ -21,10 +21,10 @@ constexpr const char* name_of(Device device) { return device == Device::kCpu ? "
 
 struct BackendInfo {
   std::string name;
-  Device device = Device::kCpu;  // the memory that it works on
-  bool available = false;        // whether it is part of this build
-  std::string text;              // its version, or why it is not available
-  std::string advice;            // how to get it; empty when it is available
+  Device device = Device::kCpu;  // the kind of memory that the backend works on
+  bool available = false;        // whether the backend is part of this build
+  std::string text;              // the backend's version, or why it is not available
+  std::string advice;            // how to get the backend; empty if it is available
 };
 
 // All backends, Paceline's own first.
@@ -37,13 +37,13 @@ Error backend_missing(const BackendInfo& info);
 // The backend for each kind of memory.
 struct BackendChoice {
   std::string cpu = "paceline";
-  std::string cuda;  // empty for none
+  std::string cuda;  // empty: no backend for CUDA memory
   bool operator==(const BackendChoice&) const = default;
-  // The choice as parse_backend_choice() takes it; equal choices have equal texts.
+  // A text that parse_backend_choice() accepts; equal choices have equal texts.
   std::string text() const;
 };
 
-// Empty means paceline; "nccl" alone means cpu:paceline,cuda:nccl. Error(kInvalid) for an unknown
+// An empty text means paceline; "nccl" means cpu:paceline,cuda:nccl. Error(kInvalid) for an unknown
 // device or backend, a device named twice, or a backend that does not work on that device.
 BackendChoice parse_backend_choice(const std::string& text);
 

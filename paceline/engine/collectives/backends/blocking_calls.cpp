@@ -157,7 +157,8 @@ void BlockingCalls::rethrow() {
 
 namespace {
 
-// How long an abandoned call may still take to return, because its peers may also have begun it.
+// How long an abandoned call may take to return before the turn counts as lost: if the peers have
+// also begun the call, it still completes.
 constexpr std::chrono::seconds kGrace{3};
 
 struct Turn {

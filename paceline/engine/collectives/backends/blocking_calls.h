@@ -49,13 +49,13 @@ class BrokenPipeGuard {
   bool was_pending_ = false;
 };
 
-// Calls `attempt`, which may block for some milliseconds, until it returns true. A failure of the
-// mesh ends the wait. At the deadline it throws Error(kTimeout) with the text that `late` makes
-// from the seconds waited.
+// Calls `attempt`, which may block for some milliseconds, until it returns true. Throws the
+// mesh's error if the group fails and, at the deadline, Error(kTimeout) with the text that `late`
+// makes from the seconds waited.
 void wait_until(const std::function<bool()>& attempt, Mesh& mesh, Deadline deadline,
                 const std::function<std::string(double seconds)>& late);
 
-// Waits for an operation of a library that can only be polled; after 0.5 ms it naps for 50 us
+// Waits for an operation of a library that can only be polled; after 0.5 ms, sleeps for 50 us
 // between polls. Error(kTimeout), which names `what`, and failures of the mesh end the wait within
 // milliseconds.
 void poll_until(const std::function<bool()>& done, Mesh& mesh, Deadline deadline,
@@ -78,7 +78,7 @@ class BlockingCalls {
 
   // Runs `call` on the thread, waits for it and rethrows its exception. Error(kTimeout), which
   // names `what`, and failures of the mesh end the wait; the call is then abandoned, and catch_up()
-  // must be called before any other function.
+  // must return true before the next call.
   void run(std::function<void()> call, Mesh& mesh, Deadline deadline, const std::string& what);
   // Like run(), but only the deadline ends the wait. False if the call was abandoned.
   bool run_until(Deadline deadline, std::function<void()> call);
@@ -98,8 +98,8 @@ class BlockingCalls {
   bool given_up_ = false;
 };
 
-// A turn in a library that serves one group of a process at a time: at most one group is inside the
-// library, with all its ranks at once.
+// The right of a group to use a library that serves one group of a process at a time. All ranks of
+// a group have their turns at the same time.
 //
 // Groups with several processes in common may be used in a different order in each process. If each
 // process admitted the first group to arrive, two groups could be inside the library in different
@@ -118,7 +118,7 @@ class ProcessTurn {
  public:
   // Takes the turn; null if another group of this process holds it for longer than `wait`.
   static std::shared_ptr<ProcessTurn> take(std::chrono::nanoseconds wait);
-  // True if the turn will never be given back, or might never be.
+  // True if the turn was kept forever, or counts as lost (give_up()).
   static bool is_lost();
   ~ProcessTurn();
   ProcessTurn(const ProcessTurn&) = delete;

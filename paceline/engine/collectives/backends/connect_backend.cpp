@@ -49,7 +49,7 @@ void LibraryBackend::run(const Collective& call, const Fingerprint& fingerprint,
   const bool is_own = (has_counts(call.op) && call.device == Device::kCpu) || call.part_of;
   if (library == nullptr || is_own) return PacelineBackend::run(call, fingerprint, wait);
   library->require_usable(call);
-  // Returns only once every rank has made this call.
+  // This barrier of the engine returns only once every rank has made the call.
   PacelineBackend::run({}, fingerprint, wait);
   if (call.op == Op::kBarrier || call.op == Op::kAllocate || call.count == 0) return;
   try {
@@ -63,8 +63,8 @@ void LibraryBackend::run(const Collective& call, const Fingerprint& fingerprint,
   }
 }
 
-// A library sees only that a connection broke, and some report just that something failed; the
-// engine soon learns which rank died, or which gave up and why.
+// A library notices only that a connection broke, or just that something failed; the engine soon
+// learns which rank died, or which rank gave up and why.
 Error LibraryBackend::fail_group(const Error& error) {
   const auto until = Deadline::after(kNoticeTime);
   try {
@@ -155,7 +155,7 @@ std::unique_ptr<Mesh> meet_members(const Rendezvous& rendezvous, const BackendOp
   const auto if_possible = [](auto&& body) {
     try {
       return body();
-    } catch (const Error&) {  // the lost part may be the store itself
+    } catch (const Error&) {  // the store itself may be lost
       return std::string();
     }
   };
@@ -211,7 +211,7 @@ bool agree(const RunBeside& run, bool mine, Deadline deadline) {
   return all == 1;
 }
 
-// Every rank reaches the same verdict, because it sees the same statements.
+// Every rank reaches the same verdict, because all ranks have the same statements.
 void require_no_refusal(const std::vector<Statement>& all, const BackendOptions& options) {
   if (const auto refused = first_refusal(all)) {
     const bool is_own = static_cast<int>(*refused) == options.rank;

@@ -31,13 +31,13 @@ class SymmetricRegistry;
 // one. That costs one barrier of the engine for each call and, with oneCCL, an agreement about
 // turns (docs/network.md). The engine alone carries out barriers, messages in host memory,
 // symmetric memory, operations with unequal counts in host memory, operations that make groups, and
-// everything in groups of one rank. An error inside a library is an error of the group, and the
-// engine's lifelines show which rank died.
+// every call on host memory in a group of one rank. An error inside a library is an error of the
+// group, and the engine's lifelines show which rank died.
 class LibraryBackend : public PacelineBackend {
  public:
   struct Libraries {
-    std::unique_ptr<Library> cpu;   // null for the engine itself
-    std::unique_ptr<Library> cuda;  // null for none
+    std::unique_ptr<Library> cpu;   // null: the engine carries out the calls
+    std::unique_ptr<Library> cuda;  // null: no library for CUDA memory
   };
   // Uses the engine alone until use() is called. `name` is the text of the backend choice.
   LibraryBackend(std::string name, std::unique_ptr<Mesh> mesh, const EngineOptions& options,
@@ -65,7 +65,7 @@ class LibraryBackend : public PacelineBackend {
   WorkPtr receive(const PointToPointCall& call, Deadline deadline) override {
     return start(Op::kReceive, call, deadline);
   }
-  // Sends or receives a message, or its announcement, by the engine.
+  // Sends or receives a message, or its announcement, over the engine.
   WorkPtr announce(Op op, const PointToPointCall& call, Deadline deadline) {
     return op == Op::kSend ? PacelineBackend::send(call, deadline)
                            : PacelineBackend::receive(call, deadline);

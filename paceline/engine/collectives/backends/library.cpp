@@ -30,8 +30,8 @@ WorkPtr Library::start(Op op, const PointToPointCall& /*call*/, Deadline /*deadl
   fail(ErrorCode::kUnsupported, "{}: {} takes no messages", name_of(op), transport());
 }
 
-// Runs the kernel's mean on the sum as the only contribution, because the kernel supports all types
-// and their rounding.
+// Runs the kernel's mean with the sum as its only source, because the kernel supports all types and
+// their rounding.
 void finish_mean(const Collective& call, int rank, int world_size) {
   const bool has_result = call.op != Op::kReduce || rank == call.root;
   if (!reduces(call.op) || call.reduce_op != ReduceOp::kMean || !has_result) return;

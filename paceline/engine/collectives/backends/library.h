@@ -1,13 +1,13 @@
 #pragma once
 
 // A third-party communication library (Gloo, MPI, oneCCL, NCCL) that moves the data of a group's
-// collectives. Paceline's engine adds the features that a library lacks or treats differently
+// collectives. Paceline's engine adds features that libraries lack or provide in different ways
 // (connect_backend.h): it lets ranks meet, compare their calls, notice deaths and send messages.
 //
 // A new library needs a folder NAME/ with NAME_library.cpp, which is compiled if the library was
 // found (cmake/PacelineBackends.cmake), two declarations in library_list.h and an entry in
 // library_list.cpp. A library that is loaded at run time (nccl) is always compiled. After the
-// interface below come parts that several libraries need.
+// interface below come functions that several libraries need.
 
 #include <chrono>
 #include <cstddef>
@@ -43,12 +43,12 @@ class Library {
   // Whether the library takes messages between two ranks (start()).
   virtual bool takes_messages() const { return false; }
   // Starts a send or a receive of elements in the device's memory; may be called from any thread at
-  // any time. The message has its place among the device's work, like a call of run(). The library
-  // lets the engine match it first (LibraryContext::announce). Errors: Error(kInvalid) for a buffer
-  // that the library cannot use, and the group's failure.
+  // any time. The message is ordered among the device's work like a call of run(). First the
+  // library lets the engine match its two ends (LibraryContext::announce). Errors: Error(kInvalid)
+  // for a buffer that the library cannot use, and the group's failure.
   virtual WorkPtr start(Op op, const PointToPointCall& call, Deadline deadline);
-  // Refuses a call of this rank with buffers that the library cannot use, before the ranks meet for
-  // it: Error(kInvalid), and the group can continue.
+  // Throws Error(kInvalid) if the library cannot use the buffers of this rank's call. Called before
+  // the ranks meet for the call, so the group can continue.
   virtual void require_usable(const Collective& /*call*/) const {}
 
   // Blocks until this rank's part is done. Calls come one at a time, and only after every rank of
@@ -56,11 +56,11 @@ class Library {
   // kPeerLost for a broken connection, kSystem for anything else. After an error only abort() is
   // called.
   //
-  // A library for a device keeps the call in its place among the device's work: its stream waits
-  // for call.order. Once the whole call has been queued on the device, call.work, if not null, gets
-  // an event that marks the end of the call (Work::queue). The library may then return at once, and
-  // watch the event: it completes the Work when the device has finished, and reports an error by
-  // LibraryContext::fail_group. Its destructor waits for the calls that it watches.
+  // A library for a device orders the call among the device's other work: the library's stream
+  // waits for call.order. Once the whole call has been queued on the device, call.work, if not
+  // null, gets an event that marks the end of the call (Work::queue). The library may then return
+  // at once, and watch the event: it completes the Work when the device has finished, and reports
+  // an error by LibraryContext::fail_group. Its destructor waits for the calls that it watches.
   virtual void run(const Collective& call, std::uint32_t sequence, Deadline deadline) = 0;
 
   // May be called from any thread. Ends a run() under way as soon as the library allows it, on this
@@ -74,9 +74,9 @@ struct LibraryContext {
   int rank = 0;
   std::vector<int> world_ranks;  // the members' ranks in the job
   LaunchEnvironment environment;
-  std::string address;           // the address at which the others reach this rank
+  std::string address;           // the address at which the other ranks reach this rank
   std::shared_ptr<Store> store;  // holds the keys of this group only
-  Mesh& mesh;                    // outlives the library; reports peers that die meanwhile
+  Mesh& mesh;                    // outlives the library; reports dead peers
   Deadline deadline;
   // A collective of the engine, for use within a call or while all ranks connect: returns true if
   // `mine` is true on every rank. Valid as long as the mesh.
@@ -86,12 +86,12 @@ struct LibraryContext {
   // rank, every rank throws that error, with the rank's name.
   std::function<std::vector<std::string>(const std::function<std::string()>& tell)> tell_all;
   // Sends a message of the engine, or receives one. For a message on a device the engine moves only
-  // PointToPointCall::announcement_bytes, but compares the facts of both ends. Valid as long as the
-  // mesh.
+  // PointToPointCall::announcement_bytes, but compares type, count and shape of both ends. Valid as
+  // long as the mesh.
   std::function<WorkPtr(Op op, const PointToPointCall& call, Deadline deadline)> announce;
   // Fails the group because of an error outside of run(), from any thread, and returns the error
-  // that the group's calls report: another rank's, if that one was first. Valid as long as the
-  // mesh.
+  // that the group's calls report: another rank's error, if that rank failed first. Valid as long
+  // as the mesh.
   std::function<Error(const Error& error)> fail_group;
 
   int world_size() const { return static_cast<int>(world_ranks.size()); }
@@ -100,7 +100,7 @@ struct LibraryContext {
 
 // Functions for all libraries, about calls and error texts. Thread safety: all are pure.
 
-// The bytes of `count` elements: the whole buffer, or one rank's block of it.
+// The size of `count` elements in bytes: the whole buffer, or one rank's block of it.
 inline std::size_t bytes_of(const Collective& call) { return call.count * size_of(call.dtype); }
 
 // The beginning of a rank's block in a buffer that holds one block for each rank; null stays null.
@@ -112,8 +112,9 @@ Byte* block_of(Byte* data, const Collective& call, int rank) {
 // The remaining time, at least 1 ms, because for libraries 0 means "no limit".
 std::chrono::milliseconds timeout_of(Deadline deadline);
 
-// The code of a library's error, derived from its text, because libraries have a single class of
-// exceptions for connections: kTimeout, kPeerLost for a connection that ended, otherwise kSystem.
+// The code of a library's error, derived from its text, because libraries have one exception class
+// for all errors of connections: kTimeout, kPeerLost for a connection that ended, otherwise
+// kSystem.
 ErrorCode code_of_text(std::string_view text);
 
 // Turns a sum into a mean, for libraries that have only sums. Called after a library has computed a
@@ -124,7 +125,7 @@ void finish_mean(const Collective& call, int rank, int world_size);
 // Reductions that a library lacks, or that differ from Paceline's promises (NaN wins in min and
 // max): the library moves every rank's contribution, and Paceline's kernel combines them. Each
 // element is combined in the engine's order, so its bits are the engine's. This costs memory for
-// world_size contributions, and world_size times the traffic.
+// world_size contributions, and up to world_size times the traffic.
 //
 // Carries out an all_reduce, a reduce or a reduce_scatter. `move` is called once, on every rank,
 // with the call that moves the contributions: an all_gather or an all_to_all into `contributions`.

@@ -9,7 +9,7 @@ namespace paceline {
 namespace {
 
 // The entry of a library that is not part of this build; cmake/PacelineBackends.cmake sets
-// PACELINE_NO_NAME to the reason.
+// PACELINE_NO_<NAME> to the reason.
 [[maybe_unused]] LibraryEntry missing(const char* name, Device device, const char* why,
                                       const char* advice) {
   BackendInfo info{.name = name, .device = device, .text = why, .advice = advice};

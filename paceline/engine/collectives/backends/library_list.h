@@ -1,7 +1,7 @@
 #pragma once
 
-// The communication libraries that groups can choose: the ones in this build, and the ones that
-// higher layers have registered. Thread safety: every function may be called from any thread.
+// The communication libraries that Paceline knows, including those that this build lacks, and those
+// that higher layers have registered. Thread safety: every function may be called from any thread.
 
 #include <functional>
 #include <memory>
@@ -23,18 +23,20 @@ std::vector<LibraryEntry> list_libraries();
 void register_library(LibraryEntry entry);
 
 // Gloo over TCP (Debian's libgloo-dev): all operations and types. Sums of 16-bit floats are rounded
-// after every step of the ring. Gloo lacks reduce_scatter; it is done by Gloo's all-to-all followed
-// by Paceline's reduction, so its results have the bits of Paceline's engine.
+// after every step of the ring. Gloo lacks reduce_scatter, so Gloo's all-to-all moves the
+// contributions and Paceline's kernel reduces them; the results have the bits of Paceline's engine.
 //
-// Gloo runs one thread for each group. Thread safety: that of Library.
+// Gloo runs one thread for each group, and Paceline one that watches the peers (RunWatch). Thread
+// safety: that of Library.
 BackendInfo gloo_info();
 // Collective. Errors: kTimeout, kPeerLost, kSystem; kUnsupported if this build has no Gloo.
 std::unique_ptr<Library> connect_gloo(const LibraryContext& context);
 
 // MPI (Open MPI or MPICH, chosen when Paceline is built), under its own launcher: all operations
-// and types, at most 2^31-1 elements per rank in one call. It uses the non-blocking collectives and
-// polls, so that deadlines hold and a dead peer is noticed; where MPI's reductions differ from
-// Paceline's (16-bit floats, bool, NaN in min and max), MPI calls Paceline's kernel.
+// and types, at most 2^31-1 elements per rank in one call. This backend starts MPI's non-blocking
+// collectives and polls them, so that deadlines hold and a dead peer is noticed; where MPI's
+// reductions differ from Paceline's (16-bit floats, bool, NaN in min and max), MPI calls Paceline's
+// kernel.
 //
 // After an error MPI may continue to read and write the buffers of the failed call until the
 // process ends, because a collective cannot be cancelled. mpirun itself ends a job when one of its
@@ -50,30 +52,30 @@ std::unique_ptr<Library> connect_mpi(const LibraryContext& context);
 // NaN must win), are done by its all-gather or all-to-all followed by Paceline's kernel.
 //
 // Each rank must be a process of its own. oneCCL is configured by environment variables; the first
-// group sets the ones that the user has not set (CCL_ATL_TRANSPORT, CCL_PROCESS_LAUNCHER,
+// group sets those that the user has not set (CCL_ATL_TRANSPORT, CCL_PROCESS_LAUNCHER,
 // CCL_LOCAL_RANK, CCL_LOCAL_SIZE, CCL_LOG_LEVEL, CCL_WORKER_OFFLOAD, CCL_PMI_FORCE_FINALIZE,
 // FI_PROVIDER_PATH). oneCCL's ranks find each other through its own key-value server, which
 // requires no secret. oneCCL's calls block, so a thread of the group makes them (blocking_calls.h).
 // oneCCL serves one group of a process at a time, so groups take turns (ProcessTurn). A call that
 // is abandoned inside oneCCL, for example because a peer died, makes oneCCL unusable in this
-// process: other groups over it fail. Thread safety: that of Library.
+// process: other groups that use oneCCL fail. Thread safety: that of Library.
 BackendInfo oneccl_info();
 // Collective. Errors: those of share_id(), kTimeout at the context's deadline, and kSystem with
 // oneCCL's text.
 std::unique_ptr<Library> connect_oneccl(const LibraryContext& context);
 
-// NVIDIA's NCCL, for buffers in CUDA memory. It and the CUDA runtime are loaded when a group
-// chooses it. Each rank uses one GPU (the current device when the group forms or, if that is 0, the
-// one of its local rank) and each group a stream of its own, which waits for the call's place among
-// the device's work (DeviceOrder) or, if the call has none, for the default stream. A call with a
-// Work is queued on the stream and watched; a call without one waits for its result.
+// NVIDIA's NCCL, for buffers in CUDA memory. NCCL and the CUDA runtime are loaded when a group
+// chooses it. Each rank uses one GPU: the current device when the group forms or, if that is 0, the
+// GPU of its local rank. Each group has a stream of its own, which waits for the event of the
+// call's DeviceOrder or, if the call has none, for the default stream. A call with a Work is queued
+// on the stream and watched; a call without a Work waits for its result.
 //
 // NCCL has no reductions of 16-bit integers and no bitwise reductions. This backend has been run on
-// a simulated device only (docs/network.md). Thread safety: that of Library.
+// stand-ins for NCCL and CUDA only, not on a GPU (docs/network.md). Thread safety: that of Library.
 BackendInfo nccl_info();
 // Collective. Errors, the same on every rank: kUnsupported if a library cannot be loaded, kInvalid
-// for different versions of NCCL, two ranks on one GPU, or a GPU that cannot be used; kSystem with
-// CUDA's or NCCL's text.
+// for different versions of NCCL, two ranks on one GPU, or a GPU that cannot be used; kTimeout;
+// kSystem with CUDA's or NCCL's text.
 std::unique_ptr<Library> connect_nccl(const LibraryContext& context);
 
 }  // namespace paceline

@@ -13,7 +13,7 @@
 namespace paceline {
 
 enum class Verdict : std::uint8_t {
-  kNothing,       // nothing was recorded
+  kNothing,       // no rank waits, and none is known to have finished a collective
   kFinished,      // no rank waits in an operation
   kStraggler,     // as kFinished, but one rank kept the others waiting
   kMismatch,      // ranks called different operations
@@ -22,7 +22,7 @@ enum class Verdict : std::uint8_t {
   kStuck,         // all arrived, but the operation did not end
   kCrossed,       // groups that wait for each other
   kMessage,       // a send or receive without its other end
-  kFailed,        // another failure; the rank's own error follows
+  kFailed,        // another failure; the sentence quotes the rank's error
   kUndecided,     // the records that would decide it are missing
 };
 // The name for programs, such as "never_entered".
@@ -33,8 +33,8 @@ struct Explanation {
   std::string sentence;
   std::vector<int> ranks;      // the ranks that the verdict is about; empty if not known
   std::string group;           // the group in which the job is stuck; empty if none
-  std::uint32_t sequence = 0;  // sequence number of the collective at which it is stuck
-  double waited_seconds = 0;   // the longest known wait there
+  std::uint32_t sequence = 0;  // number of the collective at which the group is stuck
+  double waited_seconds = 0;   // the longest known wait; for a straggler, the total that it caused
 };
 
 // Explains in one sentence what the flight records of a job's ranks show: which rank is missing,

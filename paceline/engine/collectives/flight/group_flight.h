@@ -1,6 +1,6 @@
 #pragma once
 
-// Writes a group's entries in its rank's flight recorder: collectives, messages, failures. Does
+// Writes a group's entries in this rank's flight recorder: collectives, messages, failures. Does
 // nothing when the rank has no recorder.
 //
 // Thread safety: every method may be called from any thread.

@@ -42,7 +42,7 @@ struct GroupPositions {
 };
 
 bool is_message(const FlightOperation& operation);
-// kPresent: only failures after which the rank continued in no group. kAll: all failures.
+// kPresent: only failures after which the rank did not continue in any group. kAll: all failures.
 enum class Failures : std::uint8_t { kPresent, kAll };
 // If a rank has created a group again under the same name, only the newest one counts.
 std::vector<GroupPositions> find_positions(std::span<const Flight> flights,

@@ -37,7 +37,7 @@ struct Stand {
   const GroupPositions* group = nullptr;
   std::uint32_t sequence = 0;
   const FlightOperation* operation = nullptr;  // one of the ranks' records of the operation
-  std::vector<const Position*> inside;         // ranks that have not finished it
+  std::vector<const Position*> inside;         // ranks that have entered it, but not finished it
   std::vector<const Position*> passed;         // ranks that have finished it
   std::vector<const Position*> absent;         // ranks that never entered it
   std::vector<int> silent;                     // ranks that ended silently, wherever they were
@@ -71,8 +71,8 @@ std::optional<Explanation> find_mismatch(const Stand& stand);
 // inside the next, and a rank that is missing in the last is inside the first.
 Explanation explain_crossing(std::span<const Stand* const> circle);
 
-// Explains a stuck group whose missing ranks are inside no other stand. `groups` are all groups,
-// which show what its members do elsewhere.
+// Explains a stuck group whose missing ranks are not inside another stuck group. `groups` are all
+// groups, which show what its members do elsewhere.
 Explanation explain_stand(const Stand& stand, std::span<const GroupPositions> groups);
 
 // Explanations for a job without a collective under way, in the order in which they are tried.
@@ -86,7 +86,7 @@ std::optional<Explanation> find_lonely_message(std::span<const Flight> flights,
 std::optional<Explanation> find_silent_ends(std::span<const Flight> flights,
                                             std::span<const GroupPositions> groups);
 
-// Explains a job by the error of the rank whose process has failed, when that is known.
+// Explains a job by a rank's own error; prefers a rank whose process exited with an error code.
 std::optional<Explanation> find_own_words(std::span<const Flight> flights);
 
 // Explains a job in which no rank waits: the operation that the ranks finished last, and which rank

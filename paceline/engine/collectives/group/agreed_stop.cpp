@@ -33,7 +33,7 @@ std::array<std::atomic<bool>, 2> interrupted{};
 static_assert(std::atomic<bool>::is_always_lock_free);
 
 void note_signal(int signal, siginfo_t* info, void* /*context*/) {
-  // The kernel sent it, so it comes from the terminal.
+  // A positive si_code means that the kernel sent the signal, so it comes from the terminal.
   const std::size_t of_terminal = info->si_code > 0 ? 1 : 0;
   if (signal == SIGINT && interrupted[of_terminal].exchange(true)) {
     ::signal(SIGINT, SIG_DFL);

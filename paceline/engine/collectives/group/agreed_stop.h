@@ -1,7 +1,7 @@
 #pragma once
 
-// Ends training on all ranks after the same step when a signal or a file requests it, for example
-// before the time limit of a batch job, or when the scheduler needs the machine.
+// Lets all ranks end training after the same step when a signal or a file requests a stop, for
+// example before the time limit of a batch job, or when the scheduler needs the machine.
 //
 //   AgreedStop stop;
 //   for (...) {
@@ -9,8 +9,8 @@
 //     if (stop.requested(group)) { save(); return kStoppedAsAgreed; }
 //   }
 //
-// A signal reaches the ranks at different moments, or only one of them. So after each step the
-// ranks compare what they have received, by an all-reduce of four bytes right after the step's own
+// A signal reaches the ranks at different moments, or reaches only one rank. So after each step the
+// ranks compare their requests, by an all-reduce of four bytes right after the step's own
 // collectives, when the ranks are synchronised anyway.
 //
 // From construction to destruction the signals are caught and not fatal, however often they arrive:

@@ -1,37 +1,37 @@
 #pragma once
 
-// Runs one operation of a group at a time, in the order of the calls. A call that finds no
-// operation under way runs in the calling thread and takes no lock. Every other call waits for its
-// turn in a queue; a thread of the group runs the queued calls, and is started with the first call
-// that waits.
+// Runs one operation of a group at a time, in the order of the calls. A blocking call that finds no
+// operation under way runs in the calling thread and takes no lock (Turn). Every other call waits
+// in a queue (add()); a thread of the group runs the queued calls, and is started with the first of
+// them.
 //
 // An object that a call keeps alive may own the CallOrder itself. The CallOrder may then be
 // destroyed on the group's thread. In that case the destructor waits for nothing, the calls left in
 // the queue fail, and the thread ends without touching the CallOrder again.
 //
 // If a device's library completes an operation's Work, the CallOrder counts the operation as ended
-// once it has been queued on the device: the next one can then be queued behind it.
+// once it has been queued on the device: the next operation can then be queued behind it.
 //
 // Invariants. `under_way_` counts the calls that run or wait; `calls` is the queue of those that
 // wait. A waiting call is counted when it enters the queue, under the queue's mutex, and until it
 // has ended.
 //
-// (1) At most one operation runs. A call has the turn in its own thread if it took under_way_ from
-//     0 to 1. The thread has the turn if under_way_ == calls.size() > 0 with the mutex held: then
-//     all counted calls are waiting, so none runs. A running call is counted and is not in the
-//     queue. So while it runs, under_way_ is at least 1, and no call can take it from 0 to 1; and
-//     under_way_ is larger than calls.size(), so the thread does not have the turn.
+// (1) At most one operation runs. A call has the turn in the calling thread if it took under_way_
+//     from 0 to 1. The group's thread has the turn if under_way_ == calls.size() > 0 with the mutex
+//     held: then all counted calls are waiting, so none runs. A running call is counted and is not
+//     in the queue. So while it runs, under_way_ is at least 1, and no call can take it from 0 to
+//     1; and under_way_ is larger than calls.size(), so the group's thread does not have the turn.
 // (2) Calls do not overtake each other. A call can take under_way_ from 0 to 1 only when no call
 //     waits; otherwise it is queued after the waiting calls.
-// (3) An operation sees what the one before it wrote. Every operation ends with a fetch_sub of
+// (3) An operation sees what the previous operation wrote. Every operation ends with a fetch_sub of
 //     release order, and begins with an acquire: the successful compare_exchange, or the thread's
 //     load in has_turn(). Calls that were added in between change the counter with relaxed order,
 //     but by read-modify-writes, which continue the release sequence. The relaxed load before the
 //     compare_exchange is only a hint.
 // (4) No wake-up is lost. A call that gives the turn back and leaves others waiting locks the mutex
-//     before it notifies: the thread has either not looked at the counter yet, or sleeps. If it
-//     leaves none, a call that is added later notifies by itself, and the thread then finds
-//     under_way_ == calls.size().
+//     before it notifies: the thread has either not looked at the counter yet, or sleeps. If no
+//     call waits at that moment, the next call that is added notifies the thread itself, and the
+//     thread then finds under_way_ == calls.size().
 //
 // Thread safety: every method may be called from any thread.
 
@@ -61,7 +61,7 @@ class CallOrder {
     std::shared_ptr<void> keep_alive;  // dropped before the Work completes
   };
 
-  // The turn of a call that runs in its own thread. The turn ends with this object.
+  // The turn of a call that runs in the calling thread. The turn ends with this object.
   class Turn {
    public:
     explicit Turn(CallOrder& order) : order_(order), is_mine_(order.take_if_idle()) {}

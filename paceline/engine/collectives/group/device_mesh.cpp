@@ -69,7 +69,7 @@ void require_same_axes(ProcessGroup& world, const std::vector<MeshAxis>& axes) {
   }
 }
 
-// Makes the group of the ranks that differ from this one only along the axes at `kept`, in order.
+// Makes the group of the ranks that differ from this rank only along the axes with indices `kept`.
 std::shared_ptr<ProcessGroup> group_along(ProcessGroup& world, const std::vector<MeshAxis>& axes,
                                           const std::set<std::size_t>& kept,
                                           const std::string& label) {

@@ -7,8 +7,8 @@
 //   mesh.group("tp")->all_reduce(...);
 //
 // Ranks are numbered row by row, so neighbours along the last axis have consecutive numbers. Put
-// the axis that communicates most at the end: it stays within a host if its size divides the number
-// of ranks of a host. describe() shows which axes cross hosts.
+// the axis that communicates most at the end: it stays within a host if ranks are numbered host by
+// host and its size divides the ranks of a host. describe() shows which axes cross hosts.
 //
 // Rules. All ranks of the group make the same meshes in the same order. Blocking calls of different
 // axes must come in the same order on all ranks; beside them, only one axis at a time may have
@@ -49,7 +49,7 @@ class DeviceMesh {
   const std::vector<MeshAxis>& axes() const { return axes_; }
   // The group of all ranks of the mesh.
   const std::shared_ptr<ProcessGroup>& world() const { return world_; }
-  // The group along an axis. For an unknown name, here and below, Error(kInvalid) lists the axes.
+  // The group along an axis. Error(kInvalid) for an unknown name, as in size() and rank().
   const std::shared_ptr<ProcessGroup>& group(std::string_view axis) const;
   int size(std::string_view axis) const { return axes_[index_of(axis)].size; }
   // This rank's position along the axis, from 0, which is its rank in group(axis).
@@ -61,9 +61,9 @@ class DeviceMesh {
   // group for all its ranks, world().
   DeviceMesh sub_mesh(const std::vector<std::string>& axes) const;
 
-  // A drawing for people: a line for each group of the last axis, with its hosts, its positions on
-  // the other axes and its ranks; then, for each axis, whether it stays within hosts; then a hint
-  // if another order or size would keep the last axis within hosts.
+  // A text for users: a line for each group of the last axis, with its hosts, its positions on the
+  // other axes and its ranks; then, for each axis of several ranks, whether it stays within hosts;
+  // then, if the last axis crosses hosts, a hint how to keep it within a host.
   std::string describe() const;
 
  private:
@@ -79,7 +79,7 @@ class DeviceMesh {
 
 namespace paceline::detail {
 
-// A mesh as a drawing for people (DeviceMesh::describe()), for hosts that need not exist. `hosts`
+// The text of DeviceMesh::describe() for a mesh on the given hosts, which need not exist. `hosts`
 // are the hosts of the mesh's ranks. Thread safety: a pure function.
 std::string describe_mesh(const std::vector<MeshAxis>& axes, const Hosts& hosts);
 

@@ -32,8 +32,8 @@ int index_of(int value, const std::vector<int>& values) {
 constexpr std::size_t kMaxHostBytes = 255;
 
 // Carries out a collective on copies of a device's memory. The other ranks wait for this one, so an
-// error in the copying aborts the group. `queues`: the caller may go on once the copies to the
-// device are queued.
+// error in the copying aborts the group. `queues`: the caller may continue once the copying of the
+// results to the device is queued.
 void between_copies(Backend& backend, const HostCopies& copies, bool queues,
                     const CallOrder::Operation& operation, const WaitOptions& wait) {
   const auto copying = [&](const auto& copy) {
@@ -190,7 +190,7 @@ Collective EngineGroup::make(const Call& call) const {
          "{}: {} is not an operation of run() and start(): call the group's function of that name",
          self_, op.name);
   }
-  // The count is taken from the buffer that every rank has.
+  // Type, device and count are taken from the buffer that every rank has.
   const bool by_input = op.has(kOnlyRootGets) || op.output == Extent::kOwnCount;
   Collective made;
   made.op = call.op;
@@ -342,8 +342,8 @@ void EngineGroup::execute(const Collective& call, FlightTicket ticket, const Wai
   });
 }
 
-// A child of fork() has neither this rank's threads nor its place among the ranks; its messages
-// would be taken for its parent's.
+// A child of fork() has neither this rank's threads nor a rank of its own; other ranks would take
+// its messages for those of its parent.
 void EngineGroup::require_own_process(std::string_view what) const {
   check(owner_.is_this(),
         "{}: {} in group {}: the group belongs to process {}, and this is a child that it made "
@@ -351,7 +351,7 @@ void EngineGroup::require_own_process(std::string_view what) const {
         self_, what, name_, owner_.pid());
 }
 
-// Every call comes through here, so no text is composed for valid calls.
+// Every call runs this check, so it composes no text for valid calls.
 void EngineGroup::require_member(std::string_view what) const {
   if (is_member()) return;
   fail(ErrorCode::kInvalid,

@@ -1,9 +1,9 @@
 #pragma once
 
-// The one implementation of ProcessGroup. engine() gives the other rooms of the library access to
+// The only implementation of ProcessGroup. engine() gives other parts of the library access to
 // features that users do not need: calls as values, visits, the timeline, the launcher's variables.
 //
-// Thread safety: every method may be called from any thread; calls are carried out one after
+// Thread safety: every method may be called from any thread; collectives are carried out one after
 // another.
 
 #include <atomic>
@@ -35,7 +35,7 @@ class SymmetricRegistry;
 
 class EngineGroup final : public ProcessGroup {
  public:
-  // The parts that a group takes over from the group from which it is made.
+  // The state that a group shares with the group from which it is made.
   struct Parent {
     std::function<std::vector<int>()> look_after;  // ConnectOptions::look_after_parent
     std::shared_ptr<SymmetricRegistry> symmetric;
@@ -99,13 +99,13 @@ class EngineGroup final : public ProcessGroup {
   }
 
   // Keeps the error of a call that this rank has refused, because the other ranks do not know of
-  // it. If this rank leaves the group while other ranks wait for it, their errors contain that
-  // error.
+  // the refusal. If this rank leaves the group while other ranks wait for it, their errors contain
+  // the text of the kept error.
   void note_refusal(const Error& error) const;
 
   // Visits the buffers of all ranks, which have the same type and count (call.h): each rank's body
   // works on its visited_block() of every buffer, in place for symmetric memory on one host,
-  // otherwise on copies. An exception from the body is thrown here and finishes the group: the
+  // otherwise on copies. An exception from the body is thrown on this rank and fails the group: the
   // other ranks get kAborted. start_visit() runs the body on the group's thread. The body must not
   // use the group.
   void visit(Buffer buffer, const VisitBody& body, const CallOptions& options = {});
@@ -182,13 +182,13 @@ class EngineGroup final : public ProcessGroup {
   std::unique_ptr<Backend> backend_;  // null if this rank is not a member
   const LastWords last_words_;        // tells the other ranks of an uncaught exception
   int num_children_ = 0;              // groups made by new_group and split; the same on every rank
-  // The rendezvous at which these groups form, if it is not this group's; used only by the thread
-  // that runs operations.
+  // The rendezvous of the groups made from this one, if it is not rendezvous_; used only by the
+  // thread that runs operations.
   std::optional<Rendezvous> own_meeting_;
   // Number of the last collective; changed only by the thread that runs operations.
   std::atomic<std::uint32_t> sequence_ = 0;
-  // The buffer of coalesced calls, for a few megabytes at a time; used only by the thread that runs
-  // operations.
+  // The buffer into which coalesced calls copy a few megabytes at a time; used only by the thread
+  // that runs operations.
   std::vector<std::byte> flat_;
   // The last call that this rank refused, and the number of the collective before it.
   struct Refusal {
@@ -199,7 +199,7 @@ class EngineGroup final : public ProcessGroup {
   mutable Refusal refusal_;
   std::atomic<std::thread::id> visitor_;  // the thread that runs a visit's body
 
-  CallOrder order_;  // the last member, because its thread uses the others
+  CallOrder order_;  // the last member, because its thread uses the other members
 };
 
 // Throws Error(kInvalid), which names no rank, for values that no group can have: a timeout of 0, a

@@ -89,8 +89,8 @@ std::shared_ptr<ProcessGroup> EngineGroup::split(int color, int key,
   return form(meeting, name + std::to_string(color), color < 0 ? std::vector<int>() : ranks, child);
 }
 
-// Gathers the numbers of all ranks, in rank order. It is a numbered collective that appears as
-// `op`, so a rank that makes a different call, leaves or dies is detected before a group forms.
+// Gathers `mine` of all ranks, in rank order, by a collective that appears as `op`. So a rank that
+// makes a different call, leaves or dies is detected before a group forms.
 std::vector<std::int64_t> EngineGroup::gather_for(Op op, std::span<const std::int64_t> mine,
                                                   const WaitOptions& wait) {
   std::vector<std::int64_t> all(mine.size() * world_ranks_.size());
@@ -105,8 +105,8 @@ std::vector<std::int64_t> EngineGroup::gather_for(Op op, std::span<const std::in
   return all;
 }
 
-// Compares hashes first; the lists themselves travel only if these differ. All ranks reach the same
-// verdict, so the group can continue.
+// Compares hashes first; the lists themselves travel only if the hashes differ. All ranks reach the
+// same verdict, so the group can continue.
 void EngineGroup::require_same_members(const std::vector<int>& ranks, const WaitOptions& wait) {
   const auto world = static_cast<std::size_t>(world_size());
   const auto hash = XXH3_64bits(ranks.data(), ranks.size() * sizeof ranks[0]);
@@ -152,8 +152,8 @@ GroupOptions EngineGroup::options_of_child(const std::optional<GroupOptions>& op
   return child;
 }
 
-// Returns where the new groups meet. The world's store is not used if the rank that hosts it is not
-// in this group, because that rank may leave while the groups form.
+// Returns the rendezvous at which the new groups form. The world's store is not used if the rank
+// that hosts the store is not in this group, because that rank may leave while the groups form.
 Rendezvous EngineGroup::meeting_of_children(Op op, const WaitOptions& wait) {
   const auto& hosted = rendezvous_.hosted;
   const bool stays = !hosted || std::find(world_ranks_.begin(), world_ranks_.end(),
@@ -164,7 +164,7 @@ Rendezvous EngineGroup::meeting_of_children(Op op, const WaitOptions& wait) {
 }
 
 // Opens a store on the first rank of this group. Either every rank connects to it or every rank
-// throws, because ranks that join none of the new groups may arrive here last.
+// throws, because the last rank to arrive here may be one that joins none of the new groups.
 Rendezvous EngineGroup::host_children(Op op, const WaitOptions& wait) {
   std::array<std::int64_t, 8> place{};  // the address as text; empty if there is no store
   std::unique_ptr<TcpStoreServer> server;

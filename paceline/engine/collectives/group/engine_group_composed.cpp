@@ -29,8 +29,8 @@ EngineGroup::Operation EngineGroup::counted(const Call& call, const CallOptions&
   };
 }
 
-// Gathers every rank's counts, in rank order: first the counts that the rank sends, then the counts
-// that it expects.
+// Gathers `mine` of all ranks, in rank order: for each rank, the counts that it sends, then the
+// counts that it expects.
 std::vector<std::size_t> EngineGroup::agree_on_counts(std::span<const std::size_t> mine,
                                                       const WaitOptions& wait) {
   static_assert(sizeof(std::size_t) == size_of(Dtype::kInt64));
@@ -335,8 +335,8 @@ EngineGroup::Operation EngineGroup::visiting(Buffer buffer, VisitBody body) {
   };
 }
 
-// Runs the body on a block, which begins at `offset` in `data`. If the body throws, the group is
-// aborted, so that the other ranks do not wait for this one.
+// Runs the body on a block, which begins `offset` elements into each buffer of `data`. If the body
+// throws, the group is aborted, so that the other ranks do not wait for this one.
 void EngineGroup::visit_block(const Collective& call, const VisitBody& body,
                               const VisitedBlock& block, std::vector<std::byte*> data,
                               std::size_t offset) {

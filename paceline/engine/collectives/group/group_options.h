@@ -1,8 +1,8 @@
 #pragma once
 
 // The options of a group (its time limit, connections, backend, algorithms and records), and the
-// options of one operation, the last argument on buffers (process_group.h) and on tensors
-// (paceline/training/tensor/collectives.h).
+// options of one operation, which are the last argument of the operations on buffers
+// (process_group.h) and on tensors (paceline/training/tensor/collectives.h).
 //
 // Thread safety: values.
 
@@ -18,8 +18,8 @@ namespace paceline {
 
 struct CostModel;
 
-// docs/network.md explains how each algorithm works, and what it is for. kDirect
-// supports every operation.
+// The algorithms of collectives over messages. docs/network.md explains how each one works and when
+// it is used. kDirect supports every collective.
 enum class Algorithm : std::uint8_t {
   kDirect,
   kOneShot,
@@ -36,10 +36,10 @@ enum class Algorithm : std::uint8_t {
 struct PlanningOptions {
   // The algorithm for all operations over messages that it supports; if empty, the planner chooses.
   std::optional<Algorithm> algorithm = {};
-  // Allows algorithms whose sums differ in their bits from the promised ones, if they are faster.
+  // Allows algorithms whose sums do not have the promised bits, if these algorithms are faster.
   bool allows_any_order = false;
-  // The costs by which the planner chooses; rank 0's apply. If null, a group uses
-  // the calibration or, without one, the defaults of CostModel.
+  // The costs by which the planner chooses; rank 0's costs apply. If null, a group uses the
+  // calibration or, without one, the defaults of CostModel.
   std::shared_ptr<const CostModel> costs = {};
 };
 
@@ -63,8 +63,8 @@ struct GroupOptions {
   std::shared_ptr<Timeline> timeline = {};
   // "gloo", "cpu:paceline,cuda:nccl", ...; empty: paceline.
   std::string backend = {};
-  // A thread that waits for an operation on device memory waits for its result, not only until the
-  // operation has been queued on the device: slower, and errors appear where they happen.
+  // Makes a thread that waits for an operation on device memory wait for the result, not only until
+  // the operation has been queued on the device. This is slower, but errors appear at their cause.
   bool blocking_wait = false;
 };
 
@@ -77,8 +77,8 @@ struct GroupOptions {
 struct CollectiveOptions {
   // At least 1 ms; if empty, the group's timeout.
   std::optional<std::chrono::milliseconds> timeout = {};
-  // As in torch.distributed, the operation returns a Work at once, and the program must not touch
-  // its buffers until the Work has completed. Otherwise the operation has ended when the call
+  // If true, the call returns a Work at once, as in torch.distributed, and the program must not
+  // touch the buffers until the Work has completed. If false, the operation has ended when the call
   // returns, and the returned Work has completed. send() and recv() take no async_op; isend() and
   // irecv() return a Work.
   bool async_op = false;

@@ -1,12 +1,12 @@
 #pragma once
 
 // Exchanges strings of any length between ranks: names, settings, JSON, anything that a program
-// writes as text or bytes. The lengths travel first, so ranks need not know them. Meant for
-// messages and small objects: they are copied, and every rank keeps the received objects in memory.
+// writes as text or bytes. The lengths travel first, so ranks need not know them. Meant for short
+// texts and small objects: they are copied, and each receiver keeps all objects in memory.
 // paceline/training/tensor/collectives.h does the same for lists of tensors.
 //
-// Errors are those of collectives. An object that is too long causes Error(kInvalid) on every rank,
-// whose text names the rank of the object; the group can continue.
+// Errors are those of collectives. If an object is too long, every rank throws Error(kInvalid),
+// which names the rank that passed the object; the group can continue.
 //
 // Thread safety: that of ProcessGroup.
 
@@ -40,8 +40,8 @@ std::vector<std::string> all_gather_object(GroupRef group, const std::string& ob
 std::vector<std::string> gather_objects(GroupRef group, const std::string& object, int root,
                                         const ObjectOptions& options = {});
 
-// Collective. Runs `action` on root only; its error is thrown on every rank, so that no rank
-// continues alone. It takes a few small collectives, so it is for rare events.
+// Collective. Runs `action` on root only; an error of `action` is thrown on every rank, so that no
+// rank continues alone. Each call makes up to three small broadcasts, so it is for rare events.
 void on_rank(int root, GroupRef group, const std::function<void()>& action);
 
 }  // namespace paceline

@@ -10,13 +10,13 @@
 //
 // Rules. All ranks of the group make the same collective calls in the same order, with the same
 // operation, type, count and root; otherwise every rank gets Error(kInvalid) (or kAborted with the
-// cause) that shows both calls. A sum has the same bits on every rank and over every
-// transport, unless another backend is chosen. After an error the group is finished: every
-// later call throws the cause, and the program must make a new group.
+// cause) that shows both calls. A sum has the same bits on every rank and over every transport,
+// unless another backend is chosen. An error in a running operation finishes the group: every later
+// call throws the cause, and the program must make a new group. Refused arguments leave it usable.
 //
 // Roots and peers are ranks of the called group, as rank() returns them. In a group made by
-// new_group() or split() they differ from ranks of the world, which torch.distributed's functions
-// take. world_ranks() contains the world rank of each rank of the group.
+// new_group() or split() they may differ from ranks of the world, which torch.distributed's
+// functions take. world_ranks() contains the world rank of each rank of the group.
 //
 // A buffer that is larger than the address space, alone or together with those of all other ranks,
 // causes Error(kInvalid).
@@ -29,7 +29,7 @@
 // type), kTimeout (naming the ranks that are missing), kPeerLost (naming the rank that died),
 // kAborted (another rank failed; with its cause).
 //
-// Thread safety: every method may be called from any thread; calls are carried out one after
+// Thread safety: every method may be called from any thread; collectives are carried out one after
 // another.
 
 #include <chrono>
@@ -81,9 +81,9 @@ class ProcessGroup {
   virtual const GroupOptions& options() const = 0;
   virtual std::chrono::milliseconds timeout() const = 0;
   virtual const Hosts& hosts() const = 0;
-  // Records spans of this rank (engine/telemetry/phase_times.h); null if none was asked for.
+  // Records spans of this rank (engine/telemetry/phase_times.h); null if no timeline was requested.
   virtual const std::shared_ptr<Timeline>& timeline() const = 0;
-  // Explains which algorithm a call would use, and why, in lines for people.
+  // Explains to the user which algorithm a call would use, and why.
   virtual std::string explain(Op op, Dtype dtype, std::size_t count) const = 0;
   virtual bool supports(Op op, Dtype dtype, ReduceOp reduce_op = ReduceOp::kSum,
                         Device device = Device::kCpu) const = 0;
@@ -93,7 +93,7 @@ class ProcessGroup {
   virtual SymmetricBuffer allocate_symmetric(std::size_t bytes,
                                              const CollectiveOptions& options = {}) = 0;
   // Like allocate_symmetric(), for large areas: a page takes memory when it is first touched.
-  // Forked children cannot see it.
+  // Forked children cannot see the area.
   virtual SymmetricBuffer reserve_symmetric(std::size_t bytes,
                                             const CollectiveOptions& options = {}) = 0;
   // Local: whether collectives on this memory need no copies, provided that the other ranks' memory
@@ -120,9 +120,9 @@ class ProcessGroup {
   // `reason` to the other ranks.
   virtual void abort(const std::string& reason) = 0;
 
-  // The operations, in torch.distributed's order of arguments: the output, the input, the rest, the
-  // options. Each blocks and returns a Work that has completed, or with `.async_op` returns a
-  // Work at once (group_options.h).
+  // The operations, in torch.distributed's order of arguments: output, input, other arguments,
+  // options. Each blocks and returns a Work that has completed, or with `.async_op` returns a Work
+  // at once (group_options.h).
   //
   // The buffers of an operation must not overlap, except as the operation allows; otherwise
   // Error(kInvalid).
@@ -150,7 +150,7 @@ class ProcessGroup {
   WorkPtr scatter(Buffer output, ConstBuffer input, int root,
                   const CollectiveOptions& options = {});
   // Rank r gets the reduction of every rank's block r: input.count == output.count * world_size.
-  // `output` may be this rank's block of `input`, whose other blocks stay as they are.
+  // `output` may be this rank's block of `input`, whose other blocks stay unchanged.
   WorkPtr reduce_scatter(Buffer output, ConstBuffer input, ReduceOp op = ReduceOp::kSum,
                          const CollectiveOptions& options = {});
   // Block r of `input` goes to rank r, where it becomes block rank() of `output`. The buffers must
@@ -221,7 +221,7 @@ class ProcessGroup {
 
 // The group as an argument of a function: a ProcessGroup, or a shared pointer to one, such as the
 // result of init_process_group(). A function that keeps the group beyond the call takes the shared
-// pointer itself, so a program passes `group` to every function.
+// pointer itself. So a program can pass its shared pointer to every function.
 class GroupRef {
  public:
   GroupRef(ProcessGroup& group) : group_(&group) {}
@@ -262,7 +262,7 @@ struct InitOptions {
 };
 
 // Collective over the job. Also sets the rank of the log lines. Where the options keep a default,
-// variables apply:
+// environment variables apply:
 //
 //   PACELINE_TRANSPORT: the transport (auto, shm, tcp, loopback, ucx), if the options have kAuto;
 //   PACELINE_BACKEND: the backend (as parse_backend_choice() takes it), if the options name none;
@@ -274,8 +274,8 @@ struct InitOptions {
 //   PACELINE_TIMELINE_DIR: the directory for spans (docs/diagnosis.md); set it for all
 //   ranks or for none.
 //
-// An error in these variables or in the options is reported to the other ranks at the rendezvous,
-// and is Error(kInvalid) on them as well. Errors: those of rendezvous(), connect_mesh() and
+// An error in these variables or in the options is reported to the other ranks, which then throw
+// Error(kInvalid) as well. Errors: those of rendezvous(), connect_mesh() and
 // parse_backend_choice(); kUnsupported for a backend that this build lacks, kInvalid when the ranks
 // chose different ones.
 std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options = {});

@@ -205,7 +205,7 @@ void read_environment(GroupOptions& group) {
   if (link.tcp_streams == 1) link.tcp_streams = tcp_streams_from_environment();
 }
 
-// Adds this rank to an error, if the environment variables contain its number.
+// Adds this rank to an error, if the options or the environment variables contain its number.
 Error said_of_init(const RendezvousOptions& options, const Error& error) {
   constexpr const char* kDoing = "init_process_group";
   const Error known = error.with({.operation = kDoing, .group = "world"});
@@ -272,7 +272,7 @@ std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
   share_cores(*world, launcher);
   const char* timeline = std::getenv("PACELINE_TIMELINE_DIR");
   if (timeline != nullptr && *timeline != '\0') {
-    // A rank that could not open its own timeline still takes part.
+    // A rank that could not open its own timeline still takes part in the measurement.
     const ClockOffset clock = measure_clock_offset(*world);
     if (group.timeline) group.timeline->set_clock(clock.offset, clock.error);
   }

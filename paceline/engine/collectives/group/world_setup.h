@@ -45,8 +45,8 @@ int thread_share(const std::vector<std::vector<int>>& cores, std::size_t self);
 // Collective. If mpirun or srun started this rank (`launcher`) and the host has other ranks, sets
 // OMP_NUM_THREADS to thread_share(), and OpenMP's number of threads if OpenMP is already loaded. A
 // value that the user has set is kept. PACELINE_THREAD_SHARE marks that this function set the
-// variable, not the user. Libraries that have already computed keep their threads. Errors: kSystem
-// when the machine cannot be read; those of collectives.
+// variable, not the user. Libraries that have already computed keep their number of threads.
+// Errors: kSystem when the cores of the machine cannot be read; those of collectives.
 void share_cores(ProcessGroup& group, const std::string& launcher);
 
 class FailureDomain;
@@ -56,13 +56,13 @@ class FailureDomain;
 struct PartOfWorld {
   std::string name;              // names the group in messages; the same on all members
   std::vector<int> world_ranks;  // the members' ranks in the world, in order
-  int rank = 0;                  // this process's place among the members
+  int rank = 0;                  // this process's rank in the group
   int world_size = 0;            // ranks of the whole world
   // Shared by the members only, or at least by no other group: the keys contain no name. The
-  // members trust it, because the group's secret travels through it.
+  // members must trust the store, because the group's secret travels through it.
   std::shared_ptr<Store> store;
   GroupOptions group;
-  std::shared_ptr<FailureDomain> failures;  // joins the groups of this process; null for none
+  std::shared_ptr<FailureDomain> failures;  // tells groups of each other's failures; may be null
 };
 
 // Collective over the members: forms the group. Groups of one process need not be made from one

@@ -1,7 +1,7 @@
-// The element types of the reduce kernel, one element at a time: their accumulator types and their
-// conversions. The conversions of every instruction set (reduce_avx2.cpp, reduce_avx512.cpp) must
-// match these bit for bit. reduce_kernel.h, which is compiled once per instruction set, includes
-// this file.
+// The element types of the reduce kernel, their accumulator types, and conversions of one element
+// at a time. The conversions of every instruction set (reduce_avx2.cpp, reduce_avx512.cpp) must
+// match these bit for bit. Each file that includes this one (reduce_<isa>.cpp, and
+// block_kernels.cpp of the optimizers) first sets PACELINE_KERNEL to a namespace of its own.
 //
 // Rounding is to nearest, ties to even. A NaN becomes quiet and keeps its sign; bfloat16 keeps the
 // upper part of the NaN's payload, float16 drops the payload (0x7e00). Subnormal numbers are not

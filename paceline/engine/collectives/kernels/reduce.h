@@ -6,8 +6,8 @@
 // order, split at the largest power of two below their number; for five ranks,
 // ((r0+r1)+(r2+r3))+r4. It does not depend on algorithm, transport or chunking, so a sum has the
 // same bits everywhere. Every aligned block of 2^k contributions is a subtree: if each of n ranks
-// first adds up 2^k shards in this order, the result has the bits of n 2^k ranks, for any n. Blocks
-// of other sizes are not subtrees: two ranks with three shards each do not get the bits of six
+// first adds up 2^k shards in this order, the result has the bits that n 2^k ranks get. Blocks of
+// other sizes are not subtrees: two ranks with three shards each do not get the bits of six
 // ranks. float16 and bfloat16 are widened to float32, combined, and rounded once, to nearest even.
 //
 // A sum need not be computed in one step: a *partial* result covers a subtree, has the
@@ -19,7 +19,7 @@
 // The float16 conversions use the processor's instructions (F16C, AVX-512). AVX-512's own
 // conversion to bfloat16 (VCVTNEPS2BF16) is not used, because it treats subnormal numbers as zero,
 // so a sum's bits would depend on the processor; a shift and an addition round instead. Two
-// contributions are read, combined and delivered in one pass; more are combined in blocks that stay
+// contributions are read, combined and written in one pass; more are combined in blocks that stay
 // in the L1 cache. Every variant gives the same bits, except that a sum or product of two NaNs may
 // return either of them. tests/engine/collectives/reduce_bits_test.cpp compares the variants for
 // all 16-bit numbers.
@@ -59,7 +59,7 @@ enum class ReduceResult : std::uint8_t { kPartial, kFinal };
 // Requires, in addition to what reduce() requires: the sources are in rank order, and each is a
 // whole subtree of the tree over all ranks that the sources cover. A final result divides a mean by
 // `divisor` and rounds 16-bit types. A partial result must not overlap sources of another element
-// size, and is written to one place only.
+// size, and is written to one destination only.
 void reduce_partials(std::span<const ReduceSource> sources, std::byte* out, std::size_t count,
                      Dtype dtype, ReduceOp op, ReduceResult result, std::size_t divisor);
 void reduce_partials(std::span<const ReduceSource> sources, std::span<std::byte* const> outs,
@@ -69,11 +69,11 @@ void reduce_partials(std::span<const ReduceSource> sources, std::span<std::byte*
 // The instruction set in use: "avx512", "avx2" or "portable".
 const char* reduce_kernel_name();
 
-// The reduce kernel's variants, one per instruction set; reduce.cpp chooses.
+// The reduce kernel's variants, one per instruction set; reduce.cpp chooses one.
 struct ReduceArguments {
   const ReduceSource* sources;
   std::size_t num_sources;
-  std::byte* const* outs;  // all places that get the result; a partial result has only one
+  std::byte* const* outs;  // all destinations of the result; a partial result has only one
   std::size_t num_outs;
   std::size_t count;
   Dtype dtype;

@@ -80,7 +80,7 @@ struct BitXor {
 };
 
 // The types that the compiler's own vectorisation does not convert well. An instruction set with
-// several lanes loads and stores several elements of them at a time.
+// several lanes loads and stores several such elements at a time.
 template <class T>
 constexpr bool kIsHalf = std::is_same_v<T, Half> || std::is_same_v<T, Brain>;
 
@@ -90,8 +90,8 @@ constexpr bool kIsHalf = std::is_same_v<T, Half> || std::is_same_v<T, Brain>;
 template <class T>
 constexpr bool kRoundsAtOnce = kLanes > 1 || !kIsHalf<T>;
 
-// Tells GCC that no iteration of a loop reads what another one has written, so that it adds no
-// check.
+// Tells GCC that no iteration of a loop reads what another one has written, so that GCC adds no
+// check for overlap.
 #ifdef __clang__
 #define PACELINE_INDEPENDENT_ITERATIONS
 #else
@@ -158,8 +158,8 @@ class Tree {
   Tree(const ReduceSource* sources, std::size_t num_sources)
       : sources_(sources), num_sources_(num_sources) {}
 
-  // The last combination is written directly to the first two places if it can be rounded at once;
-  // two contributions are then combined in one pass. Further places get copies.
+  // The last combination is written directly to the first two outputs if it can be rounded at once;
+  // two contributions are then combined in one pass. Further outputs get copies.
   template <class Finish>
   void deliver(const ReduceArguments& a, Finish finish) const {
     T* const first = reinterpret_cast<T*>(a.outs[0]);
@@ -258,7 +258,7 @@ class Tree {
     return left;
   }
 
-  // Puts the sum of sources [first, first + number) into `out`.
+  // Puts the combination of sources [first, first + number) into `out`.
   void subtree(std::size_t first, std::size_t number, std::size_t begin, std::size_t length,
                Acc* out) const {
     if (number == 1) {

@@ -1,7 +1,7 @@
 #pragma once
 
 // Memory that exists once on a host for all ranks of a group (OneCopy), and the line on stderr that
-// names the place of a forbidden access (WriteFaultRange).
+// names the range of a forbidden access (WriteFaultRange).
 
 #include <cstddef>
 #include <memory>
@@ -21,9 +21,9 @@ struct NamedRange {
 };
 
 // Reports a forbidden access: a write to memory that is read-only, or a read of memory that is
-// closed to reading. It prints a line with the name of the place on stderr, before the SIGSEGV ends
-// the process as usual. Handlers that were installed before, such as the one that shows the stack
-// to the launcher (crash_reporter.h), run after that line.
+// closed to reading. It prints a line with the name of the range on stderr, before the SIGSEGV ends
+// the process as usual. A handler that was installed before, such as the one that shows the stack
+// to the launcher (crash_reporter.h), runs after that line.
 //
 // Thread safety: any thread may create and destroy objects, and access the memory.
 class WriteFaultRange {
@@ -48,11 +48,11 @@ class WriteFaultRange {
 // after a step.
 //
 // A write through the read-only view ends the process with SIGSEGV, after a line on stderr that
-// names the place (WriteFaultRange). Memory that cannot be mapped a second time has only one view,
+// names the range (WriteFaultRange). Memory that cannot be mapped a second time has only one view,
 // which is not protected.
 //
-// The user must order the writes: a collective before a write lets the others finish reading; a
-// collective after it makes the written values visible to them.
+// The user must order the writes: a collective before a write lets the other ranks finish reading;
+// a collective after it makes the written values visible to them.
 //
 // Thread safety: any thread may create and destroy Writing objects.
 class OneCopy {

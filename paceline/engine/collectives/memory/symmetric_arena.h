@@ -2,8 +2,8 @@
 
 // Allocates blocks from one large symmetric area, so that short-lived memory, such as tensors,
 // needs no copies in collectives either. The pages of a block are allocated together with it, so
-// that a lack of memory is an error here and not a signal later. Freed blocks are merged with free
-// neighbours and reused, smallest fit first.
+// that allocate() notices a lack of memory, and no access raises a signal later. Freed blocks are
+// merged with free neighbours and reused, smallest fit first.
 //
 // Once the group has failed, no memory is allocated or reused, because a late rank may still write
 // results there.
@@ -44,10 +44,10 @@ class SymmetricArena {
   // has it.
   std::int64_t number() const { return number_; }
   std::size_t bytes() const { return area_.bytes(); }
-  // The address in this process of a rank's area, by its number in the world; null for ranks
-  // outside the group. A block has the same offset in its owner's area in every process.
+  // The address in this process of the area of the rank `world_rank`; null for ranks outside
+  // the group. A block has the same offset in its owner's area in every process.
   std::byte* area_of(int world_rank) const;
-  // Returns the pages of free ranges to the system; they are zeroed when they are used again.
+  // Returns the pages of free ranges of shared memory to the system; they read zero when reused.
   void release_unused();
   // Whether no block is allocated.
   bool is_empty();

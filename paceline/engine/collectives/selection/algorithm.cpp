@@ -92,7 +92,7 @@ bool hears_from_all(const ScheduleSpec& spec) {
          spec.count > 0;
 }
 
-// Whether every rank's first step sends to the next rank anyway.
+// Whether the algorithm's own first step sends to the next rank, so that no greeting is needed.
 bool begins_with_next(Algorithm algorithm, const ScheduleSpec& spec) {
   if (!hears_from_all(spec)) return false;
   if (algorithm == Algorithm::kOneShot) return true;
@@ -159,7 +159,7 @@ Schedule build(Algorithm algorithm, const ScheduleSpec& spec) {
 
 Effort effort_of(Algorithm algorithm, Op op, const CallSizes& sizes, double chunk) {
   Effort work = traits_of(algorithm).effort(op, sizes, chunk);
-  if (has_counts(op)) {  // results need not depend on every rank; see build()
+  if (has_counts(op)) {  // build() adds a barrier: results need not depend on every rank
     work.rounds += sizes.levels;
     work.messages += sizes.levels;
   }

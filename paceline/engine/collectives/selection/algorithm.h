@@ -23,7 +23,7 @@ std::string_view name_of(Algorithm algorithm);
 std::optional<Algorithm> algorithm_named(std::string_view name);
 // Whether the algorithm is defined for the operation.
 bool serves(Algorithm algorithm, Op op);
-// Whether sums have the bits that kernels/reduce.h promises; false only for the ring.
+// Whether sums have the bits that kernels/reduce.h promises; false only for sums by the ring.
 bool keeps_order(Algorithm algorithm, Op op);
 // Whether the algorithm needs the blocks of the whole call side by side, so that the call cannot be
 // divided into pieces.

@@ -149,7 +149,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::size_t kLargeBytes = 4 << 20;
 constexpr std::size_t kRepetitions = 7;
 constexpr std::size_t kRounds = 8;         // rounds of a measurement that takes milliseconds
-constexpr std::size_t kShortRounds = 128;  // rounds of one that takes microseconds
+constexpr std::size_t kShortRounds = 128;  // rounds of a measurement that takes microseconds
 
 // The lower quartile of the rounds' times, because other load only makes a round longer.
 double usual_seconds(const std::function<void()>& body, std::size_t rounds = kRounds) {
@@ -201,7 +201,7 @@ double one_way_seconds(ProcessGroup& group, int peer, std::size_t bytes) {
   return usual_seconds(round_trip, bytes < kLargeBytes ? kShortRounds : kRounds) / 2;
 }
 
-// The time in which both ranks send `bytes` to each other.
+// The time in which this rank and `peer` send `bytes` to each other.
 double exchange_seconds(ProcessGroup& group, int peer, std::size_t bytes) {
   const std::vector<std::byte> mine(bytes);
   std::vector<std::byte> theirs(bytes);
@@ -215,7 +215,7 @@ double exchange_seconds(ProcessGroup& group, int peer, std::size_t bytes) {
 }
 
 // Inside a host a processor moves both the sent and the received bytes, so both directions are
-// measured; a network carries both directions at once, so one is measured.
+// measured; a network carries both directions at once, so one direction is measured.
 enum class LinkKind { kSockets, kNetwork };
 
 // Measures the link between `a` and `b`, on these two ranks; the others do nothing.
@@ -223,7 +223,7 @@ void measure_link(ProcessGroup& group, int a, int b, LinkKind kind, LinkCost& li
   if (group.rank() != a && group.rank() != b) return;
   const int peer = group.rank() == a ? b : a;
   const double small = one_way_seconds(group, peer, 8);
-  // From experience: the processor of each end spends a fifth of a message's time.
+  // An estimate from experience: each end's processor is busy for a fifth of a message's time.
   link.message_s = small / 5;
   link.latency_s = small - 2 * link.message_s;
   const bool both = kind == LinkKind::kSockets;

@@ -56,8 +56,8 @@ struct Calibration {
 // takes about a second, more over a slow network. All quantities are measured in turn, several
 // times, so that a short disturbance spoils one repetition of each quantity instead of all
 // repetitions of one. Quantities that the group cannot measure keep their values in `known` on rank
-// 0: a group on one host cannot measure the network, and a group on several hosts cannot measure
-// sockets inside a host, unless two of its ranks share a host. Every rank gets rank 0's numbers.
+// 0: the network, if all ranks are on one host; sockets, if no other rank is on rank 0's host; and
+// meetings, if there are several hosts or the transport is TCP. Every rank gets rank 0's numbers.
 Calibration measure_costs(ProcessGroup& group, const CostModel& known = {});
 
 // Combines several measurements: the median of each quantity, and its spread without the least and
@@ -65,8 +65,8 @@ Calibration measure_costs(ProcessGroup& group, const CostModel& known = {});
 // Requires: at least 5 repetitions.
 Calibration agree_on_costs(std::span<const CostModel> repetitions);
 
-// Explains why `fresh` should not replace `kept`, for people. Empty if it may, because it is steady
-// or `kept` is not steady either.
+// Explains to the user why `fresh` should not replace `kept`. Empty if it may, because `fresh` is
+// steady or `kept` is not steady either.
 std::string why_not_replace(const std::optional<CostModel>& kept, const Calibration& fresh);
 
 }  // namespace paceline

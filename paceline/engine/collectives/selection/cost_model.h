@@ -27,7 +27,7 @@ struct CostModel {
   double reduce_bytes_per_s = 10e9;  // counts the bytes that a reduce reads
   double copy_bytes_per_s = 8e9;
   double meet_s = 1.5e-6;           // time for the ranks of a host to meet in shared memory
-  std::string origin = "defaults";  // for explanations: defaults, or host and date of measuring
+  std::string origin = "defaults";  // for explanations: "defaults", or host and date
   // The largest spread of all quantities (QuantitySpread). 0.1 is steady; 1 means that the machine
   // was busy with other work.
   double spread = 0;
@@ -58,7 +58,7 @@ struct CallSizes {
   double rest;      // p - owners
   double wide;      // size of a partial sum's element, divided by the size of an element
   double n;         // bytes of the whole buffer, or of one block
-  double partials;  // the most subtrees on a host (algorithms/message_algorithms.h)
+  double partials;  // largest number of subtrees on a host (algorithms/message_algorithms.h)
   bool is_in_blocks;
 };
 

@@ -25,8 +25,8 @@ double outward(const CallSizes& s, double sent_by_a_rank) {
   if (s.p <= 1) return 0;
   return s.m * sent_by_a_rank * (s.p - s.m) / (s.p - 1);
 }
-// How many bytes go through sockets inside a host, where a rank's processor also moves the arriving
-// ones.
+// How many bytes a rank's processor moves through sockets inside a host, the arriving bytes
+// included.
 double inward(const CallSizes& s, double sent_by_a_rank) {
   if (s.p <= 1) return 0;
   return 2 * sent_by_a_rank * (s.m - 1) / (s.p - 1);
@@ -57,7 +57,7 @@ Effort direct(Op op, const CallSizes& s, double /*chunk*/) {
     work.messages = s.p;
     sent = s.n * (s.p - 1) / s.p;
     work.reduce_bytes = s.n;
-  } else if (has_root(op)) {  // the root's effort; the others have nothing to do
+  } else if (has_root(op)) {  // the effort of the root, which is the busiest rank
     work.rounds += s.levels;
     work.network_bytes = s.n * (s.p - s.m);
     work.socket_bytes = s.n * (s.m - 1);
@@ -193,8 +193,8 @@ Effort chain(Op /*op*/, const CallSizes& s, double chunk) {
   Effort work;
   const double chunks = std::ceil(s.n / chunk);
   work.rounds = s.p - 1 + s.levels;
-  // Messages pass through the pipe one after the other; the work at both ends of a message overlaps
-  // with the next message's.
+  // Messages pass through the chain one after the other; the work at both ends of a message
+  // overlaps with that of the next message.
   work.messages = chunks + s.p - 2;
   const double bytes = s.n + (s.p - 2) * chunk;
   if (s.hosts > 1) {
@@ -332,8 +332,8 @@ Candidate Planner::weigh(Algorithm algorithm, const PlanRequest& request) const 
     candidate.seconds = seconds(candidate.work);
     return candidate;
   }
-  // The best chunk among powers of two: short enough to fill the pipe, long enough to make its
-  // overhead small.
+  // Finds the fastest chunk among powers of two: short enough that all ranks of the chain work at
+  // the same time, long enough that the overhead of messages is small.
   candidate.seconds = -1;
   Candidate best = candidate;
   for (std::size_t bytes = kLeastChunkBytes; bytes <= kMostChunkBytes; bytes *= 2) {

@@ -58,9 +58,9 @@ class Planner {
   CostModel costs_;
   bool shares_memory_;
   int world_;
-  double most_per_host_ = 1;  // the most ranks on a host
+  double most_per_host_ = 1;  // largest number of ranks on a host
   bool is_in_blocks_ = true;  // the ranks of each host are consecutive
-  double partials_ = 1;       // the most subtrees on a host
+  double partials_ = 1;       // largest number of subtrees on a host
 };
 
 // Describes a call: "all_reduce of 262144 x float32 (1 MiB)", "all_to_all of 1024 x float32 (4 KiB

@@ -22,12 +22,12 @@ namespace paceline::simulation {
 inline constexpr double kNever = -1;
 
 struct Message {
-  int from = 0;              // the rank that is simulated as its sender
-  int to = 0;                // the rank that is simulated as its receiver
-  int source = 0;            // the rank that the receiver names as its sender
+  int from = 0;              // the simulated rank that sends it
+  int to = 0;                // the simulated rank that receives it
+  int source = 0;            // the rank that the receiver's step names as the sender
   std::uint32_t number = 0;  // its number among the sender's messages
   const Step* send = nullptr;
-  const Step* receive = nullptr;  // null until it is posted
+  const Step* receive = nullptr;  // null until the receive is posted
   double arrival = kNever;
   bool is_inside = false;  // whether the message stays inside a host
   bool has_started = false;
@@ -64,8 +64,8 @@ struct Event {
   }
 };
 
-// The messages from one rank to another that were sent and not yet received, or the receives that
-// were posted without a message.
+// The messages from one rank to another that wait for a receive, or the receives that were posted
+// and wait for a message.
 class Backlog {
  public:
   bool has_sends() const { return first_ < waiting_.size() && are_sends_; }
@@ -305,7 +305,7 @@ class Simulation {
 
   void send(int number, Rank& rank, const Step& step) {
     const std::uint64_t id = messages_.size();
-    // Counted from the receiver that is simulated: if another rank stands for the receiver, the
+    // `source` is counted from the simulated receiver: if another rank stands for the receiver, the
     // sender's number shifts by the same distance.
     const int world = cluster_.hosts.world_size();
     const int to = step.peer % static_cast<int>(ranks_.size());

@@ -4,18 +4,18 @@
 // one network interface each. It moves no data, so groups may be far larger than the machine that
 // runs the simulation; an observer adds data, for the tests of the algorithms.
 //
-// The model. A message costs both ranks processor time, and then uses the link. Between hosts it
-// waits for the sending host's interface, travels, and waits for the receiving host's interface
-// (first come, first served; the ranks of a host share its interface, the network between hosts has
-// no limit). Inside a host its bytes cost processor time of the sender, then of the receiver; each
-// rank moves one message after the other, whatever the direction. Reducing and copying take time at
+// The model. A message costs the sender processor time, uses the link, then costs the receiver
+// processor time. Between hosts the link is the sending host's interface, the network, which has no
+// limit, and the receiving host's interface (the ranks of a host share its interface; first come,
+// first served). Inside a host its bytes cost processor time of the sender, then of the receiver;
+// each rank moves one message after the other, in or out. Reducing and copying take time at
 // a fixed rate. There is no loss, no congestion inside the network, and no competition for
 // processors, so a machine with fewer cores than ranks is slower than predicted.
 //
 // Where all hosts do the same (is_alike_on_all_hosts(), algorithm.h), one host is simulated for
-// all: a message that it sends to another host also stands for the message that it gets from the
-// host at the same distance before it. A group on one host is simulated by one of its ranks in the
-// same way.
+// all: a message that this host sends to the host d further also stands for the message that it
+// gets from the host d before it. A group on one host is simulated by one of its ranks in the same
+// way.
 //
 // Cost: about a microsecond of real time per message; memory for all steps of the simulated ranks.
 
@@ -33,7 +33,7 @@ struct SimulatedCluster {
   CostModel costs;
 };
 
-// This many steps take about ten seconds and a gigabyte of memory.
+// Simulating this many steps takes about ten seconds and a gigabyte of memory.
 inline constexpr std::size_t kMostSteps = 5'000'000;
 
 struct SimulationOptions {
@@ -56,8 +56,8 @@ struct SimulationResult {
   std::uint64_t network_bytes = 0;  // between hosts, headers included
 };
 
-// Moves data, for tests: its functions are called in an order that can occur in reality, each at
-// the latest possible moment. Requires: is_unbuffered.
+// Moves data, for tests: its functions are called in an order that can occur in reality. The data
+// of a message moves in on_receive(), at the latest possible moment. Requires: is_unbuffered.
 class SimulationObserver {
  public:
   virtual ~SimulationObserver() = default;

@@ -43,7 +43,7 @@ class Fd {
 
 inline constexpr std::size_t kMostDescriptors = 8;  // in one call
 
-// Returns what sendmsg() returns, and never waits. The descriptors travel with the first byte.
+// Returns the result of sendmsg(), and never waits. The descriptors travel with the first byte.
 // Requires: `bytes` is not empty.
 ssize_t send_with_descriptors(int socket, std::span<const std::byte> bytes,
                               std::span<const int> descriptors);
@@ -51,12 +51,12 @@ ssize_t send_with_descriptors(int socket, std::span<const std::byte> bytes,
 enum class Wait : bool { kNo, kYes };
 
 struct Received {
-  ssize_t bytes = 0;  // what recvmsg() returned: 0 at the end, or -1 and errno
+  ssize_t bytes = 0;  // the result of recvmsg(): 0 at the end, or -1 and errno
   // The number of descriptors that were stored in `into`; any others were closed.
   std::size_t descriptors = 0;
   bool is_cut = false;  // more bytes or descriptors arrived than there was room for
 };
-// One call of recvmsg(). With kYes it waits as a read of that socket would.
+// Calls recvmsg() once. With kYes the call waits as a read of the socket would.
 Received receive_with_descriptors(int socket, std::span<std::byte> bytes, std::span<Fd> into,
                                   Wait wait = Wait::kNo);
 

@@ -45,8 +45,8 @@ bool bind_to_cpus(const std::vector<int>& cpus);
 // threads, and must not act for its parent over descriptors that both hold.
 //
 // is_this() costs one load: the kernel wipes a certain page in every child (MADV_WIPEONFORK), and a
-// process that finds it wiped writes its own PID there. On Linux before 4.14, which lacks this, it
-// costs a system call each time.
+// process that finds the page wiped writes its own PID there. Linux before 4.14 cannot wipe pages;
+// is_this() then costs a system call each time.
 class OwnerProcess {
  public:
   OwnerProcess() : pid_(current()) {}

@@ -6,8 +6,8 @@
 // continues until everything has been moved, and the caller of a `_some` function must expect fewer
 // bytes and EAGAIN. SIGPIPE is never raised by a socket.
 //
-// These functions neither throw, log nor allocate. Those without a Deadline may be called in a
-// signal handler and before main(); those with one take a mutex (Vigil).
+// The free functions neither throw, log nor allocate. Functions without a Deadline may be called in
+// a signal handler and before main(); functions with a Deadline take a mutex (Vigil).
 //
 // Thread safety: free functions; one reader and one writer of a descriptor at a time.
 
@@ -69,8 +69,8 @@ bool read_record(int fd, Record& record) {
 // Wakes the threads that wait on an eventfd.
 void ring(int eventfd);
 
-// The output buffer of a non-blocking socket. flush() sends what the socket takes; the caller calls
-// it again once poll() reports room (POLLOUT). Thread safety: none.
+// The output buffer of a non-blocking socket. flush() sends as much as the socket takes; call it
+// again once poll() reports room (POLLOUT). Thread safety: none.
 class SendQueue {
  public:
   bool empty() const { return sent_ == bytes_.size(); }
@@ -96,7 +96,7 @@ void hold_standard_streams() noexcept;
 
 // Whether a program may redraw a line in place: true when `fd` is the controlling terminal of this
 // process's session and TERM names a terminal with escape codes. paceline run and Open MPI's mpirun
-// give their ranks pseudo-terminals, wherever the output goes; those are not controlling terminals.
+// give their ranks pseudo-terminals, which are not controlling terminals, wherever the output goes.
 bool can_draw_on(int fd);
 
 }  // namespace paceline

@@ -15,7 +15,7 @@
 
 namespace paceline {
 
-// One hierarchy of control groups, and a process's place in it.
+// One hierarchy of control groups, and a process's group in it.
 struct CgroupMembership {
   std::string controllers;  // "cpu,cpuacct"; the unified hierarchy (cgroup v2) has none
   std::string path;         // below the hierarchy's mount
@@ -33,7 +33,7 @@ std::vector<std::string> cgroup_folders(const std::string& mount, std::string_vi
 
 // The number in a file; nullopt for "max" or when there is no file.
 std::optional<std::uint64_t> number_in_file(const std::string& path);
-// Reads a file of lines "key number" or "key: number kB".
+// Reads a file of lines "key number" or "key: number kB"; a key keeps its colon.
 std::map<std::string, std::uint64_t> numbers_in_file(const std::string& path);
 
 // A limit on this process's cpu time other than its affinity mask: a cgroup's limit (docker run
@@ -49,10 +49,10 @@ struct CpuQuota {
 // the text of /proc/self/cgroup. nullopt when there is no limit.
 std::optional<CpuQuota> cgroup_cpu_quota(const std::string& root, const std::string& membership);
 
-// The cpus that a SLURM task was allocated: SLURM_CPUS_PER_TASK inside a step, otherwise
-// SLURM_CPUS_ON_NODE. Without a plugin that sets masks, every SLURM task may run on all cpus of the
-// node, and only these variables show how many it was allocated. `variable` looks a variable up and
-// returns null when it is not set.
+// The cpus that a SLURM task was allocated: SLURM_CPUS_PER_TASK in a step with several tasks per
+// node, otherwise SLURM_CPUS_ON_NODE. Without a plugin that sets masks, every SLURM task may run on
+// all cpus of the node, and only these variables show how many it was allocated. `variable` looks a
+// variable up and returns null when it is not set.
 using VariableLookup = std::function<const char*(const char* name)>;
 std::optional<CpuQuota> slurm_cpu_quota(const VariableLookup& variable);
 
@@ -65,8 +65,8 @@ struct MemoryRoom {
   bool operator==(const MemoryRoom&) const = default;
 };
 
-// cgroup v1 reports "no limit" as the largest number of whole pages; any number from this one on
-// means "no limit".
+// cgroup v1 reports "no limit" as the largest multiple of the page size; any number from
+// kNoMemoryLimit on means "no limit".
 inline constexpr std::uint64_t kNoMemoryLimit = std::uint64_t{1} << 60;
 
 // The cgroup that accounts for a process's memory, as a folder below `mount`.

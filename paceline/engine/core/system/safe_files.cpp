@@ -215,8 +215,8 @@ bool is_lfs_pointer(std::string_view text) {
          text.starts_with("version https://hawser.github.com/spec/");
 }
 
-// The encoding that a byte order mark announces. The mark of UTF-32LE begins with that of UTF-16LE,
-// so it is checked first.
+// The encoding that a byte order mark announces. The mark of UTF-32LE begins with the mark of
+// UTF-16LE, so UTF-32LE is checked first.
 std::string_view marked_encoding(std::string_view text) {
   if (text.starts_with("\xFF\xFE\0\0"sv)) return "UTF-32LE";
   if (text.starts_with("\0\0\xFE\xFF"sv)) return "UTF-32BE";

@@ -30,11 +30,11 @@ std::string without_links(const std::string& path);
 // replaced.
 std::string in_folder_without_links(const std::string& path);
 
-// Opens a regular file for reading, also through a link. For a FIFO, a socket or a device it fails
-// with ENOTSUP, without waiting.
+// Opens a regular file for reading, also through a link. Never waits; fails with ENOTSUP for a
+// folder, a FIFO or a device, and with ENXIO for a socket.
 Fd open_to_read(const std::string& path);
 // Opens a regular file for writing, and creates it if `flags` has O_CREAT. Fails with ELOOP for a
-// link, ENOTSUP for any other kind of file, EMLINK for a file with more than one name, and EPERM
+// link, ENOTSUP for a FIFO, socket or device, EMLINK for a file with more than one name, and EPERM
 // for a file whose owner may_own() rejects. O_TRUNC takes effect after these checks.
 Fd open_to_write(const std::string& path, int flags, mode_t mode = 0644);
 
@@ -47,8 +47,8 @@ bool may_own(uid_t owner, const std::string& folder);
 std::string describe_refusal(int error_number);
 // As above, unless a folder of the path is the reason: then folder_problem().
 std::string describe_refusal(const std::string& path, int error_number);
-// The first folder of the path that cannot be entered, as in "the folder /runs does not exist";
-// empty if there is none.
+// A phrase about the first folder of the path that cannot be entered, such as "the folder /runs
+// does not exist"; empty if there is no such folder.
 std::string folder_problem(const std::string& path);
 
 // Writes a file that appears as a whole: under a random temporary name first, which no other user
@@ -76,14 +76,14 @@ class FileDraft {
   bool is_published_ = false;
 };
 
-// Writes a file with this text in place of any earlier one. Throws Error(kSystem) when it cannot be
-// written; an earlier file then stays.
+// Writes a file with this text, replacing any earlier file. Throws Error(kSystem) when the file
+// cannot be written; an earlier file then stays.
 void replace_file(const std::string& path, std::string_view text, mode_t mode = 0666);
 
 // Readers of data sets, weights, images and texts check the first bytes of a file before they
 // interpret it, because it may not be the file that the user meant.
 
-// Recognises a file that a failed download left in place of the wanted one, and returns a phrase
+// Recognises a file that a failed download left instead of the wanted file, and returns a phrase
 // that says what to do: "a pointer of Git LFS, ...", "a web page, ...". Empty for any other file.
 std::string_view mistaken_file(std::span<const std::byte> head);
 

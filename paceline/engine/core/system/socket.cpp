@@ -81,7 +81,7 @@ UnixAddress unix_address(const std::string& name) {
   return result;
 }
 
-// Waits until the attempt succeeds or fails; returns what go_on() returns.
+// Waits until the attempt succeeds or fails; returns the result of go_on(), or ETIMEDOUT.
 int complete(ConnectAttempt& attempt, Deadline deadline) {
   for (;;) {
     const int error = attempt.go_on();

@@ -36,7 +36,7 @@ std::string parse_host(const std::string& text, const std::string& what);
 // parse_host().
 Endpoint parse_endpoint(const std::string& text, const std::string& what);
 std::string to_string(const Endpoint& endpoint);
-// The numeric address in a socket address, without the port; empty for other kinds.
+// The numeric address in an IPv4 or IPv6 socket address, without the port; empty for other kinds.
 std::string address_text(const sockaddr* address);
 // Why `host` does not resolve now: "the address 'h' does not resolve: ..."; empty when it resolves.
 // The call may take as long as the system's resolver waits for its servers.
@@ -58,20 +58,20 @@ bool is_of_this_host(const std::string& host);
 // this host ("127.0.0.1" means loopback only). Port 0 picks a free port. Throws Error(kSystem),
 // which names the endpoint.
 Fd listen_tcp(const Endpoint& endpoint, int backlog = 1024);
-// As above, for an endpoint that other hosts use too. If its name resolves to loopback on this host
-// only ("127.0.1.1 box" in Debian's /etc/hosts), it listens on all addresses; so authenticate every
-// connection. A numeric address and "localhost" are taken literally.
+// As above, for an endpoint that other hosts use too. If only this host resolves the name to
+// loopback ("127.0.1.1 box" in Debian's /etc/hosts), the socket listens on all addresses; so
+// authenticate every connection. A numeric address and "localhost" are taken literally.
 Fd listen_tcp_for_others(const Endpoint& endpoint, int backlog = 1024);
 // As above, for the process to whose endpoint all other processes connect. If the address does not
-// belong to this host, as behind a Kubernetes Service, NAT or a published port, it listens on all
-// addresses, with a warning.
+// belong to this host, as behind a Kubernetes Service, NAT or a published port, a warning is logged
+// and the socket listens on all addresses.
 Fd listen_tcp_as_host(const Endpoint& endpoint, int backlog = 1024);
 // Whether `host`, which resolves to `addresses` here, is a name that resolves to loopback on this
 // machine ("127.0.1.1 box" in Debian's /etc/hosts), so that other machines see another address.
 bool leads_elsewhere(const std::string& host, const std::vector<std::string>& addresses);
 // Listens under a name in Linux's abstract namespace. The name is visible in the whole network
 // namespace and disappears with the last descriptor, so that a process that dies leaves nothing
-// behind. It has no permissions; authenticate every connection (authentication.h).
+// behind. The name has no permissions; authenticate every connection (authentication.h).
 Fd listen_unix(const std::string& name, int backlog = 1024);
 // The port of a listening socket.
 std::uint16_t local_port(const Fd& socket);
@@ -138,8 +138,8 @@ void send_all(const Fd& socket, std::span<const std::byte> bytes, Deadline deadl
 void receive_all(const Fd& socket, std::span<std::byte> bytes, Deadline deadline);
 
 // The process at the other end of a Unix socket, as the kernel recorded it: the process that
-// connected or that listens. Any user can claim a name in the abstract namespace, so a process that
-// connects to one checks the credentials before it sends anything. Safe in signal handlers.
+// connected or that listens. Any user can claim a name in the abstract namespace, so check the
+// credentials after connecting to such a name, before sending anything. Safe in signal handlers.
 std::optional<ucred> peer_credentials(int socket);
 
 }  // namespace paceline

@@ -29,7 +29,7 @@ using HwlocTopology = std::unique_ptr<hwloc_topology, DestroyTopology>;
 using Bitmap = std::unique_ptr<hwloc_bitmap_s, void (*)(hwloc_bitmap_t)>;
 
 // An Atom core of a hybrid x86 processor has half as many vector units as the other cores, and
-// training uses mainly those. Clock rates alone would make it look too fast.
+// training uses mainly vector units. Clock rates alone would make such a core look too fast.
 constexpr double kAtomShare = 0.5;
 
 // hwloc_topology_init() loads hwloc's plugins (OpenCL, GL, ...), which costs more than everything
@@ -87,7 +87,7 @@ class Reader {
   Topology read() {
     Topology topology;
     read_cores(HWLOC_OBJ_CORE, topology);
-    // Some virtual machines and containers show no cores: every hardware thread then counts as one.
+    // Some virtual machines and containers report no cores; each hardware thread then is a core.
     if (topology.cores.empty()) read_cores(HWLOC_OBJ_PU, topology);
     for (hwloc_obj_t node = nullptr; (node = next(HWLOC_OBJ_NUMANODE, node)) != nullptr;) {
       topology.numa_nodes.push_back(
@@ -164,7 +164,7 @@ class Reader {
   std::vector<Cache> caches_;
 };
 
-// The cpus of `core` that are in `given` or, if `wanted` is false, that are not in it.
+// The cpus of `core` that are in `given` or, if `wanted` is false, that are not in `given`.
 std::vector<int> part_of(const Core& core, const std::vector<int>& given, bool wanted) {
   std::vector<int> cpus;
   for (const int cpu : core.cpus) {

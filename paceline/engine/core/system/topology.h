@@ -2,10 +2,10 @@
 
 // The physical cores that this process may use, each with its hardware threads (cpus) and the parts
 // of the machine it belongs to, and how much of their time the process may use. hwloc reads the
-// cores within the cpuset and the affinity mask of the process. I/O devices are not read (that
-// would cost tens of milliseconds).
+// machine; the cpuset and the affinity mask decide which cores the process may use. I/O devices are
+// not read (that would cost tens of milliseconds).
 //
-// A topology is a value: tests build their own, or let hwloc invent or load a machine. Cores are in
+// A topology is a value: tests build their own, or let hwloc synthesise or load one. Cores are in
 // hardware order, so that neighbours share caches and NUMA nodes.
 
 #include <cstdint>
@@ -52,7 +52,7 @@ struct Topology {
   int num_cpus() const;
   // All cpus of `cores`, ascending.
   std::vector<int> cpus() const;
-  // The cores that can really be busy at once: num_cores(), or less under a quota; at least 1.
+  // The number of cores that can be busy at once: num_cores(), or less under a quota; at least 1.
   int num_usable_cores() const;
 };
 
@@ -66,8 +66,8 @@ Topology discover_topology();
 // not understand it.
 Topology load_topology(const std::string& description);
 
-// Moves all cpus of `topology` that are not in `cpus` to other_cores. Throws Error(kInvalid) when
-// no core is left. Requires: `cpus` is ascending.
+// Returns `topology` with all cpus that are not in `cpus` moved to other_cores. Throws
+// Error(kInvalid) when no core is left. Requires: `cpus` is ascending.
 Topology restrict_topology(const Topology& topology, const std::vector<int>& cpus);
 
 // A set of cpus as the kernel and taskset write it: "0-3,8". Requires: `cpus` is ascending.

@@ -32,8 +32,8 @@ constexpr std::array<std::byte, 1> kDoorbell{};
 // yield it to each other, which is faster than sleeping and lets the kernel move one of them to an
 // idle core. After a few misses in a row the thread only tries again from time to time, so cores
 // that compute lose next to nothing; the later a yielded core came back, the longer the thread
-// waits with the next trial. If several frames came together the thread sleeps at once: the next
-// ones then also come together.
+// waits before the next trial. If several frames came together the thread sleeps immediately, since
+// the next frames are then likely to come together as well.
 constexpr std::chrono::microseconds kShortSpin(50);
 constexpr int kMostMisses = 4;
 constexpr int kFirstTrial = 64, kLastTrial = 4096;  // waits between trials, doubled by each miss
@@ -459,8 +459,8 @@ bool Connection::receive(Receiver& receiver, const Deadline* deadline) {
     if (got == 0) return false;
     const auto count = static_cast<std::size_t>(got);
     consume_data(count, receiver);
-    // A read that returned less than requested has emptied the socket, which saves another call. A
-    // cipher returns one record at a time, so this does not hold for it.
+    // A read that returned less than requested has emptied the socket, so no further read is
+    // needed. This does not hold for a cipher, which returns one record at a time.
     if (!rings_ && (deadline != nullptr || (count < into.size() && !cipher_))) return true;
   }
   return receive_through_rings(receiver, deadline);

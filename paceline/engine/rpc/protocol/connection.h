@@ -34,9 +34,9 @@ namespace paceline::rpc {
 class Connection {
  public:
   // A frame of more than `max_message` bytes breaks the connection before memory is allocated for
-  // it. With a cipher the connection is encrypted. `waits_in_receive` makes the socket blocking.
-  // `spin` is how long a receive() that may wait polls the shared memory before it sleeps; 0: for a
-  // short time, while that helps.
+  // it. With a cipher the connection is encrypted; without one, `waits_in_receive` makes the socket
+  // blocking. `spin` is how long a receive() that may wait polls the shared memory before it
+  // sleeps; 0: for a short time, while that helps.
   Connection(Fd socket, std::unique_ptr<Cipher> cipher, std::size_t max_message,
              bool waits_in_receive, std::chrono::nanoseconds spin = {});
   ~Connection();
@@ -49,8 +49,8 @@ class Connection {
   // available, both directions then go through shared memory.
   void offer_rings();
 
-  // Appends a frame; flush() sends it. `message` and the memory that it refers to must live until
-  // it has been sent, or until own() is called.
+  // Appends a frame; flush() sends it. `message` and the memory to which it refers must live until
+  // the message has been sent, or until own() is called.
   void queue(const Frame& frame, const OutgoingPointer& message = {});
   // Puts an urgent frame before everything that is queued.
   void queue_urgent(Frame frame);
@@ -77,11 +77,11 @@ class Connection {
   // bytes that no worker sends.
   bool receive(Receiver& receiver, const Deadline* deadline = nullptr);
   static constexpr std::chrono::milliseconds kLongestWait{100};
-  // Like receive(), but reads until nothing is left. For a connection that the other end has
+  // Like receive(), but reads until nothing is left. Use it for a connection that the other end has
   // closed: the end may arrive together with the last bytes, without an event of its own.
   bool receive_to_the_end(Receiver& receiver);
-  // The receiving thread will look for bytes by itself before it waits again, with a deadline, so
-  // the other end need not ring until then. Otherwise the other end rings for every new message.
+  // Call this if the receiving thread is about to call receive() with a deadline again: the other
+  // end then does not ring before that. Otherwise the other end rings for the next message.
   void look_without_bell();
   // Only the receiving thread may call it.
   std::uint64_t bytes_received() const { return bytes_received_; }
@@ -109,7 +109,7 @@ class Connection {
   bool wait_for_data(const Deadline& deadline);
   struct SpinEnd {
     bool saw_data = false;
-    std::chrono::nanoseconds late{};  // the time beyond the limit, because it yielded the core
+    std::chrono::nanoseconds late{};  // the time beyond the limit, if the thread yielded its core
   };
   void spin_if_worthwhile(const Deadline& deadline);
   SpinEnd spin(const Deadline& deadline, std::chrono::nanoseconds limit);

@@ -9,13 +9,13 @@
 //   };
 //
 // A field is a number, a bool, an enum, text, a std::vector, std::array or std::optional of fields,
-// another message, or a std::span or std::string_view of constant data. A large span or view is
-// sent without a copy. At the receiver a span or view refers to the bytes of the message, so it
-// must not outlive them.
+// another message, or a std::span or std::string_view of constant data. The elements of a large
+// span are not copied into the message. At the receiver a span or view refers to the bytes of the
+// message, so it must not outlive them.
 //
 // Fields are identified by their position, and each carries its kind. A field may be added at the
 // end of a message: an older reader skips it, and a newer reader of an older message keeps the
-// default value. Any other change gives an Error(kCorrupt) that names the field.
+// default value. A field of another kind gives an Error(kCorrupt) that names the field.
 //
 // Nothing in a message is executed. The reader checks every length against the bytes that are left
 // before it allocates memory, and stops at kMaxMessageDepth.
@@ -83,7 +83,7 @@ class MessageWriter {
   static constexpr std::size_t kAlignment = 8;
 
   struct Part {
-    std::size_t offset = 0;  // it belongs before this offset of bytes()
+    std::size_t offset = 0;  // the data belong before this offset of bytes()
     std::span<const std::byte> data;
   };
 
@@ -125,7 +125,7 @@ class MessageWriter {
   std::size_t size() const { return size_; }
   const std::vector<std::byte>& bytes() const { return bytes_; }
   const std::vector<Part>& parts() const { return parts_; }
-  // Copies all bytes into one piece. Requires: `to` has room for size() bytes.
+  // Copies all bytes to contiguous memory. Requires: `to` has room for size() bytes.
   void copy_to(std::byte* to) const;
   std::vector<std::byte> copy() const;
 
@@ -203,8 +203,8 @@ void read_field(MessageReader& in, T& value) {
   FieldCodec<T>::read(in, value);
 }
 
-// Write and read a whole message. Writing throws kInvalid for a message that is too large or too
-// deep. Reading throws kCorrupt; `message` may then be partly filled.
+// Write and read a whole message. write_message() throws Error(kInvalid) for a message that is too
+// large or too deep; read_message() throws Error(kCorrupt) for bytes that are not such a message.
 template <Message T>
 MessageWriter write_message(const T& message) {
   MessageWriter out;
@@ -312,7 +312,7 @@ struct ElementCodec {
     const auto bytes = in.take_aligned(count * sizeof(T));
     return {reinterpret_cast<const T*>(bytes.data()), count};
   }
-  // `next(i)` returns the place for element i.
+  // `next(i)` returns a reference to element i.
   template <class Next>
   static void read_each(MessageReader& in, std::size_t count, Next next) {
     in.enter();

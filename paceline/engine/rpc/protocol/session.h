@@ -1,7 +1,7 @@
 #pragma once
 
 // A session: the calls of one worker (the caller) to another (the callee), over one connection
-// after another. It decides what each end may report about a call. Both halves are state machines
+// after another. It decides what each end may report about a call. Both sides are state machines
 // without sockets, threads and clocks, so that a test can run them through every order of events
 // (tests/engine/rpc/session_search_test.cpp). The owners of the connections carry out the steps.
 //
@@ -66,10 +66,10 @@ struct KnownCall {
   auto operator<=>(const KnownCall&) const = default;
 };
 
-// The caller's half.
+// The caller's side.
 class CallerSession {
  public:
-  // A frame that must be sent, in this order, or a call that has ended.
+  // A frame to send, or a call that has ended. The steps must be carried out in order.
   struct Step {
     enum class Kind : std::uint8_t {
       kOpen,         // ask for a session; the first message of a connection
@@ -130,7 +130,7 @@ class CallerSession {
   bool is_ready_ = false;  // the session was opened or resumed over this connection
 };
 
-// The callee's half of one session. It keeps a `Reply` for each kOnce call.
+// The callee's side of one session. It keeps a `Reply` for each kOnce call.
 template <class Reply>
 class CalleeSession {
  public:
@@ -146,7 +146,7 @@ class CalleeSession {
     std::vector<std::pair<CallNumber, Reply>> replies;  // replies that must be sent again
   };
   // The caller resumes over `connection`, with a list of the calls that have not ended. Returns
-  // nullopt if a newer connection was first; this one must then be closed.
+  // nullopt if the session already belongs to a newer connection; `connection` is then fenced.
   std::optional<Resumption> resume(std::uint64_t connection, const std::vector<CallNumber>& sent) {
     if (is_older(connection)) return {};
     connection_ = connection;
@@ -280,7 +280,7 @@ class CalleeLease {
 // The identity of the object that a reference refers to.
 struct ObjectId {
   std::string owner;        // a worker's name
-  std::string incarnation;  // the incarnation of that worker: the epoch
+  std::string incarnation;  // the incarnation of that worker
   ObjectNumber number = 0;
   static auto fields(auto& self) { return std::tie(self.owner, self.incarnation, self.number); }
   auto operator<=>(const ObjectId&) const = default;

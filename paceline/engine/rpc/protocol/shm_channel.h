@@ -5,14 +5,14 @@
 //
 // The bytes of a connection go through two rings, one for each direction. The caller makes them and
 // sends their descriptor over the socket (kRings). From then on the socket carries only descriptors
-// and doorbells: single bytes that make the other end look again.
+// and doorbells: single bytes that make the other end check its ring again.
 //
 // The rules of ringing:
 //
-//  1. A reader that finds no data sets a flag (wait_for_data()) and looks once more. A writer that
+//  1. A reader that finds no data sets a flag (wait_for_data()) and checks once more. A writer that
 //     then sees the flag rings once. A reader that is awake or spins costs no system call.
-//  2. A writer that finds no room sets a flag in the same way. The reader rings once half of the
-//     ring is free.
+//  2. A writer that finds no room sets a flag in the same way. The reader rings as soon as half of
+//     the ring is free.
 //  3. The end of the socket is the end of the connection; bytes that were written before are still
 //     read.
 //
@@ -39,7 +39,7 @@ namespace paceline::rpc {
 
 class Rings {
  public:
-  static constexpr std::size_t kBytes = 64 << 10;  // the room of one direction
+  static constexpr std::size_t kBytes = 64 << 10;  // the size of the ring of one direction
 
   // Makes the caller's end; null if the system has no memory to share.
   static std::unique_ptr<Rings> make();
@@ -61,7 +61,7 @@ class Rings {
   // Whether the writer waits for room and now has some, so that the reader must ring. Call it after
   // reading.
   bool must_ring_writer();
-  // Makes the writer ring from now on. Returns false if data is already there.
+  // Makes the writer ring after its next write. Returns false if data has already arrived.
   bool wait_for_data();
   // Tells the writer that it need not ring any more.
   void do_not_wait();
@@ -92,8 +92,8 @@ class Rings {
 //
 // An area consists of blocks, each with a header. The ownership of a block:
 //
-//  1. The sender alone decides where blocks are, and keeps their places in private memory. It reads
-//     nothing from the area but the states of the blocks that it has sent.
+//  1. The sender alone decides where blocks are, and keeps their offsets in private memory. In the
+//     area it reads only the states of the blocks that it has sent.
 //  2. Once a block has been sent it belongs to the receiver, until the receiver stores kFree in its
 //     header (release; the sender's load acquires, so all reads of the block happen before its
 //     memory is written again).

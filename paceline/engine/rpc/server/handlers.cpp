@@ -144,8 +144,8 @@ std::size_t Objects::num_objects() const {
   return objects_.size();
 }
 
-// A handler's access to the objects of its own worker: it finds one, or keeps a new one for the
-// caller.
+// With these two functions a handler accesses the objects of its own worker: it finds an object, or
+// keeps a new one for the caller.
 
 std::shared_ptr<void> Incoming::find_own(std::uint64_t class_number, ObjectNumber number) const {
   return server_->objects_.find_of(class_number, number);

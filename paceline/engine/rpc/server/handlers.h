@@ -83,8 +83,8 @@ class Incoming final : public detail::ServedCall, public Pool::Task {
 // constructor. An object is destroyed after its last hold has ended and the calls that arrived
 // before have run.
 //
-// Thread safety: every method may be called from any thread. None of them runs code of the objects;
-// the caller destroys the objects that it gets back.
+// Thread safety: every method may be called from any thread. Only forget_all() runs code of the
+// objects; for the other methods, the caller destroys the objects that it gets back.
 class Objects {
  public:
   using Dead = std::vector<std::shared_ptr<void>>;
@@ -120,8 +120,7 @@ class Objects {
   void end_session(SessionNumber holder, Dead& dead);
   // Removes and returns all waiting calls, which then never run.
   std::vector<std::shared_ptr<Incoming>> take_waiting();
-  // Destroys all objects. Unlike the other methods, it runs their destructors itself, after it has
-  // released the lock.
+  // Destroys all objects, after it has released the lock.
   void forget_all();
   std::size_t num_objects() const;
 

@@ -76,12 +76,12 @@ class Server : public std::enable_shared_from_this<Server> {
   // close() then closes all connections.
   void begin_to_leave();
   void close();
-  // Called after the pool has stopped: drops the calls that would wait forever.
+  // Called after the pool has stopped: drops the calls that would wait forever, and all objects.
   void forget_waiting();
   // Waits until all handlers, and all calls that wait for one, have ended; returns false at the
   // deadline. A handler that calls this does not wait for itself.
   bool wait_for_handlers(Deadline deadline);
-  // The methods whose handlers are running, for messages.
+  // The methods of the calls that have no answer yet, for messages.
   std::vector<std::string> running_methods() const;
   std::size_t num_objects() const { return objects_.num_objects(); }
   // Adds the calls that arrived long ago and have no answer, if a gauge or a timeline is on.

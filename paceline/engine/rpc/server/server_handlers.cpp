@@ -158,7 +158,8 @@ void Server::reply(Incoming& call, ReplyStatus status, OutgoingPointer message) 
                     "max_message of the caller)",
                     size, session.caller.max_message));
   }
-  // The holds of these references are kept for one lease, in which the caller asks for its own.
+  // The holds of these references are kept for one lease, in which the caller asks for holds of its
+  // own.
   if (!message->writer().references().empty()) {
     try {
       if (const auto table = call.references()) {
@@ -224,8 +225,8 @@ void Server::told(Incoming& call, ReplyStatus status, const OutgoingPointer& mes
 
 // ---- built-in methods ----
 
-// Holders of references call these methods to hold and release objects. They run in the order in
-// which they arrive.
+// Holders of references call these methods to hold and release objects. The calls run in the order
+// in which they arrive.
 void Server::serve_references() {
   serve({.name = std::string(kHoldMethod),
          .handler =

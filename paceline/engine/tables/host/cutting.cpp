@@ -106,8 +106,8 @@ void check_fit(const TableAccess& access, const TableCut& cut) {
         access.self_name(), access.operation, access.table);
 }
 
-// Whether id `i` of the cut has an entry in this table. A count of sightings means nothing where
-// the first push of an id admits it.
+// Whether id `i` of the cut gets an entry in this table. An id that has not been admitted gets none
+// if this table admits every id with its first push.
 bool belongs(const TableLayout& layout, const TableCut& cut, std::size_t i, const TakesId& takes) {
   return (!takes || takes(cut.ids[i])) && (cut.admitted[i] != 0 || !layout.is_paired);
 }
@@ -151,7 +151,7 @@ TableCut take_cut(const TableAccess& access) {
   const Settings& settings = memory.settings();
   TableHeader& header = access.header();
   std::optional<LockGuard> applying(std::in_place, access, header.applying);
-  while (is_applying(header)) {  // by workers of which some may have died
+  while (is_applying(header)) {  // the workers that apply the stages may have died
     applying.reset();
     apply_stages(access, header.apply_clock - 1);
     applying.emplace(access, header.applying);
@@ -178,8 +178,7 @@ void restore_cut(const TableAccess& access, const TableCut& cut, const TakesId& 
   check_room(access, cut, takes);
   TableHeader& header = access.header();
   header.lr = std::bit_cast<std::uint64_t>(cut.lr);
-  // The ages of the rows stay as they were; the time of this table goes on from its workers'
-  // clocks.
+  // The ages of the rows do not change; the time of this table goes on from its workers' clocks.
   const std::uint64_t shift = header.now - cut.now;
   const TableLayout& layout = access.memory->layout();
   std::size_t row = 0;

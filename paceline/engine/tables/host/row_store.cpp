@@ -12,7 +12,7 @@ namespace paceline::tables {
 
 namespace {
 
-constexpr std::uint64_t kNumber = 4;  // the phase is below it
+constexpr std::uint64_t kNumber = 4;  // Journal::phase is kNumber * transaction number + phase
 
 std::uint64_t word_of(JournalPhase phase, std::uint64_t before) {
   return before / kNumber * kNumber + static_cast<std::uint64_t>(phase);
@@ -104,7 +104,7 @@ constexpr int kTriesWithoutLock = 64;
 bool is_expired(const TableMemory& memory, std::uint64_t used) {
   const std::uint64_t limit = memory.settings().expire_after;
   const std::uint64_t now = memory.header().now.load(std::memory_order_relaxed);
-  // Restored rows may have been used before the time 0 of this table, so the difference counts.
+  // Restored rows may have been used before time 0 of this table, so the signed difference counts.
   return limit != 0 && static_cast<std::int64_t>(now - used) > static_cast<std::int64_t>(limit);
 }
 
@@ -259,7 +259,7 @@ void link(const TableMemory& memory, Transaction& transaction, std::uint32_t num
   transaction.set(head, number);
 }
 
-// Requires: the caller owns the lock of the row's slot, so nobody writes the row.
+// Requires: the caller owns the lock of the row's slot, so no other worker writes the row.
 void read_data(const TableMemory& memory, std::uint32_t data, float* row) {
   std::memcpy(row, reinterpret_cast<const std::byte*>(memory.data(data)),
               memory.layout().row_floats * sizeof(float));

@@ -1,11 +1,11 @@
 #pragma once
 
-// Rows in the memory of a table: reading, stepping, and removing those that have expired; and the
+// Rows in the memory of a table: how they are read, updated and, once expired, removed; and the
 // transactions by which rows change.
 //
-// A reader takes no lock. It walks a chain and copies a row, and begins again if a version shows
-// that the row, or the chain, changed meanwhile. A writer holds the lock of the id's slot, and the
-// allocator's lock if a row appears or goes.
+// A reader takes no lock, except after 64 failed attempts. It walks a chain and copies a row, and
+// begins again if a version shows that the row, or the chain, changed meanwhile. A writer holds the
+// lock of the id's slot, and the allocator's lock if a row appears or is removed.
 //
 // Thread safety: as TableAccess.
 
@@ -57,7 +57,7 @@ void apply_journal(const TableMemory& memory, std::uint32_t worker);
 
 // The phase of a journal, without the number of its transaction.
 JournalPhase phase_of(const Journal& journal);
-// Sets the phase, with the number of the next transaction.
+// Sets the phase to kIdle, with the number of the next transaction.
 void end_transaction(Journal& journal);
 // Makes an idle journal refuse its next commit. Returns false if it is committed.
 bool revoke(Journal& journal);
@@ -68,7 +68,7 @@ enum class TornReads : bool { kRefused, kAllowed };
 // torn read may mix the elements of two steps of the row; it is counted.
 void read_row(const TableAccess& access, Id id, float* out, TornReads torn);
 
-// Adds the position of the push to the transaction of its step.
+// Adds further writes, such as the position of the push, to the transaction that changes a row.
 using AlsoSet = std::function<void(Transaction&)>;
 
 // Takes a step of the optimizer on a row, which appears if this push admits it; otherwise counts
@@ -95,7 +95,7 @@ class RowPrefetch {
 
  private:
   static constexpr std::size_t kBlock = 64, kLine = 64;
-  static constexpr std::size_t kLongRow = 4096;  // the processor itself reads such rows ahead
+  static constexpr std::size_t kLongRow = 4096;  // the hardware prefetcher reads longer rows ahead
   static constexpr int kLongestWalk = 3;
 
   void load_block() {

@@ -15,7 +15,7 @@ constexpr std::uint64_t kMostEntries = std::numeric_limits<std::uint32_t>::max()
 
 constexpr const char* kOptimizers[] = {"SGD", "Adam", "Adagrad", "RowAdagrad"};
 
-// Writes an optimizer's numbers, and throws for those that no optimizer can have.
+// Writes an optimizer's numbers. Throws Error(kInvalid) for numbers that no optimizer can have.
 struct OptimizerNumbers {
   const std::string& table;
   Settings& settings;

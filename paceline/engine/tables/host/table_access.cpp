@@ -38,7 +38,7 @@ class OwnerWait {
       if (vigil_.sees_passed(deadline_)) time_out(token);
       return false;
     }
-    // The repairer's lock protects only changes that may be repeated.
+    // The lock `repairing` protects only changes that may be repeated.
     if (&lock_ == &access_.header().repairing) {
       if (state == WorkerState::kFrozen) throw MustTakeOver{name_of(*access_.memory, token)};
       return true;

@@ -7,13 +7,14 @@
 // from time to time:
 //
 //  1. The owner's process has ended: its unfinished change is completed or dropped (row_store.h),
-//     its locks are released, and its place is free again.
+//     its locks are released, and its slot is free again.
 //  2. The owner is frozen, and the calls between workers have given it up: it is *revoked*, so that
 //     it cannot change anything any more, and its locks are released.
 //  3. As 2, but the owner was frozen in the middle of writing a row. It will continue writing when
 //     it thaws, and nothing can stop it. So the table moves to new memory (table_workers.h).
 //
-// A thread holds at most one lock of a slot, and after it the allocator's.
+// A thread takes the lock of one slot, and after it the allocator's. Only take_cut() takes the
+// locks of all slots.
 //
 // Thread safety: none for one TableAccess; each thread has its own, or holds the caller's mutex.
 
@@ -60,8 +61,8 @@ constexpr std::uint32_t token_of(std::uint32_t index, std::uint32_t generation) 
 }
 constexpr std::uint32_t index_of_token(std::uint32_t token) { return token >> 1 & 127; }
 
-// Owns a lock until the end of the scope. The constructor waits; throws what require_open() throws,
-// MustTakeOver, and Error(kTimeout), which names the owner, at the deadline.
+// Owns a lock until the end of the scope. The constructor waits; it throws the errors of
+// require_open(), MustTakeOver, and, at the deadline, Error(kTimeout), which names the owner.
 class LockGuard {
  public:
   LockGuard(const TableAccess& access, Word& lock);
@@ -77,8 +78,8 @@ class LockGuard {
 // Releases a lock if it has this owner, and wakes the workers that wait for it.
 void release(Word& lock, std::uint32_t token);
 
-// Waits a little for the owner of a lock, without taking it: for a reader that found a row in the
-// middle of a change. Throws as LockGuard.
+// Waits until the owner of a lock has released it, but does not take the lock: for a reader that
+// found a row in the middle of a change. Throws as LockGuard.
 void wait_for_owner(const TableAccess& access, Word& lock);
 
 }  // namespace paceline::tables

@@ -63,9 +63,9 @@ std::vector<std::uint32_t> in_order_of_names(const TableMemory& memory, std::uin
   return order;
 }
 
-// The gradients of a clock. Those of a row are added for each worker first, in the order of its
-// pushes, and then over the workers in the order of their names, by the tree of collectives
-// (collectives/kernels/reduce.h). So the sum has the bits of an all-reduce.
+// The gradients of a clock. The gradients of a row are added for each worker first, in the order of
+// its pushes, and then over the workers in the order of their names, by the reduction tree of the
+// collectives (collectives/kernels/reduce.h). So the sum has the bits of an all-reduce.
 class ClockGradients {
  public:
   ClockGradients(const TableMemory& memory, std::uint64_t workers)
@@ -108,7 +108,7 @@ class ClockGradients {
     const float* gradient;
   };
 
-  // Adds a further push to those of the last worker.
+  // Adds the gradient of a further push to the sum of the last worker.
   void add_to_last(const float* gradient) {
     float* const sum = sums_.data() + sources_.size() * width_;
     const std::byte*& last = sources_.back();

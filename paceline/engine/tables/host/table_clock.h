@@ -4,9 +4,10 @@
 // clock counts its ticks.
 //
 // In a synchronous table a push is kept in its worker's stage until all workers have ended the
-// clock. Then they apply all stages of the clock together, each some parts of the rows: each
-// different id takes one step with the sum of its gradients, added in the order of the workers'
-// names and of each one's pushes. If a worker dies, another one continues at the same row.
+// clock. Then each worker applies some parts of the rows (ApplyPart), until all stages of the clock
+// are applied: each distinct id takes one step with the sum of its gradients, added in the order of
+// the workers' names and of each worker's pushes. If a worker dies, another one continues at the
+// same row.
 //
 // Thread safety: as TableAccess.
 
@@ -19,13 +20,13 @@
 
 namespace paceline::tables {
 
-// Sets the worker's clock. Throws TableMoved if the memory was closed: set it again in the next
-// one.
+// Sets the worker's clock. Throws TableMoved if the memory was closed: set the clock again in the
+// next memory.
 void set_clock(const TableAccess& access, std::uint64_t clock);
 
-// Waits until the clocks of all present workers have reached `clock`. Workers that are dead or
-// given up meanwhile are evicted. Throws TableMoved, MustTakeOver, and Error(kTimeout), which names
-// the slowest worker.
+// Waits until the clocks of all present workers have reached `clock`. Workers that die or
+// are given up meanwhile are evicted. Throws TableMoved, MustTakeOver, and Error(kTimeout), which
+// names the slowest worker.
 void wait_for_clocks(const TableAccess& access, std::uint64_t clock);
 
 // How many clocks this worker is ahead of the slowest: the clocks whose pushes a pull may miss.
@@ -33,7 +34,7 @@ std::uint64_t staleness(const TableAccess& access);
 
 // How many rows the stage of this worker has for its clock.
 std::uint64_t num_staged(const TableAccess& access);
-// Writes the gradient of the i-th different id of a batch.
+// Writes the gradient of the i-th distinct id of a batch.
 using StageWriter = std::function<void(std::size_t i, float* gradient)>;
 // Lets `write` write the rows of a batch behind the first `before` rows of the stage. Throws
 // Error(kSystem) if they do not fit, and TableMoved: then stage them again in the next memory.

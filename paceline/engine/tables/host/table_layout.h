@@ -11,9 +11,9 @@
 // The pages of entries and data are allocated as rows appear, those of the stages as pushes are
 // staged, and all other pages when the table is made.
 //
-// Where the first push of an id admits it, every entry has data. Then both have the same number,
-// since they are taken and returned together, and the data follow their entry, so that a lookup
-// touches one page less.
+// If the first push of an id admits it, every entry has data. Then an entry and its data have the
+// same number, since they are taken and returned together, and the data follow their entry, so that
+// a lookup touches one page less.
 
 #include <array>
 #include <atomic>
@@ -83,7 +83,7 @@ struct TableHeader {
   Word allocator;                  // the lock of the members below
   Word free_entries, free_data;    // the heads of lists of unused entries and data
   Word num_entries, num_data;      // used and free ones; later ones have never been used
-  Word ready_entries, ready_data;  // those whose pages are allocated
+  Word ready_entries, ready_data;  // entries and data whose pages are allocated
   Word num_rows;                   // admitted rows
   Word repairing;                  // the lock of the one worker that repairs or evicts another one
   Word applying;                   // the lock of the worker that begins or ends to apply a clock
@@ -91,7 +91,7 @@ struct TableHeader {
   LongWord applied;                // the number of clocks whose staged pushes have been applied
   LongWord apply_clock;    // 1 + the clock that was begun last; above `applied` until it ends
   LongWord apply_workers;  // the workers that have staged pushes of it, a bit for each
-  Word num_evicted, num_repaired;  // lost workers; those that left an update unfinished
+  Word num_evicted, num_repaired;  // lost workers; unfinished updates completed for them
   std::array<ApplyPart, kApplyParts> parts;
 };
 
@@ -105,7 +105,7 @@ enum class WorkerPhase : std::uint32_t { kFree, kJoining, kPresent, kGone };
 
 // A worker of this host that has the table open.
 struct alignas(64) WorkerSlot {
-  LongWord claim;   // WorkerPhase, and above it the process number: claimed by one exchange
+  LongWord claim;   // WorkerPhase in the lowest 8 bits, above them the pid; claimed by one exchange
   Word generation;  // counts the workers that have had this slot
   std::uint32_t pid;
   std::uint64_t start_ticks;  // with the pid, identifies the process
@@ -162,7 +162,7 @@ struct alignas(64) Journal {
   // The image of the row follows.
 };
 
-// The offsets and sizes of the parts of the memory. A value.
+// The offsets and sizes of the parts of the memory. Thread safety: a value.
 struct TableLayout {
   explicit TableLayout(const Settings& settings);
 
@@ -171,8 +171,8 @@ struct TableLayout {
   std::uint32_t max_entries, max_data;
   std::uint32_t stage_rows;  // rows that a worker may push in one clock; 0 unless synchronous
   bool is_paired;            // entries and data have the same numbers (see above)
-  std::size_t journal_bytes, data_bytes, stage_bytes;  // of one
-  std::size_t entry_stride, data_stride;               // from one to the next
+  std::size_t journal_bytes, data_bytes, stage_bytes;  // of each
+  std::size_t entry_stride, data_stride;               // from each to the next
   std::size_t workers, sessions, slots, journals, stages, buckets, entries, data;  // offsets
   std::size_t bytes;
 };

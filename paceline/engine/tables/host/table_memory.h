@@ -58,7 +58,7 @@ class TableMemory {
   }
   Word& bucket_number(std::size_t i) const { return at<Word>(layout_.buckets)[i]; }
   std::size_t num_buckets() const { return std::size_t{kNumSlots} * layout_.buckets_per_slot; }
-  // Requires: 1 <= number <= TableLayout::max_entries, max_data.
+  // Requires: 1 <= number <= TableLayout::max_entries, or max_data for data().
   Entry& entry(std::uint32_t number) const {
     return *at<Entry>(layout_.entries + std::size_t{number - 1} * layout_.entry_stride);
   }
@@ -105,7 +105,7 @@ class HostDirectory {
 
   // Returns the memory of the table, and adds this process to its holders. Makes an empty table if
   // there is none, if no live process holds it open, or if it is still moving at the deadline.
-  // Error(kInvalid) if the table is open with other options.
+  // Throws Error(kInvalid) if the table is open with other options.
   MemoryPointer find_or_make(const Settings& settings, Deadline deadline) const;
 
   // Implements SharedRowsOptions::next_memory (shared_rows.h).

@@ -99,8 +99,8 @@ bool is_owned(const TableMemory& memory, const SessionRecord& session) {
   return state == WorkerState::kPresent || state == WorkerState::kFrozen;
 }
 
-// Completes the last change of the worker that had the session, if that worker is lost. Otherwise
-// the session's position might still change.
+// Completes the last change of the worker that had the session, if that worker is lost. Without
+// this, the session's position might still change.
 void end_former_worker(const TableAccess& access, std::uint64_t wanted) {
   const TableMemory& memory = *access.memory;
   for (std::uint32_t i = 0; i < kMaxSessions; ++i) {
@@ -113,7 +113,7 @@ void end_former_worker(const TableAccess& access, std::uint64_t wanted) {
   }
 }
 
-// Requires: the lock `repairing`.
+// Requires: this worker holds the lock `repairing`.
 std::uint32_t take_session(const TableAccess& access, const SessionWish& wish) {
   const std::optional<std::uint64_t>& wanted = wish.known;
   const TableMemory& memory = *access.memory;
@@ -288,7 +288,7 @@ void join_table(TableAccess& access, const std::string& name, const SessionWish&
   slot.descriptor = static_cast<std::uint32_t>(memory.descriptor());
   slot.staged_rows = 0;
   slot.staged_clock = 0;
-  slot.clock = 0;  // until it is known, no worker may run ahead
+  slot.clock = 0;  // no worker may run ahead until start_clock()
   reset(slot.counts);
   try {
     if (session.known) end_former_worker(access, *session.known);

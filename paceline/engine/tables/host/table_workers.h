@@ -30,8 +30,8 @@ struct SessionWish {
 };
 
 // Takes a slot for this process and fills in `access`. The worker's clock starts at the fastest
-// worker's clock, less the bound of a bounded table. Throws Error(kInvalid) if there is no place,
-// or if the session is unknown or in use.
+// worker's clock, less the bound of a bounded table. Throws Error(kInvalid) if no slot is free, or
+// if the session is unknown or in use.
 void join_table(TableAccess& access, const std::string& name, const SessionWish& session);
 // Gives the slot back: the others do not wait for this worker any more. Errors as LockGuard.
 void leave_table(const TableAccess& access);

@@ -1,7 +1,7 @@
 #pragma once
 
 // Rows on servers of other hosts. A batch is divided among the servers by a slot map, and the
-// servers are called at the same time. Each different id is sent once, with the sum of its
+// servers are called at the same time. Each distinct id is sent once, with the sum of its
 // gradients. If a server is lost, its part of the table is opened at its backup (row_server.h), and
 // the call is made again there.
 
@@ -24,7 +24,7 @@ namespace paceline::tables {
 // Assigns slots to servers. The map is a list of servers and an epoch: server i of n has the slots
 // from 1,024 i / n up to 1,024 (i + 1) / n. The job's store has the newest map; its epoch grows
 // when a job opens its tables with other servers. A server refuses a request that carries another
-// epoch than its own, or an id whose slot it does not have. A value.
+// epoch than its own, or an id whose slot it does not have. Thread safety: a value.
 struct SlotMap {
   std::uint64_t epoch = 0;
   std::vector<std::string> servers;
@@ -73,7 +73,7 @@ class RemoteRows final : public Rows {
   // The part of a batch that one server has.
   struct Share {
     std::vector<Id> ids;
-    std::vector<std::size_t> places;  // indices into the batch's different ids
+    std::vector<std::size_t> places;  // indices into the batch's distinct ids
     std::vector<float> gradients;
     std::vector<std::uint16_t> bfloat16;
   };

@@ -58,7 +58,7 @@ struct HoldRows {
   using Reply = rpc::Nothing;
 };
 
-// Asks a server for the memory that it has, for a backup that was started again.
+// Asks a server which memory it holds open. Sent by a backup that was started again.
 struct HeldParts {
   static constexpr std::string_view kName = "tables.parts";
   static constexpr rpc::Effect kEffect = rpc::Effect::kRepeatable;
@@ -83,7 +83,7 @@ struct PulledRows {
 
 struct PushRows {
   std::uint64_t epoch = 0, sequence = 0;
-  std::span<const Id> ids;  // all different
+  std::span<const Id> ids;  // all distinct
   std::span<const float> gradients;
   std::span<const std::uint16_t> bfloat16;
   static auto fields(auto& m) {
@@ -144,7 +144,7 @@ struct CutPart {
 
 // One remote worker's access to a table on this server: an object that the worker holds by a lease.
 // If the worker dies, or is frozen for longer than the lease, the object is destroyed, and the
-// worker loses its place in the table: no other worker waits for its clock any more.
+// worker loses its slot in the table: no other worker waits for its clock any more.
 class ServedRows {
  public:
   static constexpr std::string_view kName = "tables.rows";

@@ -19,7 +19,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kHandshakeTimeout = 3s;
-// How long a silent connection may hold a place that others wait for.
+// How long a connection may stay silent while others wait to be accepted.
 constexpr auto kFirstWordTimeout = 1s;
 
 // The number of bytes that receive_some() received; 0 if there were none.
@@ -57,7 +57,7 @@ std::vector<NewChannel> Acceptor::serve(std::span<const pollfd> entries) {
   return channels;
 }
 
-// Only a few of hundreds of callers are ready at a time, so only these are read.
+// Only a few of hundreds of callers are ready at a time, so only the ready callers are read.
 std::vector<NewChannel> Acceptor::hear_callers(std::span<const pollfd> entries) {
   std::vector<NewChannel> channels;
   auto entry = entries.begin();

@@ -41,8 +41,8 @@ class Acceptor {
 
   static constexpr std::size_t kMaxStrangers = 256;
 
-  // Adds the descriptors to poll. Poll for a few tens of milliseconds only, because places become
-  // free as time passes.
+  // Adds the descriptors to poll. Poll for a few tens of milliseconds only, because a full door
+  // gets room again when handshakes time out.
   void add_to(std::vector<pollfd>& entries);
   // Serves every caller that is ready, without waiting. Requires: `entries` has been polled and
   // begins with the entries that the last add_to() received and added; others may follow.
@@ -77,7 +77,7 @@ class Acceptor {
   const Secret& secret_;
   const std::string group_;
   std::list<Caller> callers_;
-  std::size_t first_entry_ = 0;  // index of the doors' entries; those of the callers follow
+  std::size_t first_entry_ = 0;  // index of the doors' entries; the callers' entries follow
 };
 
 }  // namespace paceline

@@ -188,7 +188,7 @@ class Connector {
     }
   }
 
-  // The lower ranks, nearest first, so that not all ranks call the same one.
+  // The lower ranks, nearest first, so that not all ranks call the same rank at first.
   std::vector<Callee> lower_ranks() const {
     std::vector<Callee> callees;
     for (int peer = options_.rank - 1; peer >= 0; --peer) {

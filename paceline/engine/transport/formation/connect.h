@@ -39,10 +39,10 @@ struct ConnectOptions {
   std::function<std::vector<std::string>(const std::vector<int>& ranks,
                                          std::chrono::milliseconds wait)>
       fetch;
-  // How a rank that gives up informs the ranks that it is not connected to or cannot reach. The
-  // first text passed to `give_up` is what `given_up` returns on the others, which check once a
-  // second. `given_up` returns an empty text if no rank has given up within `wait`, or if it cannot
-  // find out soon. Neither throws an Error. Both may be left out.
+  // How a rank that gives up informs the ranks that it is not connected to or cannot reach. On the
+  // other ranks, which check once a second, `given_up` returns the first text that any rank passed
+  // to `give_up`. It returns an empty text if no rank has given up within `wait`, or if it cannot
+  // find out soon. Neither function throws an Error. Both may be left out.
   std::function<void(const std::string& notice)> give_up;
   std::function<std::string(std::chrono::milliseconds wait)> given_up;
   // For a subgroup: checks the group that it was split from, about ten times a second while ranks

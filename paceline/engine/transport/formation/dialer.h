@@ -38,7 +38,7 @@ struct Callee {
   HandshakeHalf::Keys keys = HandshakeHalf::Keys::kNone;
 };
 
-// One call to a peer's door while a group forms, until the channel is connected. No method waits.
+// Connects one channel to a peer while a group forms. No method waits.
 //
 // A rank listens before others know its address, so a peer that refuses connections for some
 // seconds is dead. A rank that is turned away in the handshake calls again, for up to 30 s, because
@@ -91,7 +91,7 @@ class Dial {
 // All calls that a rank makes.
 class Dialer {
  public:
-  // More calls would only wait at the other ends.
+  // The most calls at the same time; more calls would only wait at the other ends.
   static constexpr std::size_t kMostAtOnce = 64;
 
   struct Caller {

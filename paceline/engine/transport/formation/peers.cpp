@@ -58,7 +58,7 @@ constexpr std::chrono::nanoseconds kReadingPause = 900ms;
 constexpr std::chrono::nanoseconds kFirstLook = 10ms;
 constexpr std::chrono::nanoseconds kLookPause = 100ms;
 constexpr std::chrono::nanoseconds kLookPauseByRank = 2ms;
-// The bytes that one call asks for, because a store's reply has a limit.
+// How many bytes of addresses one call asks for, because a store's reply has a limit.
 constexpr std::size_t kBytesAtOnce = 4 << 20;
 
 class Fetcher {
@@ -90,7 +90,7 @@ class Fetcher {
     std::chrono::nanoseconds slice = options_.look_after_parent ? kFirstLook : kPause;
     while (!take(missing, std::min(put_off(deadline_).remaining(), slice))) {
       if (next_reading.expired() || put_off(deadline_).expired()) {
-        // The addresses published so far may explain why the others are missing.
+        // The addresses published so far may explain why the other ranks are missing.
         std::erase_if(missing, [&](int rank) { return take({rank}, 0ns); });
         if (missing.empty()) return;
         next_reading = Deadline::after(kReadingPause);
@@ -205,7 +205,7 @@ void FormationWatch::require_nobody_gave_up(std::chrono::milliseconds wait) cons
 
 void FormationWatch::look(const std::vector<int>& missing) {
   WaitCheck::run();
-  // A rank that gave up before it connected to this one can tell it only by a published notice.
+  // A rank that gave up before it connected to this rank can inform it only by a published notice.
   if (next_look_.expired()) {
     next_look_ = Deadline::after(kNoticePause);
     require_nobody_gave_up(0ms);

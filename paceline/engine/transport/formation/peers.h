@@ -1,7 +1,7 @@
 #pragma once
 
-// The knowledge that a rank has of the others while a group forms: their addresses, whether all
-// made the same choices, and which of them gave up, died or left.
+// A rank's knowledge of the other ranks while a group forms: their addresses, whether all ranks
+// made the same choices, and which ranks gave up, died or left.
 //
 // Thread safety: none.
 

@@ -30,7 +30,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::uint32_t kMostAddressBytes = 64 << 10;
-// Every sleep is at most this long, because UCX's shared memory does not always wake a sleeper.
+// A wait for UCX is at most this long, because UCX's shared memory does not always wake a sleeper.
 constexpr auto kLongestSleep = 2ms;
 constexpr std::byte kGreeting{0x47};  // sent on UCX's channels, then on the data socket
 constexpr std::byte kFarewell{0x46};
@@ -39,7 +39,7 @@ constexpr std::chrono::seconds kLingerLimit{1};
 
 // A wire of sockets that uses UCX for the data and point-to-point channels to some ranks.
 //
-// A rank that ends waits for up to kLingerLimit until those ranks have left as well or have died,
+// A rank that ends waits for up to kLingerLimit until these peers have left as well or have died,
 // because bytes that a peer has not received yet are lost with the UCX connection.
 class UcxWire : public Wire {
  public:
@@ -123,7 +123,8 @@ UcxWire::~UcxWire() {
   }
 }
 
-// Introduces this rank over the data socket, which otherwise carries only the farewell.
+// Sends this rank's UCX addresses over the data socket, which later carries a greeting and a
+// farewell but no data.
 void UcxWire::introduce(int peer, Deadline deadline) {
   ByteWriter writer;
   writer.put_string(data_->address());
@@ -152,8 +153,8 @@ void UcxWire::meet(int peer, Deadline deadline) {
   point_to_point_->connect(peer, point_to_point);
 }
 
-// Sends a greeting to all peers. UCX connects two workers at the first send, which should happen
-// now and not in the first collective.
+// Exchanges greetings with all peers. UCX connects two workers at the first send, which should
+// happen now and not in the first collective.
 void UcxWire::greet_all(Deadline deadline) {
   std::vector<Greeting> greetings;
   std::vector<Interest> interests;

@@ -6,7 +6,7 @@
 // UCX library is loaded when it is first needed, so a program that does not use it never loads it.
 //
 // Authentication: workers learn each other's addresses over the authenticated TCP connections, and
-// only endpoints made from those are read. UCX itself neither authenticates nor encrypts the bytes
+// only endpoints with these addresses are read. UCX itself neither authenticates nor encrypts bytes
 // that it carries. Cost: a received byte is copied once, out of UCX's buffer.
 
 #include <functional>
@@ -21,8 +21,8 @@ namespace paceline {
 
 struct UcxInfo {
   bool available = false;
-  std::string text;                       // its version, or why it is not available
-  std::string advice;                     // how to get it; empty if it is available
+  std::string text;                       // UCX's version, or why UCX is not available
+  std::string advice;                     // how to install UCX; empty if it is available
   std::vector<std::string> rdma_devices;  // devices that UCX uses without the kernel, as "mlx5_0:1"
 };
 UcxInfo ucx_info();

@@ -145,8 +145,8 @@ std::string Worker::address() {
 
 // Connects to a peer. Where a transport cannot report a peer's end (UCX's shared memory), the
 // control channels do. Error handling is tried anew for each peer: UCX numbers the endpoints
-// between two workers, including the ones that it refuses, and joins endpoints of the same number,
-// so both ends must fail alike.
+// between two workers, including refused endpoints, and joins endpoints of the same number, so an
+// attempt must fail at both ends or at neither.
 void Worker::connect(int peer, const std::string& address) {
   const std::lock_guard lock(mutex_);
   Link& link = this->link(peer);
@@ -221,7 +221,7 @@ void Worker::post(Link& link, std::span<const std::byte> head, std::span<const s
   take_status(link, api_.ucp_stream_send_nbx(link.endpoint, link.parts, count, &param));
 }
 
-// Checks whether the send under way has completed; UCX then owns its bytes.
+// Checks whether the send under way has completed; UCX then no longer reads the caller's bytes.
 void Worker::advance(Link& link) {
   for (int attempt = 0; attempt < 2 && link.request != nullptr; ++attempt) {
     const ucs_status_t status = api_.ucp_request_check_status(link.request);

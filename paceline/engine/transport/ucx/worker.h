@@ -4,8 +4,8 @@
 // receives bytes as a socket does, without waiting.
 //
 // UCX moves bytes, both queued and arriving ones, only while one of its functions is called. The
-// worker's own thread calls it whenever there is something to move, so a sender can continue with
-// other work. The callers of the worker call UCX as well, which is quicker.
+// worker's own thread calls UCX whenever there are bytes to move, so a sender can continue with
+// other work. The worker's methods call UCX as well, so that their callers wait less.
 //
 // Thread safety: all methods may be called from any thread.
 
@@ -94,20 +94,21 @@ class Worker {
   // A descriptor that is readable if something may have become ready since forget_news().
   int news() const { return news_.get(); }
   void forget_news();
-  // Gives up all sends: memory that was passed to send() is not read any more. A peer to which a
-  // send was under way cannot be reached afterwards.
+  // Gives up all sends: memory that was passed to send() is no longer read. If a send is still
+  // under way after a short wait, no peer can be reached afterwards.
   void give_up_sends();
 
  private:
   struct Link {
     ucp_ep_h endpoint = nullptr;
     bool has_failed = false;
-    bool tells_of_failure = false;  // reports the peer's end, and can be closed during a send
+    // The endpoint reports the peer's end, and can be closed during a send.
+    bool tells_of_failure = false;
     // The send under way: its request, and the number of its bytes.
     ucp_dt_iov_t parts[2];
     ucs_status_ptr_t request = nullptr;
     std::size_t sending = 0;
-    // The bytes that UCX has received and that were not taken yet.
+    // Bytes that UCX has received; the first `chunk_taken` of them were taken.
     std::byte* chunk = nullptr;
     std::size_t chunk_bytes = 0, chunk_taken = 0;
   };

@@ -20,7 +20,7 @@ bool ReadOrder::note(std::span<const std::size_t> units) {
   last_.assign(units.begin(), units.end());
   for (const std::size_t unit : units) {
     if (order_.size() < kLongest) order_.push_back(unit);
-    // The order repeats, for instance in an evaluation, which takes no step.
+    // The order may repeat before the next step, for instance in an evaluation.
     if (!find(unit, at_)) find(unit, 0);
   }
   return true;
@@ -233,7 +233,7 @@ void DeviceParameters::prefetch(std::span<const std::size_t> needed) {
   }
 }
 
-// The stream of gathers reuses the memory, after the operations that read the unit.
+// The stream of gathers waits for the operations that read the unit before it reuses the memory.
 void DeviceParameters::release(std::size_t unit) {
   Gathered own = std::move(*gathered_[unit]);
   gathered_[unit].reset();

@@ -3,17 +3,17 @@
 // Parameters on a CUDA device of which each rank keeps only its part.
 //
 // Before an operation of LibTorch reads a parameter (operation_watch.h), its unit is gathered from
-// all ranks into a pool of fixed size, and the parameters' storages get this memory. At the same
-// time the units that were read next in the previous step are requested, as far as the pool has
-// room for them; the least recently used units make room. A storage without a unit has a null
-// pointer.
+// all ranks into a pool of fixed size, and the storages of the unit's parameters point there. At
+// the same time the units that were read next in the previous step are requested, as far as the
+// pool has room for them; the least recently used units are released. The storages of a unit that
+// is not gathered have null pointers.
 //
 // Nothing makes the host wait for the device. Gathers start on a stream of their own, and wait only
-// for the steps that wrote the parts and for the operations that read what was in the memory
-// before. A stream waits for a unit before the first operation that reads it there.
+// for the steps that wrote the parts and for the operations that read the memory's former contents.
+// Any other stream waits for a unit before its first operation that reads the unit.
 //
 // So an operation that reads a parameter is collective: all ranks must read the units in the same
-// order. Otherwise all ranks get an error. An operation cannot throw it: it continues with
+// order. Otherwise all ranks get an error. The operation cannot throw this error: it continues with
 // undefined values, and require_whole() throws.
 //
 // The pool has room for any unit while any other unit is in use. An operation that reads more
@@ -57,17 +57,17 @@ class ReadOrder {
 
  private:
   static constexpr std::size_t kAhead = 8;
-  // The number of places in the previous step's order, after that of the last unit, that are
+  // The number of entries of the previous step's order, after the one of the last unit, that are
   // searched for the next unit.
   static constexpr std::size_t kWindow = 64;
-  static constexpr std::size_t kLongest = 1U << 16U;  // a longer order is not kept
+  static constexpr std::size_t kLongest = 1U << 16U;  // the most entries of an order that are kept
 
   bool find(std::size_t unit, std::size_t from);
 
   std::vector<std::size_t> last_;      // the units of the last operation
-  std::vector<std::size_t> order_;     // of this step
+  std::vector<std::size_t> order_;     // the order of this step
   std::vector<std::size_t> expected_;  // the order of the previous step
-  std::size_t at_ = 0;                 // the place in expected_ after the last unit
+  std::size_t at_ = 0;                 // index in expected_ after the entry of the last unit
 };
 
 // Allocates ranges of a block of memory; it knows only their offsets. The same calls give the same
@@ -135,8 +135,8 @@ class DeviceParameters : public WatchedUnits,
   // A unit that is whole or is being gathered.
   struct Gathered {
     at::Tensor memory;                  // the unit as a row
-    std::optional<std::size_t> place;   // in the pool; empty: memory of its own
-    WorkPtr work;                       // null: no longer under way
+    std::optional<std::size_t> place;   // offset in the pool; empty: memory of its own
+    WorkPtr work;                       // null: the gather has ended
     StreamEvent arrived;                // set once `work` is null
     StreamJoin readers;                 // the streams that have waited for the unit and read it
     std::vector<std::uint32_t> writes;  // [parameter]: the number of writes that LibTorch counts

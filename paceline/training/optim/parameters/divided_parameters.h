@@ -32,8 +32,8 @@ using DropGradient = std::function<void(std::size_t parameter)>;
 //   functions, such as torch::nn::utils::clip_grad_norm_ and the steps of torch::optim, would
 //   otherwise see a parameter without a gradient and silently do nothing.
 // - parameter.mutable_grad() outside of a backward pass calls `*divider` with `number`. LibTorch's
-//   zero_grad() of modules, and programs that set a gradient, call mutable_grad(); without this the
-//   next backward pass would be added to a gradient that the program has dropped.
+//   zero_grad() of modules, and programs that set a gradient, call mutable_grad(); otherwise the
+//   next backward pass would add to a gradient that the program has dropped.
 //
 // LibTorch keeps a tensor's autograd data in an object with virtual functions; this function
 // replaces that object with one that behaves as described above. Paceline's own code uses
@@ -59,7 +59,7 @@ bool is_gradient_divided(const at::Tensor& parameter);
 // continues with zeros, and require_whole(), or the next collective, throws.
 //
 // Any other read of a unit that is not whole, through data_ptr(), prints the parameter's name and
-// ends the process (one_copy.h). A result of whole() keeps all units whole for as long as it lives.
+// ends the process (one_copy.h). A result of whole() keeps all units whole until it is destroyed.
 //
 // Thread safety: one thread runs the model.
 class DividedParameters : public WatchedUnits,

@@ -26,7 +26,7 @@ struct Owner {
 struct Known {
   std::shared_mutex mutex;                                 // guards the other members
   std::unordered_map<const void*, Owner> owners;           // [a storage's implementation]
-  at::CallbackHandle watch = at::INVALID_CALLBACK_HANDLE;  // of before_operation()
+  at::CallbackHandle watch = at::INVALID_CALLBACK_HANDLE;  // handle of before_operation()
 };
 
 Known& known() {

@@ -1,8 +1,8 @@
 #pragma once
 
-// Sees LibTorch's operations before they read parameters (at::RecordFunction), so that a unit of
-// parameters can be made whole just in time. It sees operations, not modules, so forward and
-// backward passes look the same.
+// Calls back before an operation of LibTorch reads watched parameters (at::RecordFunction), so that
+// their units can be made whole just in time. Operations are watched, not modules, so forward and
+// backward passes are treated alike.
 //
 // While units are watched, every operation of the process boxes its inputs for the watch.
 //

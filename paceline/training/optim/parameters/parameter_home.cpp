@@ -85,8 +85,8 @@ void move_to(const Row& row, const at::Tensor& flat, bool copies) {
   }
 }
 
-// In symmetric memory, or in the memory of a CUDA device: every rank has all parameters, and gets
-// the parts that other ranks update.
+// Parameters in symmetric memory, or in the memory of a CUDA device: every rank has all of them,
+// and gets the parts that other ranks update.
 class SymmetricHome : public ParameterHome {
  public:
   SymmetricHome(const ParameterRows& rows, std::shared_ptr<ProcessGroup> group,
@@ -331,8 +331,8 @@ std::size_t pool_bytes(std::vector<std::size_t> units, std::size_t unit_bytes) {
   return std::min(all, std::accumulate(units.begin(), units.end(), kSmall * unit_bytes));
 }
 
-// Divided among CUDA devices: each rank stores only the part that its steps update, and units are
-// whole only while operations read them (device_parameters.h).
+// Parameters divided among CUDA devices: each rank stores only the part that its steps update, and
+// units are whole only while operations read them (device_parameters.h).
 class DeviceHome : public ParameterHome {
  public:
   DeviceHome(const ParameterRows& rows, std::shared_ptr<ProcessGroup> group,

@@ -37,8 +37,8 @@ std::vector<std::size_t> chosen_units(const std::vector<at::Tensor>& parameters,
   return units;
 }
 
-// Returns zeros that take no memory until they are written, because an optimizer is constructed for
-// a whole model before shard() reduces it to a part.
+// Returns zeros that take no memory until they are written, because an optimizer has state for the
+// whole model before shard() reduces the state to a part.
 at::Tensor untouched_zeros(std::int64_t count, c10::Device device) {
   if (!device.is_cpu()) return at::zeros({count}, at::TensorOptions(at::kFloat).device(device));
   const auto bytes = static_cast<std::size_t>(count) * sizeof(float);

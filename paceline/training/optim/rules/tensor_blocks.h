@@ -18,7 +18,7 @@ namespace paceline::optim {
 struct OrderedGradient {
   std::size_t parameter;   // number of the parameter
   at::Tensor tensor;       // a copy if the gradient has another memory order
-  std::int64_t first = 0;  // where the part begins in the whole, always at a block
+  std::int64_t first = 0;  // index of the part's first element, which begins a block
 };
 
 // The gradients of the parameters that have one, each tensor once, in the order of the parameters.

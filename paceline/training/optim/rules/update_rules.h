@@ -5,7 +5,7 @@
 // biases.
 //
 //   Adam plain(net->parameters());            // the default options
-//   Adam with_rate(net->parameters(), 1e-4);  // the default options but for the learning rate
+//   Adam with_rate(net->parameters(), 1e-4);  // default options except for the learning rate
 //   Adam adam({{backbone->parameters(), {.lr = 1e-4}}, {head->parameters(), {.lr = 1e-3}}});
 //
 // Options are structs with designated initialisers, with PyTorch's names and defaults.
@@ -50,7 +50,7 @@ class GroupedOptimizer : public Optimizer {
   }
 
  protected:
-  // Throws Error(kInvalid) for options that are not allowed in any group.
+  // Throws Error(kInvalid) for options that no group may have.
   virtual void require_valid(const Options& options) const = 0;
   GroupedOptimizer(const std::vector<ParameterGroup<Options>>& groups,
                    std::vector<std::string> state_names, Norms norms = Norms::kNone)

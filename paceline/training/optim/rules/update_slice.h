@@ -36,7 +36,7 @@ struct UpdateSlice {
 struct UpdateLists {
   std::vector<at::Tensor> parameters, gradients;
   std::array<std::vector<at::Tensor>, 2> states;
-  std::vector<at::Tensor> norms;  // [parameter]: two float64 norms of the whole parameter, if asked
+  std::vector<at::Tensor> norms;  // [parameter]: two float64 norms of it, if the rule needs them
   std::int64_t step = 0;          // as UpdateSlice::step
   std::size_t group = 0;
 };

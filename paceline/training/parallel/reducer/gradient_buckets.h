@@ -29,8 +29,8 @@ struct BucketPlan {
   bool is_alone = false;                // the bucket has one gradient, of at least alone_bytes
 };
 
-// `order`: indices into `parameters`, each at most once. Parameters that are not in it are not
-// assigned to a bucket.
+// `order`: indices into `parameters`, each at most once. Parameters that are not in `order` get no
+// bucket.
 std::vector<BucketPlan> plan_buckets(const std::vector<at::Tensor>& parameters,
                                      const std::vector<std::size_t>& order,
                                      const BucketLimits& limits);
@@ -40,7 +40,7 @@ struct Gradient {
   at::Tensor parameter;
   std::size_t bucket = 0;
   at::Tensor place;  // view of the bucket; undefined: the gradient is reduced in place
-  // Sent for a gradient without a place if this pass did not produce it.
+  // Tensor that is sent instead of a gradient without a place that this pass did not produce.
   at::Tensor stand_in;
   bool is_trained = false;  // the parameter required a gradient when that was last checked
   bool is_ready = false;    // this pass has produced the gradient
@@ -85,7 +85,7 @@ struct Buckets {
   at::Tensor content(const Bucket& bucket) const;
   // The tensor to send, once the bucket is complete.
   at::Tensor leaving(const Bucket& bucket) const;
-  // Leaves every `.grad` undefined.
+  // Leaves the `.grad` of every trained parameter undefined.
   void drop_gradients();
 };
 

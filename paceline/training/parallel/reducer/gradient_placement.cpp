@@ -119,7 +119,6 @@ void GradientPlacement::take(std::size_t bucket) {
   if (arrived.wide.defined()) arrived.flat.copy_(arrived.wide);
 }
 
-// Sets `.grad` to the average for parameters that only other ranks used.
 void GradientPlacement::deliver(PassMonitor& monitor) {
   for (std::size_t i = 0; i < buckets_.gradients.size(); ++i) {
     Gradient& gradient = buckets_.gradients[i];
@@ -292,7 +291,7 @@ void DividedPlacement::forget() {
 
 // ---- a communication hook's average
 
-// A hook that continues from a saved state gets the same buckets as before.
+// A hook that continues from a saved state gets the same buckets as when the state was saved.
 std::vector<BucketPlan> HookedPlacement::plan(std::vector<std::size_t> order) {
   auto kept = kept_order();
   return GradientPlacement::plan(std::move(kept.empty() ? order : kept));

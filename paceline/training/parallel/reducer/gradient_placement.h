@@ -79,9 +79,9 @@ class GradientPlacement {
   // Waits for a bucket if it is under way, and takes its result. Returns true if another round has
   // started.
   bool finish(std::size_t bucket);
-  // Called after all buckets. Sets `.grad` to the average for each parameter that only other ranks
-  // used in this pass, as its report shows. DividedPlacement instead tells the optimizer which
-  // parameters any rank used.
+  // Called when all buckets are reduced. Sets `.grad` to the average for each parameter that only
+  // other ranks used in this pass, as the pass's report shows. DividedPlacement instead tells the
+  // optimizer which parameters any rank used.
   virtual void deliver(PassMonitor& monitor);
   // Called instead of start() and finish(): keeps the gradients of a logical shard that is not the
   // last one.
@@ -112,8 +112,8 @@ class GradientPlacement {
   const BucketLimits limits_;
 };
 
-// Uses the optimizer's units as buckets, and reduces each bucket to the parts of the ranks that
-// update them. Small gradients are copied to one of a few slots of memory, which buckets use in
+// Uses the optimizer's units as buckets, and reduce-scatters each bucket, so that each rank gets
+// the part that it updates. Small gradients are copied to one of a few slots of memory, used in
 // turn; a gradient whose bucket has no slot yet stays in autograd's memory. Once a bucket has been
 // sent, its `.grad`s are undefined.
 class DividedPlacement : public GradientPlacement {

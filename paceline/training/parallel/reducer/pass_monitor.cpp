@@ -46,8 +46,8 @@ StepPasses::StepPasses(ProcessGroup& group, std::int64_t logical_shards, c10::De
        group.self(), device.str(), group.backend());
 }
 
-// The training loop says which pass ends a step (set_synchronize()); it must be the last of the
-// step's own_count_ passes.
+// The training loop chooses the pass that ends a step (set_synchronize()); it must be the last of
+// the step's own_count_ passes.
 void StepPasses::require_position() const {
   if (!has_shards() || synchronize_ == averages()) return;
   fail(ErrorCode::kInvalid,

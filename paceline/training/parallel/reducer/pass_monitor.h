@@ -73,8 +73,8 @@ bool is_finite(const at::Tensor& dense);
 // Sends each rank's report of a pass together with the gradients, and evaluates the reports of all
 // ranks. A report has the parameters that the rank used, the number of the module that the pass
 // used, the hash of a part of the rank's replica (replica_guard.h), the rank's first gradient that
-// is not finite, and its loss. It is sent as float32 in the last bucket, in which every rank has a
-// place of its own and adds zero to the places of the others.
+// is not finite, and its loss. Reports are sent as float32 in the last bucket. All ranks add to the
+// same values for the parameters; for the rest, each rank has values to which the others add zero.
 //
 // Thread safety: none.
 class PassMonitor {
@@ -146,7 +146,7 @@ class PassMonitor {
 // A step lasts from the end of the previous counted pass, or from the first forward pass after an
 // evaluation, to the end of its own counted pass.
 //
-// If the parameters of a program never change, every pass from the kPatience-th on is counted.
+// If a program's parameters never change, the first pass and each after the kPatience-th count.
 //
 // Cost: one clock reading per forward pass, and one StepLog::step() per step. Thread safety: none.
 class PassCounter {
@@ -170,7 +170,7 @@ class PassCounter {
   const std::int64_t parameter_bytes_;
   std::optional<StepLog> log_;
   std::optional<std::uint64_t> version_;  // of the parameters, at the last pass
-  int num_unchanged_ = 0;    // the number of passes in the whole run before the first change
+  int num_unchanged_ = 0;    // passes after the first one of the run and before the first change
   bool saw_change_ = false;  // the version has changed at least once
   // The current step:
   std::optional<Clock::time_point> begin_;

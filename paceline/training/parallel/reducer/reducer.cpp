@@ -288,7 +288,7 @@ void Reducer::require_used_gradients() const {
        group_->self());
 }
 
-// Also drops the gradients that the placement has delivered.
+// Drops the gradients of an unfinished step, and those that the placement has delivered.
 void Reducer::forget_gradients() {
   placement_->forget();
   buckets_.drop_gradients();
@@ -467,8 +467,8 @@ void Reducer::add_shard() {
 }
 
 // Returns a number that changes with each step of an optimizer. LibTorch does not count the writes
-// of its own optimizers, so the first bytes of each parameter are hashed too, unless its memory may
-// be on another host.
+// of its own optimizers, so the first bytes of each parameter are hashed too, unless an optimizer
+// divides the parameters, because their memory may then be on another host.
 std::uint64_t Reducer::version_of_parameters() const {
   constexpr std::size_t kBeginning = 64;  // bytes
   const bool may_read = device_.is_cpu() && options_.optimizer == nullptr;

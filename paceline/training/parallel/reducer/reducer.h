@@ -65,9 +65,9 @@ struct ReducerCallbacks {
 // A large gradient is reduced in place if that needs no copy (over sockets; on one host if tensors
 // are symmetric, see SymmetricTensors); otherwise it is stored in a bucket too.
 //
-// If a parameter has no gradient in a pass, it counts as zero if another rank has a gradient; if no
-// rank has one, its `.grad` does not change. If a parameter gets several gradients in a pass, from
-// passes within it (activation_checkpoint()), it is averaged at the end of the pass.
+// If a parameter has no gradient on this rank in a pass, its gradient counts as zero if another
+// rank has one; if no rank has one, `.grad` does not change. If a parameter gets several gradients
+// in a pass (activation_checkpoint()), their sum is averaged at the end of the pass.
 //
 // Gradients in CUDA memory are reduced in stream order, by the group's CUDA backend or on copies in
 // host memory: a bucket's reduction begins when the streams have produced all of its gradients, and

@@ -3,15 +3,15 @@
 // Loops that are compiled with their own options, without LibTorch: the search for infinities and
 // NaNs, which runs as fast as memory can be read, and the arithmetic of low-rank factors.
 //
-// Thread safety: all functions are pure.
+// Thread safety: the functions use only their arguments.
 
 #include <cstddef>
 #include <cstdint>
 
 namespace paceline {
 
-// Whether any of the values, given by their bits, is infinite or NaN, that is, has an exponent of
-// which all bits are set.
+// Whether any of the values, given by their bits, is infinite or NaN, that is, has an exponent
+// whose bits are all set.
 bool has_non_finite_32(const std::uint32_t* values, std::size_t count);
 bool has_non_finite_64(const std::uint64_t* values, std::size_t count);
 // `exponent`: the mask of the exponent's bits: 0x7c00 for float16 (5 bits), 0x7f80 for bfloat16 (8

@@ -31,8 +31,8 @@ struct AttachedState {
   std::function<void(const std::string& bytes)> load;  // called on every rank
 };
 
-// A class whose whole state is words by name, such as the schedules and GradScaler, or a class of
-// the program's own.
+// A class whose whole state is an optim::Metadata, such as the schedules and GradScaler, or a class
+// of the program's own.
 template <class T>
 concept Stateful = requires(T& object, const T& same, const optim::Metadata& state) {
   { same.state() } -> std::convertible_to<optim::Metadata>;
@@ -44,7 +44,7 @@ template <class T>
 concept OwnValue =
     std::is_arithmetic_v<T> || std::same_as<T, std::string> || std::same_as<T, at::Tensor>;
 
-// The state refers to its object, which must outlive it.
+// The result of state_of() refers to the object, which must outlive it.
 AttachedState state_of(const std::string& name, torch::optim::Optimizer& optimizer);
 // The state is the schedule's number of steps; the rates are a part of its optimizer's state.
 // LibTorch's other schedulers have no state that a program can read.
@@ -75,7 +75,7 @@ AttachedState state_of(const std::string& name, T& object) {
           [&object](const std::string& bytes) { object.set_state(detail::words_in(bytes)); }};
 }
 
-// Any other number is saved as a double or a std::int64_t.
+// A number of any other type is saved as a double or a std::int64_t.
 template <class T>
   requires std::is_arithmetic_v<T>
 AttachedState state_of(const std::string& name, T& value) {

@@ -51,7 +51,7 @@ struct CheckpointOptions {
 
 namespace detail {
 
-// The parts that Checkpointer::attach() takes.
+// The parts that Checkpointer::attach() accepts.
 template <class Part>
 concept Attachable =
     Stateful<Part> || OwnValue<Part> ||
@@ -81,11 +81,11 @@ struct TrainingState;
 // A checkpoint consists of boxes of whole tensors (docs/checkpoints.md), so a run can continue with
 // any number of ranks and hosts and any division of model and optimizer. All ranks write at the
 // same time, in the background; to restore, they read the boxes that they need. The memory of a
-// host holds the files of its own ranks and those of another host, so that no state is lost with a
-// single host. No rank needs additional memory for parts of the run that it does not hold.
+// host holds the files of its own ranks and those of another host, so that the loss of a single
+// host loses no state. No rank needs additional memory for parts of the run that it does not hold.
 //
 // A training program attaches the parts of its run under names, and calls begin(), which ensures
-// that the job continues only a state of its own:
+// that the job continues only its own state:
 //
 //   train::Checkpointer checkpointer(group, {.folder = "run", .resume = true});
 //   checkpointer.attach("model", model);          // a module, or DistributedDataParallel
@@ -114,7 +114,8 @@ class Checkpointer {
 
   // Adds a part of the run under a name. Call it before begin(), with the same names and kinds of
   // parts on every rank (each rank may have modules of its own). Error(kInvalid) for a name that is
-  // empty, contains a dot or is taken, for a part that is attached already, and after begin().
+  // empty, contains a dot or is taken, for a module, optimizer, average, StepLR or loader that is
+  // attached already, and after begin().
   //
   // With one module, a checkpoint has the names of its parameters; with several, these names begin
   // with the module's: "generator.conv.weight". At most one wrapper may have a communication hook;
@@ -129,14 +130,14 @@ class Checkpointer {
     attach(name, std::shared_ptr<torch::nn::Module>(model.module_ptr()));
     attach_reducer(model.reducer());
   }
-  // At most one optimizer of paceline::optim, whose state may be divided among ranks;
-  // Error(kUnsupported) for a second one.
+  // At most one optimizer of paceline::optim, whose state may be divided among ranks, and at most
+  // one average; Error(kUnsupported) for a second one.
   void attach(const std::string& name, optim::Optimizer& optimizer);
   void attach(const std::string& name, optim::ExponentialMovingAverage& average);
   // For these parts rank 0's state is saved, and all ranks get it: any number of optimizers of
   // torch::optim, LibTorch's StepLR, a loader with its position, a schedule, a loss scaler, any
   // class with std::map<std::string, std::string> state() const and set_state() of such a map
-  // (Stateful), numbers, texts and tensors (OwnValue).
+  // (Stateful), numbers, strings and tensors (OwnValue).
   // Error(kUnsupported) for an optimizer of torch::optim if the ranks divide the model.
   void attach(const std::string& name, torch::optim::Optimizer& optimizer);
   void attach(const std::string& name, torch::optim::StepLR& schedule);
@@ -207,7 +208,7 @@ class Checkpointer {
     static_assert(sizeof(Part) == 0,
                   "a part has a name in the checkpoint: write attach(\"model\", model)");
   }
-  // TrainingRun names the parts of its run in each call instead.
+  // For TrainingRun, which passes module and optimizer in each call instead of attaching them.
   //
   // Sets the other parts of the run. Call it once, before begin() or restore(), with the same kinds
   // of parts on every rank.

@@ -96,7 +96,7 @@ std::string run_of_job(const std::string& job, const FoundStates& found) {
         found.directory, found.on_disk.step.value_or(0), kCure);
   std::string run =
       newest_run(found.in_memory, [&](const FoundState& state) { return is_of_job(state, job); });
-  if (run.empty()) require_unused(found);  // as after a first start that was rejected
+  if (run.empty()) require_unused(found);  // for instance if the first start was rejected
   return run;
 }
 

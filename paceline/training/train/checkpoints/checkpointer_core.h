@@ -1,6 +1,6 @@
 #pragma once
 
-// The implementation of Checkpointer, which also decides whose state a starting job may continue.
+// The implementation of Checkpointer, which also decides which state a starting job may continue.
 //
 // Ownership: the parts that are attached must outlive this object. Thread safety: none.
 
@@ -48,7 +48,7 @@ struct FoundState {
 struct FoundStates {
   std::string directory;  // the path, for messages
   FoundState on_disk;
-  std::vector<FoundState> in_memory;  // [rank]; set only for the first rank of a memory
+  std::vector<FoundState> in_memory;  // [rank]; set only for the first rank of each memory
 };
 
 struct JobStart {
@@ -147,12 +147,12 @@ class CheckpointerCore {
   const std::shared_ptr<ProcessGroup> replicas_;  // shared with the user
   const CheckpointOptions options_;
   RunParts parts_;
-  std::set<std::string> names_;  // of the attached parts
+  std::set<std::string> names_;  // names of the attached parts
   std::map<const void*, std::string> part_names_;
   std::vector<std::pair<std::string, std::shared_ptr<torch::nn::Module>>> modules_;
   std::shared_ptr<torch::nn::Module> whole_;  // has all modules_; set by begin()
-  optim::Optimizer* optimizer_ = nullptr;     // attached
-  std::uint64_t seed_ = 0;                    // of a run with attached parts
+  optim::Optimizer* optimizer_ = nullptr;     // null: none is attached
+  std::uint64_t seed_ = 0;                    // the seed of a run with attached parts
   CheckpointTeam team_;
   std::optional<MemoryTeam> memory_;  // set on all ranks or on none
   RunMark mark_;                      // set by begin()

@@ -83,7 +83,7 @@ CheckpointerCore::Staged CheckpointerCore::stage(const Manifest& saved,
                              {{group_->rank(), 0}, {1, states->shape[1]}},
                              bytes_of(staged.random_state)});
   }
-  staged.states.reserve(parts_.states.size());  // `wanted` points into the texts
+  staged.states.reserve(parts_.states.size());  // `wanted` points into these strings
   for (const AttachedState& state : parts_.states) {
     const StoredTensor* const stored = saved.find(kStates + state.name);
     if (stored == nullptr)

@@ -29,14 +29,14 @@
 
 namespace paceline::train {
 
-// The names of boxes of a model's parameters and buffers begin with this.
+// The prefix of the names of a model's parameters and buffers.
 inline constexpr std::string_view kModelTensors = "model.";
 
 // The boxes, and the tensors that own their memory.
 struct RunBoxes {
   std::vector<HeldMemory> boxes;
   std::vector<at::Tensor> tensors;
-  DeviceSnapshot on_device;     // the boxes of tensors on a CUDA device are in its copies
+  DeviceSnapshot on_device;     // host copies, to which the boxes of tensors on a CUDA device refer
   at::Tensor steps;             // [parameter of the optimizer, 2]: all "optimizer.steps.NAME"
   optim::NamedTensors average;  // ExponentialMovingAverage::state()
 };
@@ -49,10 +49,10 @@ enum class RunShare {
   kOwnState,  // another replica saves only the optimizer's state that no other rank has
 };
 
-// Returns boxes in the memory of module, optimizer and average, and of `steps` and `average`.
+// Returns boxes in the memory of module, optimizer and average, and of RunBoxes::steps and average.
 // Tensors on a CUDA device are copied to pinned memory; the thread waits for these copies, for at
-// most 5 minutes (Error(kTimeout)). `optimizer`: null if the run has none of Paceline's optimizers;
-// the same below.
+// most 5 minutes (Error(kTimeout)). `optimizer`, here and below: null if the run has none of
+// Paceline's optimizers.
 RunBoxes boxes_of_rank(const torch::nn::Module& module, const optim::Optimizer* optimizer,
                        const RunParts& parts, RunShare share);
 

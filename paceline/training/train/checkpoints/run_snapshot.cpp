@@ -188,8 +188,8 @@ void require_same_parts(const nlohmann::json& saved, const RunParts& parts) {
                               "StepOptions::schedule_steps, --lr-schedule-steps)");
 }
 
-// Tensors that differ from those of the checkpoint in one kind of difference. The message names
-// only one of them.
+// The tensors that have one kind of difference from those of the checkpoint. The message names only
+// one tensor.
 struct Differences {
   void add(const std::string& name, const std::string& what) {
     of_model = of_model || name.starts_with(kModelTensors);

@@ -1,10 +1,10 @@
 #pragma once
 
 // Converts the state of a communication hook (training/parallel/communication_hook.h) to tensors of
-// a checkpoint, and back. The checkpoint contains the residuals of all ranks: for each rank as many
-// bytes as the gradients.
+// a checkpoint, and the rest of a run's small state to its metadata, and back. The checkpoint
+// contains the residuals of all ranks: for each rank as many bytes as the gradients.
 //
-// The first two functions are collective.
+// Only the first two functions are collective.
 
 #include <cstdint>
 #include <map>
@@ -31,14 +31,14 @@ optim::NamedTensors gather_hook_state(ProcessGroup& group, const HookState& stat
 
 // Returns this rank's part of the tensors from gather_hook_state(), which only `root` must have. A
 // rank gets the residuals that it saved or, if the number of ranks has changed, the mean of all
-// ranks' residuals. `words`: the words of the state.
+// ranks' residuals. `words`: HookState::words.
 HookState scatter_hook_state(ProcessGroup& group, const optim::NamedTensors& saved, int root,
                              optim::Metadata words);
 
 // The metadata of a training run's checkpoint, and checks whether a checkpoint belongs to such a
-// run. The functions below are not collective.
+// run.
 
-inline constexpr const char* kRandomStates = "random_states";  // has one row for each rank
+inline constexpr const char* kRandomStates = "random_states";  // the tensor has a row for each rank
 inline constexpr const char* kHookTensors = "hook.";  // the prefix of the names of a hook's tensors
 // The key of the launcher's name for the job, in the metadata of a checkpoint in memory.
 inline constexpr const char* kJobWord = "job";

@@ -3,7 +3,7 @@
 // Weights files: reads and writes safetensors files. Element types that the engine does not support
 // can be converted to wider types, without changing any value.
 //
-// Thread safety: pure functions.
+// Thread safety: the functions share no state.
 
 #include <functional>
 #include <string>
@@ -20,8 +20,6 @@ namespace paceline {
 //
 //   write_weights("model.safetensors", weights_of(*model));
 //   models::load_hugging_face(gpt, read_weights("gpt2"));  // a folder from Hugging Face
-//
-// Thread safety: pure functions.
 
 // Copies the tensors into the module. Error(kInvalid), which lists every difference in names,
 // shapes and element types; in that case no tensor has been copied.
@@ -40,8 +38,8 @@ void write_weights(const std::string& path, const StateDict& tensors);
 struct ReadWeightsOptions {
   // Leaves out the tensors for whose names this function returns true, whatever their element type.
   std::function<bool(const std::string& name)> skip = nullptr;
-  // Converts float16 and bfloat16 to float32, and types that the engine does not support as
-  // widened() does: F8_E4M3 and F8_E5M2 to float32, U16 to int32, U32 to int64. No value changes.
+  // Converts float16 and bfloat16 to float32, and some types that the engine does not support:
+  // F8_E4M3 and F8_E5M2 to float32, U16 to int32, U32 to int64. No value changes.
   bool widen = false;
 };
 

@@ -76,7 +76,7 @@ bool RunWatch::group_failed() {
   try {
     mesh_.throw_if_failed();
     return false;
-  } catch (const Error&) {  // the caller of the run will throw the error
+  } catch (const Error&) {  // LibraryBackend::run() throws the error
     return true;
   }
 }
@@ -146,7 +146,7 @@ class ListedBuffer : public UnboundBuffer {
   }
 
  private:
-  // Gloo's algorithms ignore the result of a wait, so this throws instead.
+  // Gloo's algorithms ignore the result of a wait, so this function throws instead.
   static bool came(bool is_complete) {
     if (!is_complete) throw gloo::IoException("a wait was ended because the group has failed");
     return true;

@@ -38,12 +38,12 @@ class GlooStore : public gloo::rendezvous::Store {
   const LibraryContext& context_;
 };
 
-// Watches the group's lifelines while this rank is inside Gloo. Gloo sees a dead peer only on its
-// own connection to it, and loses the wake-up of a half-written send; the watch notices the death
-// within kSlice and ends the wait.
+// Watches the group's lifelines while this rank is inside Gloo. Gloo notices a dead peer only on
+// its own connection to that peer, and never wakes up from a half-written send; the watch notices
+// the death within kSlice and ends the wait.
 //
-// It has one thread, which sleeps while no call runs. Thread safety: only one Scope exists at a
-// time.
+// It has one thread, which sleeps once no call has run for a second. Thread safety: only one Scope
+// exists at a time.
 class RunWatch {
  public:
   static constexpr std::chrono::milliseconds kSlice{20};
@@ -89,7 +89,8 @@ class AbortableContext : public gloo::rendezvous::Context {
  public:
   using gloo::rendezvous::Context::Context;
 
-  // Connects all ranks over TCP from this address of the host. Errors: Gloo's exceptions.
+  // Connects this rank to all others over TCP, from this host's `address`. Errors: Gloo's
+  // exceptions.
   void connect(gloo::rendezvous::Store& store, const std::string& address);
 
   // Breaks all connections and makes every wait throw, including later ones. A second call has no

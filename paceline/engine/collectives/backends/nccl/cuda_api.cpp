@@ -156,7 +156,7 @@ const CudaApi& CudaApi::load() {
 
 void CudaApi::require(int code, std::string_view self, std::string_view what) const {
   if (code == cuda::kSuccess) return;
-  cudaGetLastError();  // so that later calls do not report it again
+  cudaGetLastError();  // resets the error, so that later calls do not report it
   const Cure cure = cure_of(code, *this);
   fail(cure.code, "{}{}{} failed: {} (CUDA error {}); {}", self, self.empty() ? "" : ": ", what,
        cudaGetErrorString(code), code, cure.text);

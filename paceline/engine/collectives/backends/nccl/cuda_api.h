@@ -124,7 +124,7 @@ struct CudaApi {
   void require(int code, std::string_view self, std::string_view what) const;
 };
 
-// Returns an event that marks the end of the work that `stream` has now; null is the default
+// Returns an event that marks the end of the work queued on `stream` so far; null is the default
 // stream. Errors: those of CudaApi::require().
 DeviceEvent event_after(const CudaApi& api, CudaStream stream, std::string_view self);
 

@@ -115,7 +115,7 @@ struct DeviceWatch::State {
     finish(std::move(ended), cause);
   }
 
-  // Watches until no operation is left, or until the watch was destroyed here.
+  // Watches until no operation is left, or until the watch was destroyed on this thread.
   void watch_all() {
     Vigil vigil;
     auto last_end = Clock::now();

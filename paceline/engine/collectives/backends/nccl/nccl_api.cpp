@@ -62,7 +62,7 @@ const char* cure_of(int code) {
 }  // namespace
 
 const NcclApi& NcclApi::load() {
-  CudaApi::load();  // also checks that this is not a child of the process that loaded it
+  CudaApi::load();  // also checks that this process did not inherit CUDA by fork()
   static const LoadedNccl* const loaded = load_nccl();
   if (loaded->error) throw Error(*loaded->error);
   return loaded->api;

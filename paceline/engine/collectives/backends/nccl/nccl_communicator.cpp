@@ -94,7 +94,7 @@ void NcclCommunicator::abort(const Several& all) {
   if (!all.empty()) all.front()->abort();
 }
 
-// `call` may outlive this object, so it must not refer to it.
+// `call` may outlive this object, so `call` must not refer to the object.
 bool NcclCommunicator::run_bounded(const char* what, Deadline deadline, std::function<int()> call) {
   BlockingCalls calls("paceline-nccl");
   if (calls.run_until(deadline, [call = std::move(call)] { call(); })) return true;

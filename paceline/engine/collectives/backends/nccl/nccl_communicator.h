@@ -28,22 +28,22 @@ class NcclCommunicator {
   // they are connected. Requires: the thread's current device is this rank's. Error(kSystem) with
   // NCCL's text.
   NcclCommunicator(const NcclApi& api, int size, const nccl::Id& id, int rank, std::string self);
-  // Aborts it, unless it was closed or aborted.
+  // Aborts the communicator unless it was closed or aborted.
   ~NcclCommunicator();
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 
-  // Calls `call` with the handle, while no other call uses the communicator; it may start
-  // operations and returns NCCL's code. Before the next call, is_ready() must have returned true.
+  // Calls `call` with the handle, while no other call uses the communicator. `call` may start
+  // operations, and returns NCCL's code. Before the next call, is_ready() must have returned true.
   // Error(kAborted) after abort(), otherwise as NcclApi::require().
   void call(const char* what, const std::function<int(NcclHandle)>& call);
   // Whether NCCL has no work left on the host: all ranks are connected, and all calls have been
   // queued on the device. Throws NCCL's asynchronous error, if there is one.
   bool is_ready();
   using Several = std::vector<std::shared_ptr<NcclCommunicator>>;
-  // Closes communicators whose operations have finished. Aborts those for which that fails, or
-  // whose other ranks have not followed by `deadline`. The ranks need not close them in the same
-  // order.
+  // Closes communicators whose operations have finished. Aborts a communicator if closing it
+  // fails, or if its other ranks have not closed it by `deadline`. The ranks need not close several
+  // communicators in the same order.
   static void close(const Several& all, Deadline deadline);
   // Ends all operations under way, also on the device. If NCCL does not return within kMostToAbort,
   // logs a warning and returns false: the communicator then exists until the process ends.
@@ -64,7 +64,7 @@ class NcclCommunicator {
   NcclHandle handle_ = nullptr;
 };
 
-// The rank's place, and the communicator and stream that carry out its calls.
+// A rank of a group, and the communicator and stream that carry out its calls.
 struct NcclPlace {
   const NcclApi& api;
   NcclHandle communicator;

@@ -123,8 +123,9 @@ GpuFacts gpu_facts_here(const NcclApi& api, const LaunchEnvironment& environment
   return facts;
 }
 
-// Error(kInvalid) if two ranks have different versions of NCCL, or the same GPU. `all` is in the
-// order of ranks; `name_of` names a rank with its host. The text is the same on every rank.
+// This function and the next one throw Error(kInvalid) if two ranks have different versions of
+// NCCL, or the same GPU. `all` is in the order of ranks; `name_of` names a rank with its host. The
+// text is the same on every rank.
 void require_one_nccl(const std::vector<GpuFacts>& all,
                       const std::function<std::string(std::size_t rank)>& name_of) {
   const GpuFacts& first = all[0];

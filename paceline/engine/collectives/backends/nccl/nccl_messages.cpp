@@ -22,8 +22,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The intervals between two looks at NCCL: kQuickPoll while something has happened within
-// kQuickFor, otherwise kSlowPoll.
+// The intervals between polls of NCCL: kQuickPoll while a message has advanced within kQuickFor,
+// otherwise kSlowPoll.
 constexpr std::chrono::microseconds kQuickPoll{50};
 constexpr std::chrono::microseconds kSlowPoll{500};
 constexpr std::chrono::milliseconds kQuickFor{5};
@@ -33,7 +33,7 @@ constexpr std::chrono::milliseconds kLookAround{2};
 // own end of every message has completed.
 constexpr std::chrono::seconds kMostAfterLeaving{1};
 
-// The place of a message that was started without an order: after the work of the default stream.
+// The order of a message that was started without one: after the work of the default stream.
 class DefaultStreamOrder : public DeviceOrder {
  public:
   explicit DefaultStreamOrder(DeviceEvent ready) : ready_(std::move(ready)) {}
@@ -46,8 +46,8 @@ class DefaultStreamOrder : public DeviceOrder {
 
 }  // namespace
 
-// The contents of the engine's message. Both ranks run the same build on hosts of the same byte
-// order.
+// The payload of the engine's message that announces a GPU message. Both ranks run the same build
+// on hosts of the same byte order.
 struct NcclAnnouncement {
   std::uint64_t number = 0;  // the message's number in its direction, from 1; 0: no elements
   nccl::Id id;               // the id of the direction's communicator
@@ -205,8 +205,8 @@ struct NcclMessages::State : std::enable_shared_from_this<State> {
     }
   }
 
-  // Works until no message is left, or until the group was destroyed here. Requires that `lock`
-  // holds the mutex.
+  // Works until no message is left, or until the group was destroyed on this thread. Requires that
+  // `lock` holds the mutex.
   void work_off(std::unique_lock<std::mutex>& lock) {
     Vigil vigil;
     auto last_move = Clock::now(), last_look = last_move;
@@ -240,7 +240,7 @@ struct NcclMessages::State : std::enable_shared_from_this<State> {
     return false;
   }
 
-  // Channels are never removed, and only this thread uses the fields that this function reads
+  // Channels are never removed, and only this thread changes the fields that advance() reads
   // without the lock.
   bool advance_all() {
     std::vector<std::pair<std::pair<int, bool>, NcclChannel*>> busy;
@@ -285,8 +285,11 @@ struct NcclMessages::State : std::enable_shared_from_this<State> {
   void connect(bool sends, NcclChannel& channel) {
     cuda.require(cuda.cudaStreamCreateWithFlags(&channel.stream, cuda::kNonBlocking), self(),
                  "cudaStreamCreate");
-    auto made = std::make_shared<NcclCommunicator>(api, 2, channel.id, sends ? 0 : 1, self());
-    const std::lock_guard lock(mutex);
+    std::unique_lock lock(mutex);
+    const nccl::Id id = channel.id;
+    lock.unlock();
+    auto made = std::make_shared<NcclCommunicator>(api, 2, id, sends ? 0 : 1, self());
+    lock.lock();
     channel.communicator = std::move(made);
   }
 

@@ -3,15 +3,15 @@
 // Messages in GPU memory between two ranks of a group.
 //
 // The messages from one rank to another use a communicator and a stream of their own on both ranks.
-// So on the device a message waits only for the work that its caller's stream had, and for earlier
+// So on the device a message waits only for earlier work of its caller's stream, and for earlier
 // messages from the same rank to the same rank; sends and receives never wait for each other.
 //
-// NCCL knows messages by their order alone. So each one is first announced by a message of the
-// engine, which finds its receive by sender and tag, and compares the facts of both ends. The
-// announcement contains the message's number among those of its direction, and the id by which the
-// two ranks connect when the first message is received. The ranks queue the messages of a direction
-// in the order of their numbers, that is of sending: a receive waits until this rank has asked for
-// all earlier messages of its sender.
+// NCCL matches messages by their order alone. So each one is first announced by a message of the
+// engine, which matches it with a receive by sender and tag, and compares type, count and shape.
+// The announcement contains the message's number in its direction, and the id by which the two
+// ranks connect when the first message is received. The ranks queue the messages of a direction in
+// the order of their numbers, that is, in the order of sending: a receive waits until this rank has
+// asked for all earlier messages of its sender.
 //
 // A thread connects the ranks and queues the messages, so neither a caller nor a thread of the
 // engine waits for NCCL.
@@ -44,13 +44,13 @@ class NcclMessages {
 
   // Library::start(). Requires: the buffer is on the device.
   WorkPtr start(Op op, const PointToPointCall& call, Deadline deadline);
-  // For a thread that waits for the device: throws Error(kPeerLost) if a message is queued whose
-  // other rank is one of those that have left.
+  // For a thread that waits for the device: throws Error(kPeerLost) if a message on the device is
+  // unfinished one second after its other rank was first listed in `left`.
   void require_peers(const std::vector<int>& left);
   // The communicators that have been made.
   NcclCommunicator::Several communicators() const;
   // Ends messages that have not been queued on the device with Error(kAborted). Returns the
-  // communicators, which are to be closed when the device has finished the other messages.
+  // connected communicators, to be closed when the device has finished the other messages.
   NcclCommunicator::Several stop();
 
  private:

@@ -56,7 +56,7 @@ static_assert(offsetof(ControlBlock, digests) == 8 && offsetof(ControlBlock, sle
 
 // Keeps the ranks of one host in step. Each rank has a counter of phases in shared memory. A rank
 // arrives at a phase by raising its own counter, and passes when every peer's counter has reached
-// it.
+// that phase.
 //
 // A waiting rank first spins for a moment if each rank has a core of its own, or yields to the
 // ranks that share its core. Then it sleeps on the peer's counter (futex) in slices of a few
@@ -75,8 +75,8 @@ static_assert(offsetof(ControlBlock, digests) == 8 && offsetof(ControlBlock, sle
 // (3) Memory that a rank reads after phase n may be overwritten by its owner after phase n + 1: the
 //     reader reads before it stores n + 1, and the owner writes after it has loaded that n + 1.
 //     Announcements are read between the first phase of a collective and the reader's next arrival,
-//     so collective s + 2 may use the slot of collective s: between them all ranks have met in s +
-//     1, here or through messages. Staging areas: see SharedAreas.
+//     so collective s + 2 may use the slot of collective s: between the two all ranks have met
+//     in s + 1, in this barrier or through messages. Staging areas: see SharedAreas.
 // (4) No sleeper is forgotten. An arriving rank stores `phase`, then loads `sleepers`; a waiting
 //     rank adds itself to `sleepers`, then loads `phase`. All four are sequentially consistent, so
 //     the waiter sees the new phase, or the arriving rank sees the waiter and wakes it. Acquire and
@@ -86,8 +86,8 @@ static_assert(offsetof(ControlBlock, digests) == 8 && offsetof(ControlBlock, sle
 //     The rank that gives up stores `given_up`, then loads the phases; the late rank stores its
 //     phase, then loads `given_up` of every peer. All four are sequentially consistent, so at least
 //     one of the two ranks sees the other's store. If the rank that gives up sees that all have
-//     arrived after all, it clears `given_up` and passes. A rank that loaded it in between fails
-//     the group: one unnecessary error near a deadline, but never a wrong result.
+//     arrived after all, it clears `given_up` and passes. A rank that loaded `given_up` in
+//     between fails the group: one unnecessary error near a deadline, but never a wrong result.
 // (6) `entered` is only read for the texts of errors, with relaxed order: a stale value makes a
 //     text less exact.
 //
@@ -144,12 +144,12 @@ class PhaseBarrier {
   const SharedBlocks& blocks_;
   std::uint32_t phase_ = 0;
   std::uint32_t sequence_ = 0;
-  std::uint32_t num_uncounted_ = 0;  // number of announced calls with number 0
+  std::uint32_t num_uncounted_ = 0;  // how many announced calls had sequence number 0
   std::size_t slot_ = 0;             // index of the announcements in use
   std::uint64_t digest_ = 0;
   SlowWaitSteps steps_;                    // warnings about the collective under way
   std::optional<Deadline> answers_until_;  // set once the collective's deadline has passed
-  const bool asks_;                        // a rank of this host may wait for a rank elsewhere
+  const bool asks_;                        // ranks of this host may wait for another host
   int waits_without_yields_ = 0;
   int next_without_yields_ = kFewestWaitsWithoutYields;
 };
@@ -168,19 +168,19 @@ inline void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) 
 }
 
 // The shared memory of the ranks of one host, and their barrier. For each rank there are a control
-// block, two scratch areas and the rings of its messages.
+// block, two staging areas and the rings of its messages.
 //
 // Pieces of calls use the two areas in turn, so that no extra barrier is needed before an area is
 // written again: when all ranks have met in piece n, no rank reads the area of piece n - 1 any
 // more, so piece n + 1 may write it.
 //
-// Thread safety: none; one executor owns it.
+// Thread safety: none; only one executor uses it.
 class SharedAreas {
  public:
   // The memory after the areas, which holds the rings of messages.
   RingMemory ring_memory() const { return {blocks_, ring_offset()}; }
 
-  // Begins the next piece and returns its turn.
+  // Begins the next piece and returns its turn, a counter whose lowest bit selects the area.
   unsigned begin_piece() { return ++turn_; }
   // A rank's area for the current piece, or for the piece at `turn`, which must be the current
   // piece or the one before it.
@@ -190,8 +190,8 @@ class SharedAreas {
   }
 
  protected:
-  // Collective among the ranks of this host. Every one of them throws Error(kSystem) if memory is
-  // lacking. Requires: mesh.shared_memory(), and `mesh` outlives this object.
+  // Collective among the ranks of this host. All of them throw Error(kSystem) if one of them lacks
+  // memory. Requires: mesh.shared_memory(), and `mesh` outlives this object.
   SharedAreas(Mesh& mesh, std::size_t area_bytes, Pages::When pages, Deadline deadline);
 
   Mesh& mesh_;

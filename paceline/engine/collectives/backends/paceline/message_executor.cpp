@@ -66,7 +66,7 @@ struct MessageExecutor::Operation {
   const Fingerprint& fingerprint;
   const WaitOptions& wait;
   std::size_t element;  // bytes of an element
-  std::size_t partial;  // bytes of a partial's element
+  std::size_t partial;  // bytes of an element of a partial result
   AwakeClock::time_point begin;
   bool is_shared = false;          // the scratch lies in memory that the host's ranks can read
   std::deque<Piece> pieces;        // pieces that have begun
@@ -144,8 +144,8 @@ std::size_t MessageExecutor::piece_count(const Collective& call, Algorithm algor
   return std::max<std::size_t>(1, bytes / size_of(call.dtype) / blocks);
 }
 
-// The largest count for which every rank's scratch fits into the shared memory of its host; the
-// same on all ranks.
+// A count for which every rank's scratch fits into the shared memory of its host, found in
+// steps of 7/8 from the largest; the same on all ranks.
 std::size_t MessageExecutor::hierarchy_count(const Collective& call) {
   const std::size_t room = HostShare::kAreaBytes / size_of(call.dtype);
   if (has_counts(call.op)) {

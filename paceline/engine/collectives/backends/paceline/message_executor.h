@@ -4,11 +4,11 @@
 // reductions are cut into pieces, so that scratch stays small.
 //
 // Steps are carried out in order. Sends and receives continue while later steps run, and a step
-// that needs bytes that are still under way waits only for these (algorithms/schedule.h). A reduce
+// that needs bytes that are still under way waits only for those (algorithms/schedule.h). A reduce
 // begins with the bytes that have arrived.
 //
-// If the ranks of a host share memory, the scratch of a hierarchy lies in that memory: the ranks of
-// the host read each other's scratch, and meet between the steps.
+// If the ranks of a host share memory, the scratch of Algorithm::kHierarchy lies in that memory:
+// the ranks of the host read each other's scratch, and meet between the steps.
 //
 // Every message carries the fingerprint, and headers are read as they arrive, even if the schedule
 // does not expect them, because ranks that make different calls may have chosen different

@@ -333,7 +333,7 @@ void MessageQueues::require_senders() const {
   }
 }
 
-// Finds a place for the payload; false while there is none.
+// Finds a destination for the payload; false while there is none.
 bool MessageQueues::accept_head(int peer, Incoming& incoming, bool takes_unexpected) {
   const MessageHeader& header = incoming.head.header;
   for (auto posted = receives_.begin(); posted != receives_.end(); ++posted) {

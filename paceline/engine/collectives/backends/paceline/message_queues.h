@@ -1,7 +1,7 @@
 #pragma once
 
-// The queues of a group's messages (being sent, requested or kept), and the head that travels ahead
-// of each message.
+// The queues of a group's messages (to be sent, awaited by a receive, or arrived before a receive),
+// and the head that travels ahead of each message.
 
 #include <array>
 #include <bit>
@@ -34,7 +34,7 @@ inline std::size_t bytes_of(const PointToPointCall& call) {
 }
 
 // The head of a message, which travels ahead of its payload: the header, and the shape of a tensor
-// if the receiver may not know it (transport/FORMAT.md, section 4). A value.
+// if the receiver may not know it (transport/FORMAT.md, section 4).
 struct MessageHead {
   MessageHeader header;
   std::array<std::int64_t, kMaxMessageSizes> sizes{};  // only the first num_sizes() travel
@@ -53,7 +53,7 @@ struct MessageHead {
     return sizeof(MessageHeader) + num_sizes().value_or(0) * sizeof(std::int64_t);
   }
   // The number of bytes before the payload. An offered payload is not sent; its address takes its
-  // place in the stream, and these bytes are included.
+  // place in the stream, and is included in the number.
   std::size_t num_bytes_before_payload() const {
     return num_bytes() + (header.is_offer() ? sizeof(std::uint64_t) : 0);
   }
@@ -64,7 +64,7 @@ struct MessageHead {
   bool fits_payload() const;
 };
 
-// A call as messages describe it, without the objects that the call keeps alive.
+// The description of a call in error texts, without the objects that the call keeps alive.
 struct MessageLabel {
   const char* what;
   Dtype dtype;
@@ -77,10 +77,10 @@ struct MessageLabel {
   std::string operator()() const;
 };
 
-// `mesh` is the group's mesh, which knows the peer's number in the world.
+// `mesh` is the group's mesh, which knows the peer's rank in the world.
 MessageLabel label_of(const char* what, const PointToPointCall& call, const Mesh& mesh);
 
-// The messages of a group that are to be sent, were requested, or have arrived. They are matched by
+// The messages of a group that are to be sent, are awaited, or have arrived. They are matched by
 // sender and tag, in the order of sending, and moved as far as the streams have room.
 // point_to_point.h decides which thread moves them, and when.
 //
@@ -94,7 +94,7 @@ MessageLabel label_of(const char* what, const PointToPointCall& call, const Mesh
 // (3) A receive takes the first message of unexpected_ that matches it; only if there is none is it
 //     added to receives_. So no receive in receives_ matches a message in unexpected_.
 // (4) A message takes the first matching receive in receives_ when its head is read. If there is
-//     none, its payload is buffered, and it looks for a receive again when it is complete.
+//     none, its payload is buffered, and receives_ is searched again when it is complete.
 //     receives_ is in the order of posting.
 // (5) unexpected_bytes_ is at most kMaxUnexpectedBytes. A message for which there is no room stays
 //     in the stream until a receive matches it, and so does everything that its sender sends after
@@ -116,13 +116,13 @@ class MessageQueues {
   // Sends a whole message now if it is small, the peer's ring has room, and no other message is
   // ahead of it; otherwise does nothing and returns false.
   bool send_at_once(const PointToPointCall& call);
-  // Receives such a message into `call` if it is complete and the next one of its peer. kNo: this
-  // shortcut does not apply (for example, an operation is pending, or the next message is large or
-  // has another tag); call receive() instead.
+  // Receives a small message into `call` if it is the next one of its peer. kNotYet: it has not
+  // arrived. kNo: this shortcut does not apply (for example, an operation is pending, or the next
+  // message is large or has another tag); call receive() instead.
   enum class AtOnce { kTaken, kNotYet, kNo };
   AtOnce receive_at_once(const PointToPointCall& call);
   // send() and receive() begin an operation, which pump() then advances. A receive whose message
-  // has already been kept completes at once; Error(kInvalid) if that message has another type or
+  // has already arrived completes at once; Error(kInvalid) if that message has another type or
   // size than the receive. `progress` is passed to the Work.
   WorkPtr send(const PointToPointCall& call, Deadline deadline, std::weak_ptr<Progress> progress);
   WorkPtr receive(const PointToPointCall& call, Deadline deadline,
@@ -130,14 +130,14 @@ class MessageQueues {
   // Whether an operation is under way.
   bool is_pending() const;
   // Moves all bytes that can move without waiting, once for every peer; returns whether any moved.
-  // A large offered message without a receive would have to be copied into a buffer here: unless
+  // A large offered message without a receive would have to be copied into a buffer first: unless
   // `takes_unexpected` is set, it is left with its sender for a moment, in case its receive is
-  // posted soon. Throws if a peer is lost, or has sent a message that contradicts its receive.
+  // posted soon. Throws if a peer is lost, or has sent a message that does not fit its receive.
   bool pump(bool takes_unexpected);
   // The channels that pump() waits for.
   std::vector<Interest> interests() const;
-  // Throws Error(kTimeout) for an expired operation, and an error for a receive if no rank is left
-  // that could send its message.
+  // check_deadlines() throws Error(kTimeout) for an expired operation; require_senders() throws an
+  // error if no rank is left that could send the message of a receive.
   void check_deadlines() const;
   ErrorContext context_of(std::string_view operation, int peer, Deadline deadline) const;
   void require_senders() const;

@@ -1,9 +1,9 @@
 #pragma once
 
 // Paceline's own backend, for all types and operations. It uses shared memory among ranks that have
-// it, messages among others, and both in a group that spans hosts. The ranks first agree on the
-// numbers by which they choose algorithms, and on which ranks share memory; then they create the
-// executors that fit.
+// it, messages among the others, and both in a group that spans hosts. The ranks first agree on the
+// numbers by which they choose algorithms, and on which ranks share memory; then each rank creates
+// its executor.
 
 #include <cstdint>
 #include <functional>
@@ -33,8 +33,8 @@ struct EngineOptions {
   std::shared_ptr<SymmetricRegistry> symmetric = std::make_shared<SymmetricRegistry>();
 };
 
-// Makes the planner by which all ranks choose. Collective; a group of one rank sends nothing.
-// `shares_memory`: whether this rank maps the memory of the other ranks of its host.
+// Makes the planner by which all ranks choose algorithms. Collective; a group of one rank sends
+// nothing. `shares_memory`: whether this rank maps the memory of the other ranks of its host.
 // Error(kInvalid) if the planning options differ from rank 0's; other errors are those of
 // MessageExecutor::run().
 Planner agree_on_planner(Mesh& mesh, Exchange& exchange, bool shares_memory,
@@ -64,8 +64,8 @@ std::optional<std::size_t> first_refusal(std::span<const Statement> all);
 
 class PacelineBackend : public Backend {
  public:
-  // Collective. If a rank gets no shared memory, all ranks fall back to messages, with one warning.
-  // Error(kInvalid) if the ranks' options differ from rank 0's.
+  // Collective. If a rank gets no shared memory, all ranks of its host use messages, with one
+  // warning. Error(kInvalid) if the ranks' options differ from rank 0's.
   PacelineBackend(std::unique_ptr<Mesh> mesh, const EngineOptions& options, Deadline deadline);
   ~PacelineBackend() override { point_to_point_->close(); }
 
@@ -109,8 +109,8 @@ class PacelineBackend : public Backend {
   const std::uint32_t generation_;
   const std::uint64_t group_;
   Exchange exchange_;
-  const std::unique_ptr<GroupShare> group_share_;  // set if all ranks are on one host
-  const std::unique_ptr<HostShare> host_share_;    // set if only some ranks are on this host
+  const std::unique_ptr<GroupShare> group_share_;  // set only if all ranks are on one host
+  const std::unique_ptr<HostShare> host_share_;    // set only if the group spans hosts
   const Planner planner_;
   std::optional<SharedExecutor> shared_;                // set if there is a group share
   std::optional<MessageExecutor> messages_;             // set if there is no group share

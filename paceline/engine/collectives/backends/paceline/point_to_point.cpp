@@ -66,7 +66,7 @@ PointToPoint::PointToPoint(Mesh& mesh, RingMemory memory)
 void PointToPoint::close() {
   if (!owner_.is_this()) {
     // A child of fork() has no thread to join, and destroying a condition variable on which the
-    // parent's thread waited would wait forever.
+    // parent's thread waited would never return.
     if (thread_.joinable()) thread_.detach();
     [[maybe_unused]] const auto* const waited_on = left_.release();
     return;

@@ -3,8 +3,8 @@
 // send and recv. A message is matched by sender and tag, in the order of sending. All messages of a
 // group are moved together, so that a send and a receive never wait for each other. They are moved
 // by the threads that wait for one of them or, if none does, by a thread of the group, which is
-// started when it is first needed. A small message to a rank of this host has been delivered when
-// the call that sends it returns.
+// started when it is first needed. A small message to a rank of this host is in that rank's
+// ring when the call that sends it returns, if the ring has room.
 //
 // A message without a receive is kept, up to MessageQueues::kMaxUnexpectedBytes per group; beyond
 // that its sender waits. If a group ends without an error, it warns about messages that were never
@@ -30,8 +30,7 @@ namespace paceline {
 
 class PointToPoint : public Progress, public std::enable_shared_from_this<PointToPoint> {
  public:
-  // `memory` is passed to MessageStreams. Requires: `mesh` lives until close() or this object's
-  // end.
+  // `memory` is passed to MessageStreams. Requires: `mesh` lives until close() is called.
   PointToPoint(Mesh& mesh, RingMemory memory);
   ~PointToPoint() override { close(); }
   // Fails all operations under way with Error(kAborted), and returns once no thread moves messages
@@ -83,7 +82,7 @@ class PointToPoint : public Progress, public std::enable_shared_from_this<PointT
   // Tells the thread that this object has been destroyed on the thread itself: an object that a
   // call kept alive may own the group.
   const std::shared_ptr<bool> is_gone_ = std::make_shared<bool>(false);
-  // Signals that operations are left to the thread, or that no caller is inside any more.
+  // Signals that operations are left to the thread, or that callers_ has dropped to 0.
   std::unique_ptr<std::condition_variable> left_ = std::make_unique<std::condition_variable>();
   std::jthread thread_;
 };

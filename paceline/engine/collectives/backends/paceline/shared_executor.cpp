@@ -44,7 +44,7 @@ SharedRoute choose_route(const SharedTerms& terms, const PlanRequest& request) {
   SharedRoute route;
   route.is_one_shot = request.op == Op::kAllReduce &&
                       (terms.world_size == 2 || bytes <= std::max(kOneShotBytes, most_tiny(terms)));
-  // Calls with unequal counts are divided by their longest block, which `count` does not show.
+  // The longest block decides how a call with unequal counts is divided; `count` does not show it.
   const bool is_one_piece =
       !has_counts(request.op) &&
       request.count <= staged_piece_count(request.op, request.dtype, terms.world_size);
@@ -94,7 +94,7 @@ bool ScheduleKey::operator==(const ScheduleKey& other) const {
 }
 
 // The products are independent of each other, so that the processor computes them at the same time:
-// this lookup is a part of the time of a small call.
+// the time of this lookup counts in a small call.
 std::size_t ScheduleKey::place() const {
   const auto root_and_op =
       (static_cast<std::uint64_t>(spec.root) << 8) | static_cast<std::uint64_t>(spec.op);
@@ -284,8 +284,8 @@ void SharedExecutor::run_tiny(const SharedOperation& operation, const Schedule& 
   runner_.finish(piece);
 }
 
-// A rank whose buffers are not shared copies before it knows about the other ranks' buffers. That
-// saves a phase if no rank's buffers are shared.
+// A rank whose buffers are not symmetric copies before it knows about the other ranks' buffers.
+// That saves a phase if no rank's buffers are symmetric.
 void SharedExecutor::run_small(const SharedOperation& operation, const SharedPlan& plan) {
   const Announcement announcement = regions_.announcement_for(operation);
   const SharedPiece piece{operation, plan.staged, share_.begin_piece()};
@@ -345,13 +345,13 @@ void SharedExecutor::run_staged(const SharedOperation& operation, const SharedRo
   } while (begin < longest);
 }
 
-// `count`: the elements of each block, if the call has blocks.
+// `count`: the elements of the piece or, if the call has blocks, of each block of the piece.
 ScheduleSpec SharedExecutor::spec_of(const Collective& call, std::size_t count) const {
   return {call.op, rank_, terms_.world_size, call.root, count, call.count, call.count};
 }
 
 // Chooses copies that bypass the caches if the memory that the ranks read and write together does
-// not fit there anyway.
+// not fit into them anyway.
 SharedPiece::Copy SharedExecutor::copy_for(const SharedOperation& operation) const {
   std::size_t elements = 0;
   for (int rank = 0; rank < terms_.world_size; ++rank) {

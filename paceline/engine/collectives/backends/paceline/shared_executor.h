@@ -1,11 +1,11 @@
 #pragma once
 
 // Runs collectives among ranks that map each other's memory: choose_route() decides how a call is
-// carried out, once for each form of call, SharedExecutor follows this route, and SharedRunner
-// carries out the schedules (algorithms/in_shared_memory.h).
+// carried out, SharedPlans caches the decision, SharedExecutor follows it, and SharedRunner carries
+// out the schedules (algorithms/in_shared_memory.h).
 //
 // The choice is a pure function of facts that all ranks agree on, so all of them choose alike;
-// explain() prints it.
+// explain() describes the choice.
 
 #include <array>
 #include <cstddef>
@@ -37,15 +37,15 @@ struct SharedRoute {
 };
 
 SharedRoute choose_route(const SharedTerms& terms, const PlanRequest& request);
-// Explains the choice in lines for people.
+// Describes the choice in one line of text.
 std::string explain_route(const SharedTerms& terms, const PlanRequest& request);
 
 // The most elements of a call, or of each of its blocks, in a piece that fits into a staging area.
 std::size_t staged_piece_count(Op op, Dtype dtype, int world_size);
 
-// A cache of values. Each key maps to one place, which holds only the last key stored there, so a
+// A cache of values. Each key maps to one slot, which holds only the last key stored there, so a
 // lookup is one comparison and costs a small call a few nanoseconds. A Key has operator== and
-// place(), which is below kNumPlaces. Thread safety: none; one executor owns it.
+// place(), its slot, which is below kNumPlaces. Thread safety: none; one executor owns it.
 template <class Key, class Value>
 class MadeBefore {
  public:
@@ -71,10 +71,10 @@ class MadeBefore {
 
 struct SharedPlan {
   SharedRoute route;
-  Schedule staged;  // schedule of the whole call, if it is one piece
+  Schedule staged;  // schedule of the whole call; empty for a large call
 };
 
-// A cache of plans: how calls of each form are carried out in shared memory.
+// A cache of plans for calls in shared memory, by operation, type, root and count.
 class SharedPlans {
  public:
   // `terms` outlives this object.
@@ -118,7 +118,7 @@ struct ScheduleKey {
   std::size_t place() const;
 };
 
-// The schedules of staged pieces and of in-place calls.
+// A cache of the schedules of staged pieces and of in-place calls.
 class SharedSchedules {
  public:
   // Valid until the next call.
@@ -136,7 +136,7 @@ struct SharedPiece {
 
   const SharedOperation& operation;
   const Schedule& schedule;
-  unsigned turn = 0;         // turn of the staging areas
+  unsigned turn = 0;         // SharedAreas::begin_piece(); selects the staging area
   std::size_t begin = 0;     // first element, of the call or of each of its blocks
   bool is_in_place = false;  // reads and writes the other ranks' buffers in place
   Copy copy = copy_bytes;
@@ -178,11 +178,11 @@ class SharedRunner {
   const int rank_;
   GroupShare& share_;
   const SymmetricRegions& regions_;
-  // The bases of every rank; one list for the staging area of each turn.
+  // The bases of every rank; one list for each of the two staging areas.
   std::array<std::vector<Bases>, 2> bases_of_turns_;
   std::vector<Bases>* bases_ = nullptr;  // the bases of the piece under way
   std::size_t element_ = 0;              // bytes of an element
-  // The sources that the step under way reads, and the places that it writes.
+  // The sources that the step under way reads, and the addresses that it writes.
   std::vector<ReduceSource> sources_;
   std::vector<std::byte*> targets_;
 };
@@ -233,7 +233,7 @@ class SharedExecutor {
   GroupShare& share_;
   SymmetricRegions regions_;
   SharedPlans plans_;
-  SharedSchedules schedules_;  // of staged pieces and of in-place calls
+  SharedSchedules schedules_;  // schedules of staged pieces and in-place calls
   SharedRunner runner_;
   std::vector<std::byte*> visited_;
 };

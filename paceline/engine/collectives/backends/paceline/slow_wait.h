@@ -24,7 +24,7 @@ inline constexpr std::chrono::milliseconds kAnswerLimit{250};
 struct Suspect {
   int rank = 0;
   bool has_arrived = false;  // whether the rank has arrived at the operation
-  int waiter = 0;            // the rank that waits for it, perhaps this one
+  int waiter = 0;            // the rank that waits for the suspect, perhaps this one
 };
 // The ranks at the ends of the chains of waiting ranks that begin with this one, as far as the
 // answers tell; if some of them have not arrived, only these. Empty if all ranks answer that they

@@ -109,7 +109,7 @@ void SymmetricRegions::require_inside(const SharedOperation& operation,
       if (place.region < 0) return true;
       const Region* held = region(place.region);
       const std::size_t bytes = count * operation.element;
-      // This rank may have freed the region of another rank's gather output, which it never reads.
+      // This rank may have freed the region of another rank's gather output, which it never uses.
       if (held == nullptr) return call.op == Op::kGather && rank != mesh_.rank();
       return bytes <= held->bytes && place.offset <= held->bytes - bytes;
     };

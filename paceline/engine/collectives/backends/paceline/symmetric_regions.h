@@ -64,8 +64,8 @@ class SymmetricRegions {
   // The announcement of `operation`, with the places of this rank's buffers.
   Announcement announcement_for(const SharedOperation& operation);
   // Whether all inputs lie in one region and all outputs in one region, and these regions have not
-  // been freed. Error(kCorrupt) for a place outside its rank's memory, because the caller is about
-  // to read or write there.
+  // been freed; false for a call without elements. Error(kCorrupt) for a place outside its rank's
+  // memory, because the caller is about to read or write there.
   bool hold_all(const SharedOperation& operation, std::span<const Announcement> announced) const;
   // The address of a rank's buffer. Requires: hold_all() returned true. Null if the rank has no
   // such buffer, or if this rank has freed its region.
