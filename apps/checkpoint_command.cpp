@@ -24,7 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kDifferent = 1;  // exit code if checkpoints differ or one is damaged
-constexpr long kMostKept = 1'000'000;
+constexpr long kMaxKept = 1'000'000;
 
 struct CheckpointFlags {
   int keep = 0;
@@ -173,7 +173,7 @@ int merge(const Words& words, const CheckpointFlags&) {
   const Chosen from(words[0]);
   if (fs::exists(words[1]) && fs::equivalent(words[1], from.place.directory))
     throw UsageError(words[1] + ": merge needs a directory other than the checkpoint's own");
-  CheckpointDirectory into(words[1], {.keep = static_cast<int>(kMostKept)});
+  CheckpointDirectory into(words[1], {.keep = static_cast<int>(kMaxKept)});
   merge_checkpoint(from.directory, from.step, into);
   fmt::print("{}: step {} in one file\n", words[1], from.step);
   return 0;
@@ -198,7 +198,7 @@ int export_file(const Words& words, const CheckpointFlags& flags) {
 }
 
 int import_file(const Words& words, const CheckpointFlags&) {
-  CheckpointDirectory into(words[1], {.keep = static_cast<int>(kMostKept)});
+  CheckpointDirectory into(words[1], {.keep = static_cast<int>(kMaxKept)});
   const std::int64_t step = import_safetensors(words[0], into);
   fmt::print("{}: step {}\n", words[1], step);
   return 0;
@@ -245,7 +245,7 @@ int checkpoint_command(const Arguments& arguments) {
   OptionTable table(app, /*has_variables=*/false);
   table.word("ACTION", "ls, show, verify, diff, merge, prune, export or import");
   table.value("--keep", "N", "Number of checkpoints that prune keeps",
-              number_target(flags.keep, 1, kMostKept));
+              number_target(flags.keep, 1, kMaxKept));
   table.flag("--weights", "Export only the model's weights, by their names in the model",
              bool_target(flags.weights));
   table.flag("--boxes", "Show where each box is stored", bool_target(flags.boxes));

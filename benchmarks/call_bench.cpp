@@ -33,7 +33,7 @@ struct Setting {
 
 // The messages of a turn wait in the ring for the receiver.
 constexpr std::size_t kMessageBytes = 64;
-constexpr int kMostCalls = 500;
+constexpr int kMaxCalls = 500;
 
 struct Seconds {
   double send = 0, receive = 0, all_reduce = 0;
@@ -93,7 +93,7 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(4, 1 << 30))
       ->capture_default_str();
   app.add_option("--calls", setting.calls, "in a turn")
-      ->check(CLI::Range(1, kMostCalls))
+      ->check(CLI::Range(1, kMaxCalls))
       ->capture_default_str();
   app.add_option("--rounds", setting.rounds, "turns")->capture_default_str();
   CLI11_PARSE(app, argc, argv);

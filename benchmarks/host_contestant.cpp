@@ -59,7 +59,7 @@ HostContestant::HostContestant(const bench::CatalogEntry& entry, bench::Located 
       variables_(std::move(variables)),
       directory_(make_directory()),
       socket_name_("paceline-hosts-" + random_hex(16)),
-      start_line_(bench::StartLine::make_memory(num_ranks())),
+      start_line_(bench::StartBarrier::make_memory(num_ranks())),
       output_(::memfd_create("paceline-hosts-output", MFD_CLOEXEC)),
       null_(::open("/dev/null", O_RDWR | O_CLOEXEC)),
       ranks_(static_cast<std::size_t>(num_ranks())) {

@@ -51,7 +51,7 @@ struct Setting {
 };
 
 constexpr double kLr = 0.01;
-constexpr std::size_t kMostRounds = 64;
+constexpr std::size_t kMaxRounds = 64;
 
 std::vector<Ids> draw_batches(const Setting& setting, double skew, unsigned seed) {
   std::vector<double> sums(static_cast<std::size_t>(setting.rows));
@@ -108,7 +108,7 @@ class Array {
 
 // The times of the processes of a form, in memory that they share.
 struct Times {
-  double pull_us[kMostRounds], push_us[kMostRounds];
+  double pull_us[kMaxRounds], push_us[kMaxRounds];
   std::atomic<int> ready;
 };
 Times& shared_times() {

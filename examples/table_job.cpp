@@ -33,7 +33,7 @@ TableJob::TableJob(const std::shared_ptr<paceline::ProcessGroup>& world) {
     options.store = std::make_shared<paceline::MemoryStore>();
     options.secret = paceline::Secret::generate();
   }
-  if (is_server_) options.prepare = [this](rpc::Workers& self) { shelf_.serve(self); };
+  if (is_server_) options.prepare = [this](rpc::Workers& self) { held_.serve(self); };
   const int number = is_server_ ? launch.role_rank : trainers_->rank();
   workers_ = rpc::join(fmt::format("{}{}", is_server_ ? "server" : "trainer", number), options);
 }

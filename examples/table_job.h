@@ -45,7 +45,7 @@ class TableJob {
   bool is_server_ = false;
   std::vector<std::string> servers_;
   std::shared_ptr<paceline::ProcessGroup> trainers_;
-  paceline::tables::RowServer shelf_;  // outlives workers_
+  paceline::tables::RowServer held_;  // outlives workers_
   std::unique_ptr<paceline::rpc::Workers> workers_;
 };
 

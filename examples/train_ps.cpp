@@ -71,7 +71,7 @@ Options parse_options(int argc, char** argv) {
   std::string consistency = "synchronous";
   CLI::App app("Trains a CNN on Fashion-MNIST with a parameter server", "train_ps");
   app.footer(kExamples);
-  constexpr long kMost = training_flags::kMost;
+  constexpr long kMaxCount = training_flags::kMaxCount;
   training_flags::FlagGroup table(app, "Table");
   table.value("--consistency", consistency, "MODE", "synchronous, bounded:S or asynchronous");
   table.number("--slow-down", options.slow_down, "Sleep of the last trainer, in step times", 1000);
@@ -81,10 +81,10 @@ Options parse_options(int argc, char** argv) {
   training.number("--lr", options.lr, "Learning rate");
   training.number("--momentum", options.momentum, "Momentum of sgd, below 1", 0.9999);
   training.count("--batch-size", options.loading.batch_size, "Samples of each trainer in a step", 1,
-                 kMost);
-  training.count("--epochs", options.epochs, "Passes over the training data", 1, kMost);
+                 kMaxCount);
+  training.count("--epochs", options.epochs, "Passes over the training data", 1, kMaxCount);
   training.count("--max-steps", options.max_steps, "Steps after which to end; 0: no limit", 0,
-                 kMost);
+                 kMaxCount);
   training.count("--seed", options.seed, "Seed of weights and of the samples' order", 0,
                  std::numeric_limits<long>::max());
   training.count("--threads", options.process.threads,

@@ -33,8 +33,8 @@ struct TrainingFlags {
   std::uint64_t seed = 0;
 };
 
-inline constexpr long kMost = 1L << 40;
-inline constexpr double kMostNumber = 1e9;
+inline constexpr long kMaxCount = 1L << 40;
+inline constexpr double kMaxNumber = 1e9;
 
 // Adds options under one heading of the help, with their default values.
 class FlagGroup {
@@ -49,12 +49,13 @@ class FlagGroup {
         ->capture_default_str();
   }
   template <class T>
-  CLI::Option* count(const char* name, T& target, const char* text, long min, long max = kMost) {
+  CLI::Option* count(const char* name, T& target, const char* text, long min,
+                     long max = kMaxCount) {
     auto* const option =
         value(name, target, "N", text)->check(paceline::apps::is_whole_number(min, max));
     return static_cast<long>(target) < min ? option->default_str("") : option;
   }
-  void number(const char* name, double& target, const char* text, double max = kMostNumber) {
+  void number(const char* name, double& target, const char* text, double max = kMaxNumber) {
     value(name, target, "X", text)->check(paceline::apps::is_number(0, max));
   }
   // For an option without a default value: `text` explains what happens if it is not given.
@@ -62,7 +63,7 @@ class FlagGroup {
     app_.add_option(name, target, text)
         ->type_name("X")
         ->group(name_)
-        ->check(paceline::apps::is_number(0, kMostNumber));
+        ->check(paceline::apps::is_number(0, kMaxNumber));
   }
   CLI::Option* flag(const char* name, bool& target, const char* text) {
     return app_.add_flag(name, target, text)->group(name_);

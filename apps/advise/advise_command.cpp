@@ -27,7 +27,7 @@ namespace {
 constexpr int kNothingMeasured = 1;
 constexpr const char* kBatchPlaceholder = "{batch}";
 constexpr long kMaxSecondsOfAdvice = 3600;
-constexpr long kMostRows = 1000;
+constexpr long kMaxRows = 1000;
 
 constexpr const char* kHelp = R"(
 PROGRAM must report its steps: DistributedDataParallel and paceline's training loop do, other programs by
@@ -164,8 +164,8 @@ int advise_command(const Arguments& arguments) {
               "checkpoint=30s,restart=2min,interval=1h,stragglers=5%",
               text_target(mesh.simulate));
   table.value("--ranks", "N", "Ranks on this machine to plan for [one per core]",
-              number_target(mesh.ranks, 1, planning::kMostPlannedRanks));
-  table.value("--rows", "N", "Plans to print", number_target(mesh.rows, 1, kMostRows));
+              number_target(mesh.ranks, 1, planning::kMaxPlannedRanks));
+  table.value("--rows", "N", "Plans to print", number_target(mesh.rows, 1, kMaxRows));
   table.value("--check", "WAYS", "Plans to try out: their number, or meshes as 'dp=2 pp=2'",
               text_target(mesh.check));
   table.value("--profile", "FILE", "Profile to plan from; it is measured if FILE does not exist",

@@ -32,8 +32,8 @@ using planning::Search;
 using planning::Way;
 
 constexpr std::chrono::milliseconds kLookForProfileEvery{100};
-constexpr long kMostWaysToTry = 1000;
-constexpr int kMostTurns = 4;  // the most ranks on one core
+constexpr long kMaxWaysToTry = 1000;
+constexpr int kMaxRanksPerCore = 4;  // the most ranks on one core
 
 // The costs of links: between ranks of this host they are measured now; for the network they are
 // those that `paceline bench --calibrate` has stored.
@@ -147,10 +147,11 @@ class MeshAdviser {
   }
 
   // Measures with as many ranks as the plan has on a host, because ranks that share a core slow
-  // each other down; with more than kMostTurns ranks per core the slowdown no longer changes. With
+  // each other down; with more than kMaxRanksPerCore ranks per core the slowdown no longer changes.
+  // With
   // --simulate, at most one rank per core.
   JobProfile measure() const {
-    const int turns = options_.simulate.empty() ? kMostTurns : 1;
+    const int turns = options_.simulate.empty() ? kMaxRanksPerCore : 1;
     const int at_once =
         std::min(machine_.ranks_per_host, turns * launcher::automatic_ranks(topology_));
     const int threads = threads_of(at_once);
@@ -172,7 +173,7 @@ class MeshAdviser {
     const int code = launcher.stop();
     if (code != 0) {
       fail(ErrorCode::kInvalid, "{} failed with exit code {} while it was measured: {}",
-           program_.front(), code, launcher.last_words());
+           program_.front(), code, launcher.failure_reason());
     }
     if (!std::filesystem::exists(file)) refuse("ended without one");
     return planning::load_profile(file);
@@ -235,7 +236,7 @@ class MeshAdviser {
     const std::string& text = options_.check;
     std::vector<planning::Forecast> ways;
     if (text.find('=') == std::string::npos) {
-      const long count = whole_number("--check", text, 1, kMostWaysToTry);
+      const long count = whole_number("--check", text, 1, kMaxWaysToTry);
       for (const planning::Forecast& way : search.ways) {
         if (static_cast<long>(ways.size()) < count) ways.push_back(way);
       }

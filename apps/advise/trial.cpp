@@ -113,7 +113,7 @@ int LauncherRun::stop() {
   return exit_code_;
 }
 
-std::string LauncherRun::last_words() const {
+std::string LauncherRun::failure_reason() const {
   constexpr std::string_view kCause = "  cause: ", kOwn = "  | ";
   std::ifstream file(output_file());
   std::string said, cause, own, last;
@@ -274,7 +274,7 @@ class TrialRun {
   void judge_end(LauncherRun& launcher) {
     const int code = launcher.stop();
     if (code != 0) {
-      trial_.problem = fmt::format("failed with exit code {}: {}", code, launcher.last_words());
+      trial_.problem = fmt::format("failed with exit code {}: {}", code, launcher.failure_reason());
       trial_.lacked_memory =
           launcher.says("out of memory: the kernel") || launcher.says("std::bad_alloc");
     } else if (first_rank_.steps().size() < num_warm_up(first_rank_.steps()) + kFewestSteps) {

@@ -91,7 +91,7 @@ class LauncherRun {
   // The reason for a failure: the cause in the launcher's report
   // (launcher/diagnosis/failure_report.h), or else the program's last line in that report, or else
   // the report's first line. Without a report, the last line of the output.
-  std::string last_words() const;
+  std::string failure_reason() const;
   // Whether a line of the output contains these words.
   bool says(std::string_view words) const;
 

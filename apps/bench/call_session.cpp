@@ -100,7 +100,7 @@ CallSession::CallSession(CallSessionOptions options)
   find_contestants(
       options_, Subject::kCalls, report_, [&](const CatalogEntry& entry, Located located) {
         if (entry.name == "torch") located.launcher = options_.python;
-        for (const CallWay way : options_.ways) {
+        for (const CallTransport way : options_.ways) {
           if (entry.name == "memcpy" && way != options_.ways.front()) continue;
           sets_.push_back(std::make_unique<RankSet>(entry, located, kWorkers, plan_,
                                                     options_.variables, std::string(name_of(way))));
@@ -110,7 +110,8 @@ CallSession::CallSession(CallSessionOptions options)
   for (const auto& set : sets_) {
     CallEntrant entrant;
     entrant.set = set.get();
-    entrant.way = set->option() == name_of(CallWay::kTcp) ? CallWay::kTcp : CallWay::kUnix;
+    entrant.way =
+        set->option() == name_of(CallTransport::kTcp) ? CallTransport::kTcp : CallTransport::kUnix;
     entrants_.push_back(std::move(entrant));
   }
   if (options_.busy) keep_cores_busy();
@@ -126,7 +127,7 @@ void CallSession::keep_cores_busy() {
 
 std::vector<CallPoint> CallSession::points() const {
   std::vector<CallPoint> points;
-  for (const CallWay way : options_.ways) {
+  for (const CallTransport way : options_.ways) {
     for (const std::size_t bytes : options_.sizes) {
       for (const CallMeasure measure : options_.measures) {
         if (bytes <= kEchoedBytes || measure == CallMeasure::kBlocking)

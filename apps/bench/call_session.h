@@ -2,7 +2,7 @@
 
 // A whole measurement of calls: starts the caller and the callee of every contestant, lets the
 // contestants take turns (turn_taking.h), and collects the figures. A point of the measurement is a
-// combination of a transport (CallWay), a size and a measure (CallMeasure).
+// combination of a transport (CallTransport), a size and a measure (CallMeasure).
 //
 // Small messages, up to kEchoedBytes, are echoed, and all measures apply. A larger message gets a
 // short reply, so the time is that of one transfer; for these only blocking calls are measured.
@@ -17,13 +17,13 @@
 namespace paceline::bench {
 
 inline constexpr std::size_t kEchoedBytes = 4096;
-inline constexpr std::size_t kLeastCallBytes = 16, kMostCallBytes = std::size_t{64} << 20;
+inline constexpr std::size_t kMinCallBytes = 16, kMaxCallBytes = std::size_t{64} << 20;
 
 struct CallSessionOptions : TurnOptions {
   CallSessionOptions() { turn_limit = std::chrono::seconds(60); }
 
   std::vector<std::size_t> sizes = {64, 1 << 20};
-  std::vector<CallWay> ways = {std::begin(kAllCallWays), std::end(kAllCallWays)};
+  std::vector<CallTransport> ways = {std::begin(kAllCallWays), std::end(kAllCallWays)};
   std::vector<CallMeasure> measures = {std::begin(kAllCallMeasures), std::end(kAllCallMeasures)};
   std::string python;    // the interpreter for torch; empty: the system's
   bool busy = false;     // all cores compute during the measurement
@@ -33,14 +33,14 @@ struct CallSessionOptions : TurnOptions {
 using CallSessionEvents = TurnEvents<CallRow>;
 
 struct CallPoint {
-  CallWay way;
+  CallTransport way;
   std::size_t bytes;
   CallMeasure measure;
 };
 
 // A contestant whose caller and callee use one of the transports.
 struct CallEntrant : Entrant {
-  CallWay way = CallWay::kUnix;
+  CallTransport way = CallTransport::kUnix;
   std::vector<CallRow> rows;  // of the current point, one for each figure
 };
 

@@ -21,13 +21,13 @@ namespace paceline::bench {
 namespace {
 
 constexpr double kBitsPerByte = 8;
-constexpr int kMostSimulatedRanks = 4096;
+constexpr int kMaxSimulatedRanks = 4096;
 
 void take(Cluster& cluster, const Setting& setting) {
   if (setting.key == "hosts") {
-    cluster.hosts = setting.whole_number(1, kMostSimulatedRanks);
+    cluster.hosts = setting.whole_number(1, kMaxSimulatedRanks);
   } else if (setting.key == "ranks") {
-    cluster.ranks = setting.whole_number(1, kMostSimulatedRanks);
+    cluster.ranks = setting.whole_number(1, kMaxSimulatedRanks);
   } else if (setting.key == "link") {
     cluster.link_bytes_per_s = rate(setting);
   } else if (setting.key == "latency") {
@@ -57,9 +57,9 @@ Cluster parse_cluster(std::string_view text) {
   });
   if (!has_hosts)
     throw SettingError(fmt::format("{}: hosts= is missing; for example hosts=64,ranks=8", text));
-  if (cluster.hosts > kMostSimulatedRanks / cluster.ranks) {
+  if (cluster.hosts > kMaxSimulatedRanks / cluster.ranks) {
     throw SettingError(fmt::format("{} hosts x {} ranks are more than {} ranks", cluster.hosts,
-                                   cluster.ranks, kMostSimulatedRanks));
+                                   cluster.ranks, kMaxSimulatedRanks));
   }
   return cluster;
 }
@@ -73,8 +73,8 @@ std::string describe(const Cluster& cluster, const CostModel& costs) {
 namespace {
 
 // The number of links in a short chain that is simulated in place of a longer one: at least
-// kLeastLinks, so that the pace is steady, and at least 1/kPartOfLinks of the longer chain.
-constexpr int kLeastLinks = 8;
+// kMinLinks, so that the pace is steady, and at least 1/kPartOfLinks of the longer chain.
+constexpr int kMinLinks = 8;
 constexpr int kPartOfLinks = 64;
 // From this number of ranks per host on, a sixteenth of the ranks is enough to show how they
 // compete for the host's network.
@@ -138,7 +138,7 @@ SimulationResult simulate_reduce_in_parts(const SimulatedCall& call, const Plann
 
 SimulationResult simulate_chain_in_parts(const SimulatedCall& call, const Planner& planner) {
   const int links = links_of(planner.hosts());
-  const int few = std::max(kLeastLinks, links / kPartOfLinks);
+  const int few = std::max(kMinLinks, links / kPartOfLinks);
   const int more = 2 * few;
   const auto short_chain =
       simulate_at_once(call, with_links(planner.hosts(), few), planner.costs());
@@ -196,7 +196,7 @@ SimulationResult simulate_call(const SimulatedCall& call, const Planner& planner
       return simulate_reduce_in_parts(call, planner);
     }
     if (call.algorithm == Algorithm::kChain && hosts.are_equal_blocks() &&
-        links_of(hosts) > 2 * kLeastLinks) {
+        links_of(hosts) > 2 * kMinLinks) {
       return simulate_chain_in_parts(call, planner);
     }
     if (grows_with_ranks(call) && hosts.are_equal_blocks() && hosts.size() > 1 &&
@@ -212,12 +212,12 @@ namespace {
 constexpr const char* kColumns = "{:>8} {:1} {:<10} {:>13} {:>11} {:>8} {:>8} {:>10} {:>11}";
 
 // The most simulated steps (about a second) for an algorithm that is shown only for comparison.
-constexpr std::size_t kMostStepsBeside = 500'000;
+constexpr std::size_t kMaxComparedSteps = 500'000;
 
 void simulate_into(Forecast& forecast, const Planner& planner, std::size_t count) {
   const Candidate& candidate = forecast.candidate;
   SimulatedCall call{forecast.op, forecast.dtype, count, candidate.algorithm, candidate.chunk};
-  if (!forecast.is_chosen) call.most_steps = kMostStepsBeside;
+  if (!forecast.is_chosen) call.most_steps = kMaxComparedSteps;
   try {
     forecast.simulated = simulate_call(call, planner);
   } catch (const Error& error) {

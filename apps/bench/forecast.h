@@ -49,8 +49,8 @@ struct SimulatedCall {
   Dtype dtype = Dtype::kFloat32;
   std::size_t count = 0;  // as in Collective; roots are rank 0
   Algorithm algorithm = Algorithm::kDirect;
-  std::size_t chunk = 0;                // in elements, for algorithms that use chunks
-  std::size_t most_steps = kMostSteps;  // limit for one simulation
+  std::size_t chunk = 0;               // in elements, for algorithms that use chunks
+  std::size_t most_steps = kMaxSteps;  // limit for one simulation
 };
 
 // Error(kUnsupported) if the call takes too long to simulate even in parts.

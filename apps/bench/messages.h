@@ -48,7 +48,7 @@ struct Setup {
   static constexpr const char* kKind = "setup";
   std::vector<int> cpus;   // empty: not bound
   bool own_core = false;   // no other rank computes on these cpus
-  std::string start_line;  // path of the memory of the StartLine
+  std::string start_line;  // path of the memory of the StartBarrier
   std::string option;      // the algorithm or transport to use; empty: the library's choice
 };
 

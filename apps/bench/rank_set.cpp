@@ -31,7 +31,7 @@ namespace {
 // The first variable selects another library, the second one enables a trace of every call.
 constexpr std::array<std::string_view, 2> kRemovedVariables = {"PACELINE_BACKEND",
                                                                "PACELINE_TIMELINE_DIR"};
-constexpr std::array<std::string_view, 6> kHeldVariables = {
+constexpr std::array<std::string_view, 6> kReportedVariables = {
     "PACELINE_TRANSPORT",   "PACELINE_ENCRYPT",       "PACELINE_TCP_STREAMS",
     "PACELINE_CALIBRATION", "PACELINE_SOCKET_IFNAME", "PACELINE_FLIGHT_DIR"};
 
@@ -52,7 +52,7 @@ std::string variables_in_effect(const launcher::Environment& inherited,
                                 const launcher::Environment& set) {
   launcher::Environment environment = inherited;
   for (const auto& [name, value] : set) environment.erase(name);
-  const auto held = present(kHeldVariables, environment);
+  const auto held = present(kReportedVariables, environment);
   const auto removed = present(kRemovedVariables, environment);
   std::string text;
   if (!held.empty()) text = fmt::format("with {}", fmt::join(held, ", "));
@@ -109,7 +109,7 @@ RankSet::RankSet(const CatalogEntry& entry, Located located, int num_ranks,
       options_(options_for(num_ranks)),
       services_(options_),
       listener_(listen_private()),
-      start_line_(StartLine::make_memory(num_ranks)),
+      start_line_(StartBarrier::make_memory(num_ranks)),
       output_(memfd_create("paceline-bench-output", MFD_CLOEXEC)),
       null_(open("/dev/null", O_RDWR | O_CLOEXEC)),
       ranks_(static_cast<std::size_t>(num_ranks)) {

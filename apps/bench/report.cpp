@@ -52,16 +52,16 @@ std::vector<double> collect(const std::vector<Round>& rounds, double Round::*fig
   return values;
 }
 
-constexpr double kMostSpread = 2, kMostAboveFastest = 5;
+constexpr double kMaxSpread = 2, kMaxRatioToFastest = 5;
 
-bool differs_much(const Spread& spread) { return spread.max > kMostSpread * spread.min; }
+bool differs_much(const Spread& spread) { return spread.max > kMaxSpread * spread.min; }
 
 // `also`: text about another sign of noise, in addition to rounds that differ.
 std::string noise_text(const std::string& also) {
   return fmt::format(
       "noisy: the rounds differ by more than {} times{}; the machine is busy with something else, "
       "so repeat this on an idle one",
-      kMostSpread, also);
+      kMaxSpread, also);
 }
 
 }  // namespace
@@ -77,7 +77,7 @@ double Row::algbw() const { return algorithm_bandwidth(bytes, median_us() * 1e-6
 double Row::busbw() const { return algbw() * (peer == "memcpy" ? 1 : bus_factor(op, ranks)); }
 
 bool Row::is_noisy() const {
-  return differs_much(spread()) || median_us() > kMostAboveFastest * min_us();
+  return differs_much(spread()) || median_us() > kMaxRatioToFastest * min_us();
 }
 
 std::string ratio_text(const Row& row, const Row& own) {
@@ -94,8 +94,8 @@ std::string noise_note(const std::vector<Row>& rows) {
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (i == 0 || rows[i].bytes != rows[own].bytes || rows[i].op != rows[own].op) own = i;
     if (!ratio_text(rows[i], rows[own]).ends_with("noisy")) continue;
-    return noise_text(
-        fmt::format(", or the median call took more than {} times the fastest", kMostAboveFastest));
+    return noise_text(fmt::format(", or the median call took more than {} times the fastest",
+                                  kMaxRatioToFastest));
   }
   return "";
 }
@@ -193,7 +193,7 @@ std::string spread_text(const std::vector<double>& values) {
 
 }  // namespace
 
-std::string_view name_of(CallWay way) { return way == CallWay::kTcp ? "tcp" : "unix"; }
+std::string_view name_of(CallTransport way) { return way == CallTransport::kTcp ? "tcp" : "unix"; }
 
 std::string_view name_of(CallMeasure measure) {
   switch (measure) {
@@ -222,7 +222,7 @@ std::string table_of(const std::vector<CallRow>& rows, bool busy) {
   const CallRow& first = rows.front();
   std::string text =
       fmt::format("{}, {}, {}, {}{}\n\n", name_of(first.measure),
-                  first.way == CallWay::kTcp ? "TCP" : "one host", size_text(first.bytes),
+                  first.way == CallTransport::kTcp ? "TCP" : "one host", size_text(first.bytes),
                   counted(first.rounds.size(), "round"), busy ? ", all cores computing" : "");
   text += fmt::format(kCallColumns, "", "", "median [min, max]", "paceline's / its [min, max]");
   const CallFigure* shown = nullptr;

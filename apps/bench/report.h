@@ -127,9 +127,9 @@ std::string to_json(const Report& report);
 std::string to_html(const Report& report);
 
 // How caller and callee communicate: as on one host (Unix sockets), or as on two hosts (TCP).
-enum class CallWay { kUnix, kTcp };
-inline constexpr CallWay kAllCallWays[] = {CallWay::kUnix, CallWay::kTcp};
-std::string_view name_of(CallWay way);  // "unix", "tcp"
+enum class CallTransport { kUnix, kTcp };
+inline constexpr CallTransport kAllCallWays[] = {CallTransport::kUnix, CallTransport::kTcp};
+std::string_view name_of(CallTransport way);  // "unix", "tcp"
 
 enum class CallMeasure { kBlocking, kPipelined, kOneWay, kCallers };
 inline constexpr CallMeasure kAllCallMeasures[] = {CallMeasure::kBlocking, CallMeasure::kPipelined,
@@ -145,7 +145,7 @@ struct CallFigure {
 
 struct CallRow {
   std::string peer;  // name in the catalog (catalog.h): "grpc"
-  CallWay way = CallWay::kUnix;
+  CallTransport way = CallTransport::kUnix;
   CallMeasure measure = CallMeasure::kBlocking;
   std::size_t bytes = 0;
   CallFigure figure{};

@@ -20,8 +20,8 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kReadEvery = 50ms;
-constexpr std::chrono::seconds kMostToStart{90};  // CUDA's libraries are large
-constexpr std::chrono::seconds kMostToEnd{20};
+constexpr std::chrono::seconds kStartLimit{90};  // CUDA's libraries are large
+constexpr std::chrono::seconds kTimeToEnd{20};
 constexpr std::streamoff kShownOutput = 4000;
 
 std::string end_of_file(const std::string& path) {
@@ -44,7 +44,7 @@ class Run {
 
   // Passes the outcomes to `tell`, in order. Returns the number of checks that have an outcome.
   std::size_t follow(const std::function<void(CheckOutcome)>& tell) {
-    Deadline deadline = Deadline::after(kMostToStart);
+    Deadline deadline = Deadline::after(kStartLimit);
     std::size_t current = 0;
     bool has_begun = false;
     while (current < checks_.size()) {
@@ -164,7 +164,7 @@ class Run {
   }
   std::string problem_of_time(const CheckSpec& check, bool has_begun) {
     if (!has_begun)
-      return fmt::format("no rank has begun this check within {} s", kMostToStart.count());
+      return fmt::format("no rank has begun this check within {} s", kStartLimit.count());
     std::vector<int> late, done;
     for (const Rank& rank : reporting(check))
       (end_on(rank, check) == nullptr ? late : done).push_back(rank.number);
@@ -195,7 +195,7 @@ class Run {
   void end_in_order(const std::function<void(CheckOutcome)>& tell) {
     CheckOutcome outcome{.name = fmt::format("{}/end", name_of(options_.setup)),
                          .what = "the ranks exit without an error"};
-    const Deadline deadline = Deadline::after(kMostToEnd);
+    const Deadline deadline = Deadline::after(kTimeToEnd);
     bool has_ended = false;
     while (!has_ended && !deadline.expired()) has_ended = launcher_.wait(kReadEvery);
     const int code = launcher_.stop();
@@ -203,7 +203,7 @@ class Run {
       outcome.verdict = Verdict::kFail;
       outcome.text = !has_ended
                          ? fmt::format("the ranks have not exited within {} s after their checks",
-                                       kMostToEnd.count())
+                                       kTimeToEnd.count())
                          : fmt::format("exit code {}: {}", code, launcher_.last_words());
       end(outcome);
     }

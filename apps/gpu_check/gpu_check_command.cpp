@@ -28,8 +28,8 @@ namespace {
 using namespace apps;
 using namespace std::chrono_literals;
 
-constexpr auto kMostTime = 10min;
-constexpr int kMostCheckRanks = 16;
+constexpr auto kTimeLimit = 10min;
+constexpr int kMaxCheckRanks = 16;
 constexpr int kUsualRanks = 8;
 constexpr const char* kRankProgram = "paceline_gpu_check";
 constexpr const char* kGpuCheckHelp = R"(
@@ -249,7 +249,7 @@ class GpuCheck {
   const CheckOptions& options_;
   const std::vector<std::string> only_;
   const GpuMachine machine_;
-  const Deadline total_ = Deadline::after(kMostTime);
+  const Deadline total_ = Deadline::after(kTimeLimit);
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   std::string program_path_;
   ProgramFacts program_;
@@ -271,7 +271,7 @@ int gpu_check_command(const Arguments& arguments) {
   OptionTable table(app, /*has_variables=*/false);
   table.value("--report", "FILE", "File for the report, JSON", text_target(options.report));
   table.value("--nproc", "N", "Ranks to start [one per GPU, at least 2 for host/]",
-              number_target(options.num_ranks, 2, gpu_check::kMostCheckRanks));
+              number_target(options.num_ranks, 2, gpu_check::kMaxCheckRanks));
   table.flag("--quick", "Small sizes and few repetitions", bool_target(options.is_quick));
   table.value("--only", "LIST", "Only these checks or groups: nccl, host/order, ...",
               text_target(options.only));

@@ -31,10 +31,10 @@ namespace {
 using namespace std::chrono_literals;
 namespace fs = std::filesystem;
 
-constexpr int kMostToAsk = 60;  // seconds
-constexpr std::size_t kMostOutput = 16 << 10;
+constexpr int kProbeLimit = 60;  // seconds
+constexpr std::size_t kMaxOutput = 16 << 10;
 constexpr std::uint64_t kOtherUse = 64 << 20;  // other programs' use may change by this much
-constexpr std::chrono::seconds kMostToReturn{10};
+constexpr std::chrono::seconds kReturnLimit{10};
 // Prefixes of variables that decide how CUDA, NCCL and Paceline work. Variables with these prefixes
 // that may be secret, such as NVIDIA_API_KEY, are left out (may_be_secret()).
 constexpr std::array kShownVariables = {
@@ -115,7 +115,7 @@ std::string output_of(const std::string& command, int seconds) {
   std::array<char, 4096> part{};
   while (const std::size_t count = std::fread(part.data(), 1, part.size(), pipe.get())) {
     output.append(part.data(), count);
-    if (output.size() > kMostOutput) output.erase(0, output.size() - kMostOutput);
+    if (output.size() > kMaxOutput) output.erase(0, output.size() - kMaxOutput);
   }
   return output;
 }
@@ -127,7 +127,7 @@ ProgramFacts ask_program(const std::string& program) {
     return facts;
   }
   const std::string output =
-      output_of(shell_line(std::vector<std::string>{program, "--probe"}), kMostToAsk);
+      output_of(shell_line(std::vector<std::string>{program, "--probe"}), kProbeLimit);
   // Libraries may print lines before and after the answer.
   const auto before = ("\n" + output).rfind("\n{");
   const std::string line =
@@ -135,7 +135,7 @@ ProgramFacts ask_program(const std::string& program) {
   const auto fields = parse_json_or_discard(line);
   if (!fields.is_object()) {
     facts.error = output.empty()
-                      ? fmt::format("{} --probe has not answered within {} s", program, kMostToAsk)
+                      ? fmt::format("{} --probe has not answered within {} s", program, kProbeLimit)
                       : fmt::format("{} --probe: {}", program, output);
     return facts;
   }
@@ -230,7 +230,7 @@ CheckOutcome run_nccl_tests(int num_gpus) {
 CheckOutcome check_memory_returned(const std::string& program, const ProgramFacts& before) {
   CheckOutcome outcome{.name = "machine/memory_returned",
                        .what = "the GPUs' memory is free again after all checks"};
-  const auto give_up = std::chrono::steady_clock::now() + kMostToReturn;
+  const auto give_up = std::chrono::steady_clock::now() + kReturnLimit;
   while (true) {
     const ProgramFacts after = ask_program(program);
     outcome.verdict = Verdict::kPass;

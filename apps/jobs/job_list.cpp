@@ -26,7 +26,7 @@ using namespace std::chrono_literals;
 
 constexpr auto kLongestAnswer = 5s;
 constexpr std::size_t kCommandWidth = 40;
-constexpr std::size_t kMostNamed = 8;
+constexpr std::size_t kMaxNamed = 8;
 
 // A list by which the user can distinguish the jobs: "none: 711 (0 of 2, ./train), 812 (1 of 2,
 // ./train)".
@@ -122,7 +122,7 @@ void report_silent_launchers(const std::vector<std::string>& marks) {
   std::set<pid_t> launchers;
   for (const std::string& mark : marks) launchers.insert(launcher::launcher_of(mark));
   std::vector<pid_t> named(launchers.begin(), launchers.end());
-  if (named.size() > kMostNamed) named.resize(kMostNamed);
+  if (named.size() > kMaxNamed) named.resize(kMaxNamed);
   say(
       fmt::format("paceline: no answer from launchers (pid {}{}): jobs of launchers that are "
                   "stopped or busy are not shown",

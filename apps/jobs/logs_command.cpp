@@ -32,7 +32,7 @@ using namespace std::chrono_literals;
 
 constexpr auto kReadEvery = 100ms;  // poll() cannot wait for a regular file to grow
 constexpr off_t kChunkBytes = 1 << 20;
-constexpr long kMostLines = 1'000'000;
+constexpr long kMaxLines = 1'000'000;
 
 // The position at which the last `count` lines of a file begin.
 off_t start_of_last(const Fd& file, long count) {
@@ -138,7 +138,7 @@ int logs_command(const Arguments& arguments) {
   table.word("JOB", kJobHelp);
   table.value("--rank", "R", "Only this rank, without \"[3] \" before the lines",
               text_target(rank));
-  table.value("-n,--lines", "N", "Lines of each rank", number_target(count, 0, kMostLines));
+  table.value("-n,--lines", "N", "Lines of each rank", number_target(count, 0, kMaxLines));
   table.flag("-f,--follow", "Keep printing new output until the job ends", bool_target(follow));
   app.footer(
       "\nExamples:\n  paceline logs\n  paceline logs -f --rank 1\n  paceline logs 1f0c93aa -n 100");

@@ -23,7 +23,7 @@ namespace paceline::apps {
 
 namespace {
 
-constexpr std::size_t kMostFrames = 64;
+constexpr std::size_t kMaxFrames = 64;
 constexpr std::size_t kLongestName = 120;
 constexpr std::size_t kDeepestRuntime = 24;  // frames between a throw or an abort and the signal
 
@@ -58,9 +58,9 @@ std::string name_of_thread(pid_t pid, pid_t thread) {
 }
 
 // Stops threads until release(). Leaves out a thread that ends in the meantime.
-class Standstill {
+class StoppedThreads {
  public:
-  explicit Standstill(pid_t pid, const std::vector<pid_t>& threads) {
+  explicit StoppedThreads(pid_t pid, const std::vector<pid_t>& threads) {
     for (const pid_t thread : threads) {
       if (ptrace(PTRACE_SEIZE, thread, nullptr, nullptr) == 0) {
         threads_.push_back(thread);
@@ -72,9 +72,9 @@ class Standstill {
     }
     std::erase_if(threads_, [](pid_t thread) { return !stop(thread); });
   }
-  Standstill(const Standstill&) = delete;
-  Standstill& operator=(const Standstill&) = delete;
-  ~Standstill() { release(); }
+  StoppedThreads(const StoppedThreads&) = delete;
+  StoppedThreads& operator=(const StoppedThreads&) = delete;
+  ~StoppedThreads() { release(); }
 
   const std::vector<pid_t>& threads() const { return threads_; }
 
@@ -142,7 +142,7 @@ int add_frame(Dwfl_Frame* frame, void* target) {
   bool interrupted = false;
   if (!dwfl_frame_pc(frame, &pc, &interrupted)) return DWARF_CB_ABORT;
   addresses.push_back({interrupted ? pc : pc - 1, interrupted});
-  return addresses.size() < kMostFrames ? DWARF_CB_OK : DWARF_CB_ABORT;
+  return addresses.size() < kMaxFrames ? DWARF_CB_OK : DWARF_CB_ABORT;
 }
 
 // Turns "ns::f(int, std::vector<int>) const" into "ns::f".
@@ -240,16 +240,16 @@ std::vector<ThreadStack> read_stacks(const StackQuestion& question,
                                      const std::function<void()>& released) {
   auto threads = question.threads.empty() ? threads_of(question.pid) : question.threads;
   if (threads.empty()) refuse(question.pid, ESRCH);
-  Standstill standstill(question.pid, threads);
+  StoppedThreads stopped(question.pid, threads);
   const DwflPtr dwfl = open_process(question.pid);
-  threads = standstill.threads();
+  threads = stopped.threads();
   std::vector<Addresses> addresses(threads.size());
   std::vector<ThreadStack> stacks(threads.size());
   for (std::size_t i = 0; i < threads.size(); ++i) {
     stacks[i] = {threads[i], name_of_thread(question.pid, threads[i]), {}};
     dwfl_getthread_frames(dwfl.get(), threads[i], add_frame, &addresses[i]);
   }
-  standstill.release();
+  stopped.release();
   if (released) released();
   for (std::size_t i = 0; i < threads.size(); ++i) {
     std::vector<Frame> frames;

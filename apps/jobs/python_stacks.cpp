@@ -30,7 +30,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kLongestDump = 5s;
-constexpr std::size_t kMostBytes = 16 << 20;
+constexpr std::size_t kMaxBytes = 16 << 20;
 
 std::optional<std::string> find_reader() {
   if (const auto python = process_environment()("PACELINE_PYTHON")) {
@@ -58,7 +58,7 @@ std::string output_of(const std::vector<std::string>& command, Deadline deadline
   output.write_end.reset();
   std::string text;
   char bytes[65536];
-  while (text.size() < kMostBytes && await(output.read_end.get(), POLLIN, deadline)) {
+  while (text.size() < kMaxBytes && await(output.read_end.get(), POLLIN, deadline)) {
     const ssize_t length =
         read_some(output.read_end.get(), std::as_writable_bytes(std::span(bytes)));
     if (length <= 0) break;

@@ -25,7 +25,7 @@
 
 namespace rpc = paceline::rpc;
 
-constexpr int kObservers = 2, kEpisodes = 60, kMostMoves = 200;
+constexpr int kObservers = 2, kEpisodes = 60, kMaxMoves = 200;
 
 // ---- the messages between the agent and the observers ----
 
@@ -105,12 +105,12 @@ using Chooser = std::function<bool(const torch::Tensor& state, double draw)>;
 
 int play(CartPole& game, const Chooser& choose) {
   CartPole::State state = game.reset();
-  for (int moves = 1; moves < kMostMoves; ++moves) {
+  for (int moves = 1; moves < kMaxMoves; ++moves) {
     const auto seen = torch::tensor(at::ArrayRef<float>(state.data(), state.size()));
     if (!game.push(choose(seen, game.draw()))) return moves;
     state = game.state();
   }
-  return kMostMoves;
+  return kMaxMoves;
 }
 
 // ---- the program ----

@@ -23,13 +23,13 @@ Options parse_options(int argc, char** argv) {
   CLI::App app("Trains a recommender whose rows are in a table that all trainers share",
                "train_recommender");
   app.footer(kExamples);
-  constexpr long kMost = training_flags::kMost;
+  constexpr long kMaxCount = training_flags::kMaxCount;
 
   FlagGroup data(app, "Data");
   data.value("--movielens", options.movielens, "DIR",
              "Folder of MovieLens-100k [synthetic clicks]");
   data.number("--skew", options.synthetic.skew, "Exponent of the power law of the ids", 10);
-  data.count("--samples", options.synthetic.samples, "Synthetic clicks for training", 1, kMost);
+  data.count("--samples", options.synthetic.samples, "Synthetic clicks for training", 1, kMaxCount);
   data.count("--fields", options.synthetic.fields, "Ids of each synthetic click", 1, 1000);
   data.count("--rows", options.synthetic.rows, "Ids of each field", 1, 1L << 30);
 
@@ -44,8 +44,9 @@ Options parse_options(int argc, char** argv) {
 
   FlagGroup training(app, "Training");
   training.number("--lr", options.lr, "Learning rate of the dense part (Adam)");
-  training.count("--batch-size", options.batch_size, "Samples of each trainer in a step", 1, kMost);
-  training.count("--epochs", options.epochs, "Passes over the training data", 1, kMost);
+  training.count("--batch-size", options.batch_size, "Samples of each trainer in a step", 1,
+                 kMaxCount);
+  training.count("--epochs", options.epochs, "Passes over the training data", 1, kMaxCount);
   training.count("--seed", options.seed, "Seed of data and weights", 0,
                  std::numeric_limits<long>::max());
   training.count("--threads", options.process.threads,

@@ -27,12 +27,12 @@ using harness::NetworkHosts;
 using namespace std::chrono_literals;
 
 TEST(OwnName, is_told_from_what_means_loopback) {
-  EXPECT_TRUE(leads_elsewhere("box", {"127.0.1.1"}));
-  EXPECT_TRUE(leads_elsewhere("box.cluster", {"::1", "10.0.0.1"}));
-  EXPECT_FALSE(leads_elsewhere("box", {"10.0.0.1", "127.0.1.1"}));
+  EXPECT_TRUE(resolves_to_loopback_only_here("box", {"127.0.1.1"}));
+  EXPECT_TRUE(resolves_to_loopback_only_here("box.cluster", {"::1", "10.0.0.1"}));
+  EXPECT_FALSE(resolves_to_loopback_only_here("box", {"10.0.0.1", "127.0.1.1"}));
   for (const char* host : {"localhost", "localhost.localdomain", "ip6-localhost", "x.localhost",
                            "127.0.0.1", "127.0.1.1", "127.1", "::1"}) {
-    EXPECT_FALSE(leads_elsewhere(host, {"127.0.0.1"})) << host;
+    EXPECT_FALSE(resolves_to_loopback_only_here(host, {"127.0.0.1"})) << host;
   }
 }
 

@@ -127,7 +127,7 @@ bool interrupts(const void* caller) {
 // A copy of the parts of a scattered buffer. cut() keeps only the first bytes.
 struct Parts {
   Parts(const iovec* from, std::size_t count) {
-    for (; num < count && num < kMost; ++num) {
+    for (; num < count && num < kMaxParts; ++num) {
       part[num] = from[num];
       size += from[num].iov_len;
     }
@@ -140,8 +140,8 @@ struct Parts {
     }
     num = kept;
   }
-  static constexpr std::size_t kMost = 16;
-  iovec part[kMost];
+  static constexpr std::size_t kMaxParts = 16;
+  iovec part[kMaxParts];
   std::size_t num = 0, size = 0;
 };
 

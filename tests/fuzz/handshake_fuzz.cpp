@@ -15,7 +15,7 @@ const Secret& secret() {
 }
 
 // Feeds the bytes in pieces of up to `most`.
-void try_half(HandshakeHalf& handshake, std::span<const std::byte> bytes, std::size_t most) {
+void try_half(HandshakeSide& handshake, std::span<const std::byte> bytes, std::size_t most) {
   while (!bytes.empty() && !handshake.done()) {
     const std::size_t count = std::min({bytes.size(), most, handshake.wanted()});
     handshake.feed(bytes.first(count));

@@ -22,7 +22,7 @@ namespace {
 // late by some tens of microseconds, and a smaller burst would lose that time: one plain stream
 // reaches 0.91 of 1 Gbit/s with 70,000 bytes, and 0.955 with this value, which is all that the
 // headers allow.
-constexpr int kLeastBurst = 128 << 10;
+constexpr int kMinBurst = 128 << 10;
 constexpr double kBurstSeconds = 1e-3;
 
 Fd this_namespace() {
@@ -82,7 +82,7 @@ int exit_code_of(const Fd& space, const std::vector<std::string>& command) {
 std::string port_of(int host) { return fmt::format("port{}", host); }
 
 std::vector<std::string> limit_of(const std::string& device, double gbit_per_s) {
-  const auto burst = std::max(kLeastBurst, static_cast<int>(gbit_per_s * 1e9 / 8 * kBurstSeconds));
+  const auto burst = std::max(kMinBurst, static_cast<int>(gbit_per_s * 1e9 / 8 * kBurstSeconds));
   return {"tc",
           "qdisc",
           "replace",
@@ -158,7 +158,7 @@ void NetworkHosts::limit_flows(int host, double gbit_per_s, double flow_gbit_per
       "tc -batch - <<'END'\n"
       "qdisc replace dev eth0 root handle 1: htb\n"
       "class add dev eth0 parent 1: classid 1:1 htb rate {}mbit burst {} quantum 60000\n",
-      megabits(gbit_per_s), kLeastBurst);
+      megabits(gbit_per_s), kMinBurst);
   for (int peer = 0; peer < count(); ++peer) {
     if (peer == host) continue;
     const int client_port_at = peer < host ? 20 : 22;  // offset in the packet, in bytes
@@ -169,7 +169,7 @@ void NetworkHosts::limit_flows(int host, double gbit_per_s, double flow_gbit_per
           "quantum 60000\n"
           "filter add dev eth0 parent 1: protocol ip prio 1 u32 match ip dst {} "
           "match u16 {:#x} {:#x} at {} flowid 1:{:x}\n",
-          minor, megabits(flow_gbit_per_s), kLeastBurst, address(peer), flow * 2, kPortMask,
+          minor, megabits(flow_gbit_per_s), kMinBurst, address(peer), flow * 2, kPortMask,
           client_port_at, minor);
     }
   }

@@ -83,9 +83,9 @@ TEST_F(DataParallelParity, a_training_is_pythons_on_the_whole_batch) {
 TEST_F(DataParallelParity, parts_outputs_and_gradients_are_the_documented_ones) {
   at::set_num_threads(1);
   const std::vector<std::int64_t> all_samples = {1, 2, 3, 5, 7, 8, 10, 16};
-  constexpr int kMostReplicas = 5;
-  const auto num_cases = static_cast<std::int64_t>(all_samples.size()) * kMostReplicas;
-  const auto chunks = reference().tensor("chunks.i64", {num_cases, kMostReplicas}, at::kLong);
+  constexpr int kMaxReplicas = 5;
+  const auto num_cases = static_cast<std::int64_t>(all_samples.size()) * kMaxReplicas;
+  const auto chunks = reference().tensor("chunks.i64", {num_cases, kMaxReplicas}, at::kLong);
   const auto expected = reference().row("parts");
   const auto rows = inputs().flatten(0, 2);
   std::int64_t number = 0, begin = 0;
@@ -97,7 +97,7 @@ TEST_F(DataParallelParity, parts_outputs_and_gradients_are_the_documented_ones) 
         << (own.detach().flatten().to(at::kDouble) - pythons).abs().max();
   };
   for (const std::int64_t samples : all_samples) {
-    for (int replicas = 1; replicas <= kMostReplicas; ++replicas, ++number) {
+    for (int replicas = 1; replicas <= kMaxReplicas; ++replicas, ++number) {
       SCOPED_TRACE(fmt::format("{} samples, {} replicas", samples, replicas));
       ReplicaNet net;
       take_weights(*net);
@@ -106,7 +106,7 @@ TEST_F(DataParallelParity, parts_outputs_and_gradients_are_the_documented_ones) 
       output.square().sum().backward();
       auto sizes = net->seen->sizes;
       std::sort(sizes.begin(), sizes.end(), std::greater<>());  // replicas run at the same time
-      sizes.resize(kMostReplicas);
+      sizes.resize(kMaxReplicas);
       EXPECT_TRUE(at::equal(at::tensor(sizes, at::kLong), chunks[number]));
       expect_next(output);
       for (const auto& parameter : trained_of(*net)) expect_next(parameter.grad());

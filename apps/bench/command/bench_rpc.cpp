@@ -64,10 +64,10 @@ OptionTarget list_target(std::vector<Value>& list, const All& all) {
 void read_call_sizes(const Option& option, std::vector<std::size_t>& sizes) {
   read_sizes(option, sizes);
   for (const std::size_t size : sizes) {
-    if (size >= bench::kLeastCallBytes && size <= bench::kMostCallBytes) continue;
+    if (size >= bench::kMinCallBytes && size <= bench::kMaxCallBytes) continue;
     throw UsageError(fmt::format("{}: {}: a message has {} to {} here", option.source,
-                                 size_text(size), size_text(bench::kLeastCallBytes),
-                                 size_text(bench::kMostCallBytes)));
+                                 size_text(size), size_text(bench::kMinCallBytes),
+                                 size_text(bench::kMaxCallBytes)));
   }
 }
 

@@ -143,8 +143,8 @@ int run_call_worker(int argc, char** argv, const ConnectCalls& connect) {
                           .unix_name = std::string(argv[1]) + "-callee",
                           .tcp = {"127.0.0.1", static_cast<std::uint16_t>(std::stoi(port))}};
     const auto contestant = connect(place);
-    StartLine end_of_turn(setup.start_line, end.environment().rank, end.environment().world_size,
-                          false);
+    StartBarrier end_of_turn(setup.start_line, end.environment().rank, end.environment().world_size,
+                             false);
     end.serve<CallTurn>({.version = contestant->version()}, [&](const CallTurn& turn) {
       CallTurnResult result;
       if (place.is_caller) result = measure(*contestant, turn);

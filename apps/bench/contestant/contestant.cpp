@@ -34,7 +34,7 @@ namespace paceline::bench {
 class Measurement {
  public:
   // `contestant` and `start_line` must outlive this object.
-  Measurement(Contestant& contestant, StartLine& start_line, int rank, int world_size)
+  Measurement(Contestant& contestant, StartBarrier& start_line, int rank, int world_size)
       : contestant_(contestant), start_line_(start_line), rank_(rank), world_size_(world_size) {}
 
   // Collective. Throws the contestant's errors, and Error(kTimeout) when a rank does not line up.
@@ -61,7 +61,7 @@ class Measurement {
   std::vector<double> timed_calls(const Turn& turn, const Collective& call, const Pattern& pattern);
 
   Contestant& contestant_;
-  StartLine& start_line_;
+  StartBarrier& start_line_;
   const int rank_, world_size_;
   std::array<Buffers, 2> buffers_;   // by MemoryKind
   std::vector<std::size_t> counts_;  // of the current call
@@ -226,7 +226,7 @@ int run_worker(int argc, char** argv, const Connect& connect) {
   return run_rank(argc, argv, [&](RankEnd& end, const Setup& setup) {
     const int rank = end.environment().rank, world_size = end.environment().world_size;
     const auto contestant = connect({rank, world_size, setup.cpus, setup.option});
-    StartLine start_line(setup.start_line, rank, world_size, setup.own_core);
+    StartBarrier start_line(setup.start_line, rank, world_size, setup.own_core);
     Measurement measurement(*contestant, start_line, rank, world_size);
     end.serve<Turn>(
         {contestant->version(), contestant->has_symmetric_memory(), contestant->gives_results()},

@@ -38,14 +38,14 @@ constexpr auto kSleepSlice = 100ms;
 
 }  // namespace
 
-Fd StartLine::make_memory(int world_size) {
+Fd StartBarrier::make_memory(int world_size) {
   Fd fd(memfd_create("paceline-bench", MFD_CLOEXEC));
   const auto bytes = static_cast<off_t>(sizeof(Place)) * world_size;
   if (!fd || ftruncate(fd.get(), bytes) != 0) throw system_error("memory for the start line");
   return fd;
 }
 
-StartLine::StartLine(const std::string& path, int rank, int world_size, bool own_core)
+StartBarrier::StartBarrier(const std::string& path, int rank, int world_size, bool own_core)
     : rank_(rank), world_size_(world_size), own_core_(own_core) {
   const Fd fd(open(path.c_str(), O_RDWR | O_CLOEXEC));
   if (!fd) throw system_error(fmt::format("opening the start line {}", path));
@@ -54,11 +54,11 @@ StartLine::StartLine(const std::string& path, int rank, int world_size, bool own
   if (!memory_) throw system_error("mapping the start line");
 }
 
-StartLine::Place& StartLine::place(int rank) const {
+StartBarrier::Place& StartBarrier::place(int rank) const {
   return reinterpret_cast<Place*>(memory_.data())[rank];
 }
 
-void StartLine::line_up(Deadline deadline) {
+void StartBarrier::line_up(Deadline deadline) {
   ++arrivals_;
   Place& own = place(rank_);
   own.arrivals.store(arrivals_, std::memory_order_seq_cst);
@@ -66,14 +66,14 @@ void StartLine::line_up(Deadline deadline) {
   for (int rank = 0; rank < world_size_; ++rank) wait_for(rank, deadline);
 }
 
-bool StartLine::line_up_and_ask(bool answer_of_rank_0, Deadline deadline) {
+bool StartBarrier::line_up_and_ask(bool answer_of_rank_0, Deadline deadline) {
   auto& answer = place(0).answers[arrivals_ % 2];
   if (rank_ == 0) answer.store(answer_of_rank_0, std::memory_order_relaxed);
   line_up(deadline);
   return answer.load(std::memory_order_relaxed);
 }
 
-void StartLine::wait_for(int rank, Deadline deadline) {
+void StartBarrier::wait_for(int rank, Deadline deadline) {
   Place& other = place(rank);
   const auto has_arrived = [&] {
     const auto seen = other.arrivals.load(std::memory_order_acquire);

@@ -29,13 +29,13 @@ namespace paceline::bench {
 // still have to finish the last call for another rank. Ranks that share cores sleep at once.
 //
 // Thread safety: none; each rank has its own object.
-class StartLine {
+class StartBarrier {
  public:
   // Called in the coordinator: returns zeroed memory for `world_size` ranks. Error(kSystem).
   static Fd make_memory(int world_size);
 
   // `path` is the path of that memory. Error(kSystem).
-  StartLine(const std::string& path, int rank, int world_size, bool own_core);
+  StartBarrier(const std::string& path, int rank, int world_size, bool own_core);
 
   // Returns when all ranks have called it. Error(kTimeout) names a rank that has not arrived.
   void line_up(Deadline deadline);

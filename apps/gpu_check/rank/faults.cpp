@@ -26,7 +26,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::chrono::milliseconds kCallTimeout = 5s;  // of each call
-constexpr std::chrono::seconds kMostToName{20};
+constexpr std::chrono::seconds kNameLimit{20};
 
 // A passing outcome that reports the error: its text has the beginning of the error's text, and its
 // figures have all of it.
@@ -53,7 +53,7 @@ CheckOutcome expect_named(const Ranks& ranks) {
   const auto begin = std::chrono::steady_clock::now();
   const at::Tensor values = torch::ones({1000}, ranks.device);
   std::string last = "no call has failed";
-  while (std::chrono::steady_clock::now() - begin < kMostToName) {
+  while (std::chrono::steady_clock::now() - begin < kNameLimit) {
     try {
       all_reduce(ranks.group, values, ReduceOp::kSum, {.timeout = kCallTimeout});
       StreamEvent::after_current(ranks.device)
@@ -65,7 +65,7 @@ CheckOutcome expect_named(const Ranks& ranks) {
     }
   }
   throw CheckFailed(fmt::format("rank {} was not named within {} s; the last error: {}", fault,
-                                kMostToName.count(), last));
+                                kNameLimit.count(), last));
 }
 
 // Makes a first call on all ranks. Ignores SIGTERM, because the launcher sends it to the other
@@ -128,7 +128,7 @@ CheckOutcome check_stopped(const Ranks& ranks) {
 CheckOutcome check_never_called(const Ranks& ranks) {
   connect(ranks);
   if (ranks.rank() == rank_at_fault(ranks)) {
-    std::this_thread::sleep_for(2 * kMostToName);
+    std::this_thread::sleep_for(2 * kNameLimit);
     _exit(kCheckFailed);
   }
   return expect_named(ranks);

@@ -45,7 +45,7 @@ struct PointToPointCall {
   // Set only in a send: the sizes travel with the message.
   std::optional<std::vector<std::int64_t>> sizes = {};
   // Set only in a receive: allocates `data`; the message then determines the type and the count.
-  std::shared_ptr<MessagePlace> place = {};
+  std::shared_ptr<MessageAllocator> place = {};
   std::shared_ptr<void> keep_alive;
   bool is_blocking = false;  // the caller waits for the message at once
   // For device memory: the Work ends only when the device has finished.

@@ -27,9 +27,9 @@ class DeviceOrder;
 inline constexpr std::size_t kMaxMessageSizes = 8;
 
 // The destination of a message whose type and sizes the receiver does not know.
-class MessagePlace {
+class MessageAllocator {
  public:
-  virtual ~MessagePlace() = default;
+  virtual ~MessageAllocator() = default;
   // Allocates memory for the elements of a tensor of this type and these sizes. Called once, in the
   // thread that moves the message; the memory must stay valid until the receive has completed.
   virtual std::byte* make(Dtype dtype, std::span<const std::int64_t> sizes) = 0;
@@ -62,9 +62,9 @@ struct Call {
   int peer = 0;  // the other rank of a message; kAnySource for a receive from any rank
   std::uint32_t tag = 0;
   // Set only in a send: the sizes travel with the message. A message without sizes cannot be
-  // received into a MessagePlace.
+  // received into a MessageAllocator.
   std::optional<std::span<const std::int64_t>> sizes = {};
-  std::shared_ptr<MessagePlace> place = {};  // in a receive: used instead of output
+  std::shared_ptr<MessageAllocator> place = {};  // in a receive: used instead of output
   // In all_gather_v, the count that each rank gives; in reduce_scatter_v, the count that each rank
   // gets; in all_to_all_v, the count that this rank gives to each rank.
   std::span<const std::size_t> counts = {};

@@ -187,15 +187,15 @@ void authenticate_as_client(const Fd& socket, const Secret& secret, std::string_
   }
 }
 
-HandshakeHalf::HandshakeHalf(const Secret& secret, std::string_view context, std::string peer,
+HandshakeSide::HandshakeSide(const Secret& secret, std::string_view context, std::string peer,
                              Keys keys)
     : secret_(secret),
       context_(context),
       peer_(std::move(peer)),
       key_(keys == Keys::kAgree ? std::optional<EphemeralKey>(std::in_place) : std::nullopt),
-      mine_{kMagic, key_ ? key_->public_half() : random_nonce()} {}
+      mine_{kMagic, key_ ? key_->public_key() : random_nonce()} {}
 
-std::size_t HandshakeHalf::wanted() const {
+std::size_t HandshakeSide::wanted() const {
   switch (stage_) {
     case Stage::kHello:
       return sizeof(Hello) - received_;
@@ -209,7 +209,7 @@ std::size_t HandshakeHalf::wanted() const {
   return 0;
 }
 
-std::vector<std::byte> HandshakeHalf::feed(std::span<const std::byte> bytes) {
+std::vector<std::byte> HandshakeSide::feed(std::span<const std::byte> bytes) {
   check(bytes.size() <= wanted(), "the handshake expects {} bytes now, not {}", wanted(),
         bytes.size());
   std::copy(bytes.begin(), bytes.end(), buffer_.begin() + received_);
@@ -223,19 +223,19 @@ std::vector<std::byte> HandshakeHalf::feed(std::span<const std::byte> bytes) {
   return answer();
 }
 
-ssize_t HandshakeHalf::receive(const Fd& socket, std::vector<std::byte>& answer) {
+ssize_t HandshakeSide::receive(const Fd& socket, std::vector<std::byte>& answer) {
   std::array<std::byte, sizeof(Hello)> bytes;
   const ssize_t got = receive_some(socket.get(), std::span(bytes).first(wanted()));
   if (got > 0) answer = feed(std::span(bytes).first(static_cast<std::size_t>(got)));
   return got;
 }
 
-SessionKeys HandshakeHalf::session_keys() const {
+SessionKeys HandshakeSide::session_keys() const {
   check(key_.has_value() && done(), "no keys were agreed on with {}", peer_);
   return key_->session_keys(theirs_, is_client());
 }
 
-std::vector<std::byte> HandshakeHalf::transcript(std::string_view role) const {
+std::vector<std::byte> HandshakeSide::transcript(std::string_view role) const {
   ByteWriter writer;
   writer.put_string(role);
   writer.put_bytes(is_client() ? mine_.nonce : theirs_);
@@ -244,11 +244,11 @@ std::vector<std::byte> HandshakeHalf::transcript(std::string_view role) const {
   return writer.take();
 }
 
-Secret::Mac HandshakeHalf::proof(std::string_view role) const {
+Secret::Mac HandshakeSide::proof(std::string_view role) const {
   return secret_.authenticate(transcript(role));
 }
 
-void HandshakeHalf::check_proof(std::string_view role) const {
+void HandshakeSide::check_proof(std::string_view role) const {
   if (!secret_.verify(transcript(role), std::span(buffer_).first(sizeof(Secret::Mac)))) {
     fail(ErrorCode::kInvalid,
          "{} has another job secret or belongs to another job, group or generation", peer_);
@@ -257,7 +257,7 @@ void HandshakeHalf::check_proof(std::string_view role) const {
 
 ServerHandshake::ServerHandshake(const Secret& secret, std::string_view context, std::string peer,
                                  Keys keys)
-    : HandshakeHalf(secret, context, std::move(peer), keys) {}
+    : HandshakeSide(secret, context, std::move(peer), keys) {}
 
 std::vector<std::byte> ServerHandshake::answer() {
   if (stage_ == Stage::kHello) {
@@ -274,7 +274,7 @@ std::vector<std::byte> ServerHandshake::answer() {
 
 ClientHandshake::ClientHandshake(const Secret& secret, std::string_view context, std::string peer,
                                  Keys keys)
-    : HandshakeHalf(secret, context, std::move(peer), keys) {}
+    : HandshakeSide(secret, context, std::move(peer), keys) {}
 
 std::span<const std::byte> ClientHandshake::hello() const {
   return std::as_bytes(std::span(&mine_, 1));

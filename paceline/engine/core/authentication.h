@@ -68,7 +68,7 @@ class EphemeralKey {
   ~EphemeralKey();
   EphemeralKey(const EphemeralKey&) = default;
   EphemeralKey& operator=(const EphemeralKey&) = default;
-  const Public& public_half() const { return public_; }
+  const Public& public_key() const { return public_; }
   // Throws Error(kInvalid) when `other` is not a valid public key.
   SessionKeys session_keys(const Public& other, bool is_client) const;
 
@@ -81,7 +81,7 @@ class EphemeralKey {
 // It buffers at most 40 bytes from the peer, and rejects a wrong magic at the first wrong byte.
 //
 // Thread safety: none. `secret` must outlive it.
-class HandshakeHalf {
+class HandshakeSide {
  public:
   enum class Keys { kNone, kAgree };
 
@@ -106,9 +106,9 @@ class HandshakeHalf {
   };
   enum class Stage { kHello, kProof, kAccepted, kDone };  // the message that is awaited
 
-  HandshakeHalf(const Secret& secret, std::string_view context, std::string peer, Keys keys);
-  HandshakeHalf(const HandshakeHalf&) = default;
-  ~HandshakeHalf() = default;
+  HandshakeSide(const Secret& secret, std::string_view context, std::string peer, Keys keys);
+  HandshakeSide(const HandshakeSide&) = default;
+  ~HandshakeSide() = default;
 
   Secret::Mac proof(std::string_view role) const;
   void check_proof(std::string_view role) const;
@@ -133,7 +133,7 @@ class HandshakeHalf {
 };
 
 // The accepting end. `peer` names the other end in errors.
-class ServerHandshake final : public HandshakeHalf {
+class ServerHandshake final : public HandshakeSide {
  public:
   ServerHandshake(const Secret& secret, std::string_view context, std::string peer,
                   Keys keys = Keys::kNone);
@@ -145,7 +145,7 @@ class ServerHandshake final : public HandshakeHalf {
 
 // The connecting end. feed() returns the client's proof only once the server has proved itself, so
 // the caller may send more right after that proof.
-class ClientHandshake final : public HandshakeHalf {
+class ClientHandshake final : public HandshakeSide {
  public:
   ClientHandshake(const Secret& secret, std::string_view context, std::string peer,
                   Keys keys = Keys::kNone);

@@ -12,7 +12,7 @@ namespace {
 using Clock = AwakeClock::Monotonic;
 using Moment = Clock::time_point;
 
-constexpr std::size_t kMostKept = 8;
+constexpr std::size_t kMaxKept = 8;
 
 struct Standstill {
   Moment from, to;
@@ -22,14 +22,14 @@ struct Standstill {
 // until the very end of the process.
 std::mutex mutex;  // guards recorded_until, kept and num_seen
 Moment recorded_until{};
-std::array<Standstill, kMostKept> kept{};
-std::size_t num_seen = 0;  // all standstills so far; the last kMostKept are kept
+std::array<Standstill, kMaxKept> kept{};
+std::size_t num_seen = 0;  // all standstills so far; the last kMaxKept are kept
 
 // Calls `look` with each standstill that is kept, oldest first. Requires: mutex is held.
 template <class Look>
 void for_each_standstill(const Look& look) {
-  for (std::size_t i = num_seen - std::min(num_seen, kMostKept); i < num_seen; ++i)
-    look(kept[i % kMostKept]);
+  for (std::size_t i = num_seen - std::min(num_seen, kMaxKept); i < num_seen; ++i)
+    look(kept[i % kMaxKept]);
 }
 
 // When any Vigil of this process last looked, to within kNoted.
@@ -41,7 +41,7 @@ Moment prolonged(Moment moment, Moment looked) {
   const std::lock_guard lock(mutex);
   for_each_standstill([&](const Standstill& one) {
     if (one.to > looked)
-      moment = std::max(moment + (one.to - one.from), one.to + AwakeClock::kLeastLeft);
+      moment = std::max(moment + (one.to - one.from), one.to + AwakeClock::kMinTimeLeft);
   });
   return moment;
 }
@@ -53,7 +53,7 @@ void AwakeClock::stood_still(Moment from, Moment to) {
   from = std::max(from, recorded_until);
   if (from >= to) return;
   recorded_until = to;
-  kept[num_seen++ % kMostKept] = {from, to};
+  kept[num_seen++ % kMaxKept] = {from, to};
   const duration slept = duration(slept_.load(std::memory_order_relaxed)) + (to - from);
   woke_.store((to.time_since_epoch() - slept).count(), std::memory_order_relaxed);
   slept_.store(slept.count(), std::memory_order_relaxed);
@@ -63,7 +63,7 @@ Moment AwakeClock::put_off(Moment moment) {
   const std::lock_guard lock(mutex);
   for_each_standstill([&](const Standstill& one) {
     if (moment >= one.from && moment < one.to)
-      moment = one.to + std::max<duration>(moment - one.from, kLeastLeft);
+      moment = one.to + std::max<duration>(moment - one.from, kMinTimeLeft);
   });
   return moment;
 }

@@ -44,10 +44,10 @@ class AwakeClock {
   static time_point woke() { return time_point(duration(woke_.load(std::memory_order_relaxed))); }
 
   // The deadline `moment`, extended if it passed during a standstill: the wait then keeps the time
-  // that was left when the standstill began, but at least kLeastLeft. Other deadlines do not
+  // that was left when the standstill began, but at least kMinTimeLeft. Other deadlines do not
   // change. Only the last eight standstills are known.
   static Monotonic::time_point put_off(Monotonic::time_point moment);
-  static constexpr std::chrono::seconds kLeastLeft{5};
+  static constexpr std::chrono::seconds kMinTimeLeft{5};
 
   // Called by a Vigil. Several threads may report the same standstill.
   static void stood_still(Monotonic::time_point from, Monotonic::time_point to);

@@ -42,7 +42,7 @@ class ScaledCounter {
   std::uint64_t now() noexcept {
     const std::uint64_t ticks = __rdtsc();
     const std::uint64_t since = ticks - ticks_;  // huge if the counter has stepped back
-    const bool is_known = since < kMostTicks && rate_ > 0;
+    const bool is_known = since < kMaxTicks && rate_ > 0;
     const auto guess = [&] {
       return time_ + static_cast<std::uint64_t>(static_cast<double>(since) * rate_);
     };
@@ -55,21 +55,21 @@ class ScaledCounter {
   // still.
   std::uint64_t look(std::uint64_t ticks) noexcept {
     const std::uint64_t time = kernel_time();
-    const bool was_quick = __rdtsc() - ticks < kMostTicksOfALook;
+    const bool was_quick = __rdtsc() - ticks < kMaxReadTicks;
     const auto between_looks = static_cast<double>(time - time_);
-    if (was_quick && between_looks > kLeastBetweenLooks) {
+    if (was_quick && between_looks > kMinReadInterval) {
       const double rate = ticks_ == 0 ? 0 : between_looks / static_cast<double>(ticks - ticks_);
-      rate_ = rate > kLeastRate && rate < kMostRate ? rate : 0;
+      rate_ = rate > kMinRate && rate < kMaxRate ? rate : 0;
       ticks_ = ticks;
       time_ = time;
     }
     return time;
   }
 
-  static constexpr std::uint64_t kMostTicks = 2'000'000;    // about a millisecond
-  static constexpr std::uint64_t kMostTicksOfALook = 2000;  // less than a microsecond
-  static constexpr double kLeastBetweenLooks = 3e5;         // ns
-  static constexpr double kLeastRate = 0.1, kMostRate = 10;
+  static constexpr std::uint64_t kMaxTicks = 2'000'000;  // about a millisecond
+  static constexpr std::uint64_t kMaxReadTicks = 2000;   // less than a microsecond
+  static constexpr double kMinReadInterval = 3e5;        // ns
+  static constexpr double kMinRate = 0.1, kMaxRate = 10;
 
   std::uint64_t ticks_ = 0;
   std::uint64_t time_ = 0;

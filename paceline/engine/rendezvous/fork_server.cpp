@@ -158,7 +158,7 @@ bool settle(const Fd& socket, pid_t launcher) {
 
 // Returns twice: in this process, which is the rank, and in its seed. The seed tells the launcher
 // over `socket` that it is ready before the rank continues.
-Role plant(const Fd& socket, pid_t launcher) {
+Role fork_seed(const Fd& socket, pid_t launcher) {
   constexpr char kGoOn = 'g';
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return Role::kRank;
@@ -189,7 +189,7 @@ struct Order {
 };
 
 // Invariant 4: closes the seed's copies of the rank's standard streams and secret.
-void let_go_of_the_rank() {
+void close_rank_descriptors() {
   const Fd nothing(open("/dev/null", O_RDWR | O_CLOEXEC));
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(nothing.get(), fd);
   if (const char* secret = std::getenv(kSecretVariable)) close(std::atoi(secret));
@@ -256,8 +256,8 @@ void become_rank(Order order, pid_t launcher) {
 void run_fork_server(Fd socket, pid_t launcher) {
   const LoadedFiles files;
   std::optional<Order> order;
-  while (plant(socket, launcher) == Role::kSeed) {
-    if (!order) let_go_of_the_rank();
+  while (fork_seed(socket, launcher) == Role::kSeed) {
+    if (!order) close_rank_descriptors();
     order.reset();  // the descriptors of this order belong to the rank
     order = live_as_seed(socket, files);
     socket = std::move(order->descriptors[kSeedSocket]);

@@ -66,8 +66,8 @@ std::string HostedStore::key_of(const std::string& use, int rank) {
   return fmt::format("ended/{}/{}", use, rank);
 }
 
-bool HostedStore::others_are_gone() const {
-  return server_->num_clients() <= client_->num_connections();
+bool HostedStore::others_disconnected() const {
+  return server_->num_clients() <= client_->num_idle_connections();
 }
 
 void HostedStore::wait_for_uses() {
@@ -77,7 +77,7 @@ void HostedStore::wait_for_uses() {
   }
   auto deadline = Deadline::after(kUsesTimeout);
   for (Vigil vigil; !client_->check(keys);) {
-    if (others_are_gone()) return;
+    if (others_disconnected()) return;
     if (vigil.sees_passed(deadline)) return warn_of_uses();
     try {
       client_->wait(keys, kSlice);

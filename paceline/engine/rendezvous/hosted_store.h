@@ -41,7 +41,7 @@ class HostedStore {
  private:
   static std::string key_of(const std::string& use, int rank);
   bool forget(const std::string& use);
-  bool others_are_gone() const;
+  bool others_disconnected() const;
   void wait_for_uses();
   void warn_of_uses();
 

@@ -136,7 +136,7 @@ std::string place_of(const RendezvousOptions& options, const LaunchEnvironment& 
                      environment.restart_count);
 }
 
-LaunchEnvironment find_who(const RendezvousOptions& options, const GetVariable& variable) {
+LaunchEnvironment find_own_rank(const RendezvousOptions& options, const GetVariable& variable) {
   check(options.rank.has_value() == options.world_size.has_value(),
         "give both rank and world_size, or neither");
   const bool elsewhere = options.store != nullptr || options.init_method != "env://";
@@ -372,11 +372,11 @@ void say_that_it_is_alone() {
 
 LaunchEnvironment own_launch_environment(const RendezvousOptions& options,
                                          const GetVariable& variable) {
-  return find_who(options, variable);
+  return find_own_rank(options, variable);
 }
 
 Rendezvous rendezvous(const RendezvousOptions& options, const GetVariable& variable) {
-  const auto environment = find_who(options, variable);
+  const auto environment = find_own_rank(options, variable);
   if (environment.world_size == 1 && !options.store) {
     if (!options.rank && environment.launcher == "none") say_that_it_is_alone();
     return {environment, std::make_shared<MemoryStore>(),
@@ -410,7 +410,7 @@ Rendezvous rendezvous(const RendezvousOptions& options, const GetVariable& varia
 void decline_rendezvous(const Error& reason, const RendezvousOptions& options,
                         const GetVariable& variable) {
   try {
-    const auto environment = find_who(options, variable);
+    const auto environment = find_own_rank(options, variable);
     if (environment.world_size == 1) return;
     if (Membership::exists(place_of(options, environment, variable), environment.rank)) return;
     RendezvousOptions soon = options;

@@ -13,8 +13,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::size_t kMany = 4;            // with this many calls under way, requests are batched
-constexpr std::size_t kMostLeft = 8 << 10;  // bytes of a batch
+constexpr std::size_t kMany = 4;  // with this many calls under way, requests are batched
+constexpr std::size_t kMaxLeftBytes = 8 << 10;  // bytes of a batch
 
 std::uint32_t to_ms(std::chrono::nanoseconds time) {
   const auto ms = std::chrono::ceil<std::chrono::milliseconds>(time).count();
@@ -281,7 +281,7 @@ void Caller::queue_acknowledgements_locked() {
 void Caller::queue_what_waits_locked() {
   begin_what_has_credit_locked();
   if (!connection_ || session_.session() == 0) return;
-  if (to_acknowledge_.size() >= kMostAcknowledgements) queue_acknowledgements_locked();
+  if (to_acknowledge_.size() >= kMaxAcknowledgements) queue_acknowledgements_locked();
   for (; !to_tell_.empty(); to_tell_.pop_front()) {
     connection_->queue(to_tell_.front().first, to_tell_.front().second);
   }
@@ -292,7 +292,7 @@ void Caller::queue_what_waits_locked() {
 void Caller::send_soon(Lock& lock, std::size_t size) {
   queue_what_waits_locked();
   const bool is_first = left_bytes_ == 0;
-  if (!connection_ || left_bytes_ + size + kFrameBytes > kMostLeft) return send(lock);
+  if (!connection_ || left_bytes_ + size + kFrameBytes > kMaxLeftBytes) return send(lock);
   left_bytes_ += size + kFrameBytes;
   lock.unlock();
   if (is_first) pool_->send_soon(shared_from_this());
@@ -361,7 +361,7 @@ void Caller::collect_open(std::vector<OpenCall>& open) const {
   const bool is_connected = connection_ && session_.session() != 0;
   for (const auto& [number, call] : calls_) {
     const std::uint64_t begun = call->mark_.begun;
-    if (begun == 0 || now < begun + CallGauge::kLong || open.size() == CallGauge::kMostOpen) return;
+    if (begun == 0 || now < begun + CallGauge::kLong || open.size() == CallGauge::kMaxOpen) return;
     open.push_back({.worker = setup_->self.name,
                     .other = name_,
                     .method = std::string(call->target_.method),

@@ -156,7 +156,7 @@ class Caller final : public Pool::Source,
   // The pause between two attempts to connect.
   static constexpr std::chrono::milliseconds kShortestPause{10}, kLongestPause{1000};
   static constexpr std::chrono::milliseconds kNap{100};  // the longest sleep of a waiting thread
-  static constexpr std::size_t kMostAcknowledgements = 64;
+  static constexpr std::size_t kMaxAcknowledgements = 64;
 
   void wait_for_credit(Lock& lock, const PendingPointer& call);
   bool has_credit(std::size_t size) const;

@@ -60,7 +60,7 @@ void Caller::connect() {
     const auto callee = setup_->directory->find(name_);
     if (!callee) {
       // The worker may join later.
-      const std::string why = setup_->directory->nobody(name_);
+      const std::string why = setup_->directory->unknown_worker_text(name_);
       const Lock lock(mutex_);
       is_connecting_ = false;
       why_ = why;
@@ -116,7 +116,7 @@ std::pair<Fd, std::unique_ptr<Cipher>> Caller::make_connection(const WorkerEntry
   Fd socket = attempt.take();
   if (!is_near) prepare_tcp(socket);
   const bool encrypts = is_encrypted(callee, self);
-  const auto keys = encrypts ? HandshakeHalf::Keys::kAgree : HandshakeHalf::Keys::kNone;
+  const auto keys = encrypts ? HandshakeSide::Keys::kAgree : HandshakeSide::Keys::kNone;
   ClientHandshake handshake(setup_->key, connection_context(callee, encrypts), "worker " + name_,
                             keys);
   authenticate(socket, handshake, deadline);

@@ -8,7 +8,7 @@ namespace paceline::rpc {
 namespace {
 
 constexpr int kLedOften = 4;
-constexpr std::size_t kMostReplies = 256;  // replies that are taken together
+constexpr std::size_t kMaxReplies = 256;  // replies that are taken together
 
 }  // namespace
 
@@ -197,7 +197,7 @@ void Caller::take_replies() {
     }
     carry_out(steps_);
     // The replies only produce acknowledgements, which can wait for the next request.
-    if (to_acknowledge_.size() >= kMostAcknowledgements) {
+    if (to_acknowledge_.size() >= kMaxAcknowledgements) {
       send(lock);
     } else if (const std::size_t size = begin_what_has_credit_locked(); size > 0) {
       send_soon(lock, size);
@@ -220,7 +220,7 @@ void Caller::take_replies() {
 void Caller::take(const Frame& frame, Payload payload) {
   if (frame.kind == FrameKind::kReply) {
     replies_.push_back({frame, std::move(payload)});
-    if (replies_.size() == kMostReplies) take_replies();
+    if (replies_.size() == kMaxReplies) take_replies();
     return;
   }
   take_replies();

@@ -98,7 +98,7 @@ std::vector<WorkerEntry> Directory::all() {
   return store_->check({kChanges}) ? changed_since(begin) : std::vector<WorkerEntry>();
 }
 
-std::string Directory::nobody(const std::string& name) {
+std::string Directory::unknown_worker_text(const std::string& name) {
   std::vector<std::string> present;
   for (const auto& entry : all()) {
     if (entry.state == WorkerInfo::State::kPresent) present.push_back(entry.name);

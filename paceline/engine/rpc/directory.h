@@ -79,7 +79,7 @@ class Directory {
   // All entries, including workers that have left.
   std::vector<WorkerEntry> all();
   // The error text for a name that no worker has, with the name that was probably meant.
-  std::string nobody(const std::string& name);
+  std::string unknown_worker_text(const std::string& name);
 
   // Called about once a second: shows that `self` lives, checks the next worker, and returns the
   // entries that have changed since the last call. `now` is boot_time().

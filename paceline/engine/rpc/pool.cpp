@@ -22,8 +22,8 @@ namespace {
 
 constexpr std::uint64_t kWakeId = 0, kTimerId = 1;  // ids of the pool's own descriptors
 // The interval at which a waiting thread checks the queue while it has tasks, or had some recently.
-constexpr std::chrono::microseconds kLook(50);
-constexpr int kMostQuietLooks = 10;
+constexpr std::chrono::microseconds kCheckInterval(50);
+constexpr int kMaxQuietLooks = 10;
 // A thread that stays with a source is checked less and less often while it keeps moving: the
 // interval doubles after each kLooksBeforeDoubling checks, up to kRareLook.
 constexpr int kLooksBeforeDoubling = 32;
@@ -33,7 +33,7 @@ constexpr std::chrono::milliseconds kStuckForLong(50);
 // events of one source, a thread stays with that source. kShort: a task that ran longer sends its
 // reply immediately, because batching would gain nothing.
 constexpr std::size_t kBacklog = 8;
-constexpr std::size_t kMostReceived = 1024;
+constexpr std::size_t kMaxReceived = 1024;
 constexpr int kInRow = 8;
 constexpr std::chrono::microseconds kShort(20), kLatest(50);
 constexpr std::chrono::nanoseconds kHousekeeping = std::chrono::milliseconds(100);
@@ -155,7 +155,7 @@ void Pool::run(std::function<void()> task) { run(std::make_shared<FunctionTask>(
 void Pool::run(std::shared_ptr<Task> task) {
   if (is_in_ready && current_pool == this) {
     received->push_back(std::move(task));
-    if (received->size() == kMostReceived) add_received();
+    if (received->size() == kMaxReceived) add_received();
     return;
   }
   bool needs_another = false;
@@ -314,7 +314,7 @@ bool Pool::may_stay(const std::shared_ptr<Source>& source) {
   if (num_waiting_ == 0 && !bring_another_locked())
     return false;  // no thread would wait for the other sources
   stayed_with_ = source;
-  look_at_stay_ = kLook;
+  look_at_stay_ = kCheckInterval;
   num_looks_at_stay_ = 0;
   set_active_locked(false);
   return true;
@@ -421,13 +421,13 @@ Pool::Event Pool::wait_for_event() {
     due = take_due_locked(false);
     const bool is_quiet = tasks_.empty() && due_.empty() && due.empty();
     num_quiet_looks_ = is_quiet ? num_quiet_looks_ + 1 : 0;
-    if (num_looking_ == 0 && num_quiet_looks_ < kMostQuietLooks) {
-      look = kLook;
+    if (num_looking_ == 0 && num_quiet_looks_ < kMaxQuietLooks) {
+      look = kCheckInterval;
     } else if (num_looking_ == 0 && stayed_with_ && num_looking_rarely_ == 0) {
       look = look_at_stay_;
     }
     ++num_waiting_;
-    if (look) (look == kLook ? num_looking_ : num_looking_rarely_) += 1;
+    if (look) (look == kCheckInterval ? num_looking_ : num_looking_rarely_) += 1;
     follows = num_active_ > 0 && std::exchange(turns_seen, num_turns_) != num_turns_;
     raise_limit_if_stuck_locked();
   }
@@ -435,14 +435,14 @@ Pool::Event Pool::wait_for_event() {
   epoll_event event{};
   int count = 0;
   if (follows) {
-    std::this_thread::sleep_for(kLook);
+    std::this_thread::sleep_for(kCheckInterval);
   } else {
     count = wait_for_one(epoll_.get(), event, look);
   }
   {
     const std::lock_guard lock(mutex_);
     --num_waiting_;
-    if (look) (look == kLook ? num_looking_ : num_looking_rarely_) -= 1;
+    if (look) (look == kCheckInterval ? num_looking_ : num_looking_rarely_) -= 1;
     if (count == 0 && take_over_locked()) {
       set_active_locked(true);
       return {Event::Kind::kTakenOver, std::exchange(stayed_with_, {})->id_};
@@ -492,7 +492,7 @@ void Pool::raise_limit_if_stuck_locked() {
     return;
   }
   const auto stuck = now - moved_at_;
-  if (may_run_locked() || stuck < kLook) return;
+  if (may_run_locked() || stuck < kCheckInterval) return;
   if (!excuse_sleepers_locked()) {
     const bool is_usual = max_running_ < usual_running_;
     if (max_running_ >= max_threads_ - 1 || (!is_usual && stuck < kStuckForLong)) return;

@@ -120,9 +120,8 @@ void ReferenceCounts::lose_all() {
 
 namespace {
 
-constexpr std::size_t kMostReleases = 100'000;  // in one message
-constexpr std::size_t kMostCalls =
-    16;  // with this many calls to the owner under way, releases wait
+constexpr std::size_t kMaxReleases = 100'000;  // in one message
+constexpr std::size_t kMaxCalls = 16;  // with this many calls to the owner under way, releases wait
 constexpr std::chrono::seconds kOwnerAnswers(60);
 
 CallTarget target_of(std::string_view method) {
@@ -336,10 +335,10 @@ void ReferenceTable::send_releases(const OwnerId& owner, bool now) {
   };
   try {
     const auto caller = find_caller_(owner.name);
-    if (!now && caller->num_calls() >= kMostCalls) return;
-    // The owner's limit for messages may be smaller than kMostReleases.
+    if (!now && caller->num_calls() >= kMaxCalls) return;
+    // The owner's limit for messages may be smaller than kMaxReleases.
     const std::size_t most =
-        std::min(kMostReleases, caller->max_message() / (2 * sizeof(ObjectNumber)));
+        std::min(kMaxReleases, caller->max_message() / (2 * sizeof(ObjectNumber)));
     do {
       auto objects = take(std::max<std::size_t>(most, 1));
       if (objects.empty()) return;

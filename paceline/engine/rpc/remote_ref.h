@@ -252,7 +252,7 @@ namespace detail {
 template <class T>
 struct FieldCodec<RemoteRef<T>> {
   static constexpr FieldKind kKind = FieldKind::kMessage;
-  static constexpr std::size_t kLeast = 4;
+  static constexpr std::size_t kMinBytes = 4;
   static void write(MessageWriter& out, const RemoteRef<T>& reference) {
     write_reference(out, reference.handle_);
   }

@@ -13,8 +13,8 @@
 namespace paceline::rpc {
 
 std::size_t longest_frame(const Setup& setup) {
-  constexpr std::size_t kLeast = 64 << 10, kBytesOfACall = 16;
-  return std::max({setup.max_message, kLeast, kBytesOfACall * setup.max_calls});
+  constexpr std::size_t kMinBytes = 64 << 10, kBytesOfACall = 16;
+  return std::max({setup.max_message, kMinBytes, kBytesOfACall * setup.max_calls});
 }
 
 LeaseTime boot_time() {

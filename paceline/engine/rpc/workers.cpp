@@ -161,7 +161,7 @@ struct Workers::Impl : std::enable_shared_from_this<Impl> {
     }
     check(entry && entry->state == WorkerInfo::State::kPresent, "{}: create: {}", setup->self.name,
           entry ? fmt::format("worker {} has left or is lost", callee.name())
-                : directory.nobody(callee.name()));
+                : directory.unknown_worker_text(callee.name()));
     return entry->incarnation;
   }
 

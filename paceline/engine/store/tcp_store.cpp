@@ -117,7 +117,7 @@ void TcpStore::keep_connection(Fd connection) {
   if (idle_.size() < kKeptConnections) idle_.push_back(std::move(connection));
 }
 
-std::size_t TcpStore::num_connections() {
+std::size_t TcpStore::num_idle_connections() {
   const std::lock_guard lock(mutex_);
   return idle_.size();
 }

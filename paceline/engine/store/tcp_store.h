@@ -37,7 +37,7 @@ class TcpStore final : public Store {
   // clients can reach this process.
   const std::string& local_address() const { return local_address_; }
   // The number of connections that no call is using.
-  std::size_t num_connections();
+  std::size_t num_idle_connections();
 
  private:
   StoreReply exchange(const StoreRequest& request, Deadline deadline);

@@ -167,7 +167,7 @@ void CallGauge::write_table(CallSide side) {
   std::sort(open.begin(), open.end(),
             [](const OpenCall* a, const OpenCall* b) { return a->begun < b->begun; });
   if (open.size() > calls::kNumOpen) open.resize(calls::kNumOpen);
-  static_assert(CallGauge::kMostOpen == calls::kNumOpen);
+  static_assert(CallGauge::kMaxOpen == calls::kNumOpen);
   calls::Table& table = file_->tables[index];
   const Word stamp(table.stamp);
   stamp.store(table.stamp + 1, std::memory_order_relaxed);

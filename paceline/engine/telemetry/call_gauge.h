@@ -59,7 +59,7 @@ class CallGauge {
  public:
   // A call is shown as open once it has been open for this time.
   static constexpr std::uint64_t kLong = 500'000'000;  // ns
-  static constexpr std::size_t kMostOpen = 64;
+  static constexpr std::size_t kMaxOpen = 64;
 
   // The gauge of this process, opened by its first worker. Null without PACELINE_FLIGHT_DIR, when
   // the file cannot be made, and in a forked child.

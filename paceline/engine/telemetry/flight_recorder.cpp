@@ -155,7 +155,7 @@ std::uint32_t FlightRecorder::add_group(std::string_view name, std::uint64_t has
 
 // ---- operations
 
-Operation& FlightRecorder::place_of(std::uint64_t id) const noexcept {
+Operation& FlightRecorder::slot_of(std::uint64_t id) const noexcept {
   return file_->operations[id % flight::kNumOperations];
 }
 
@@ -174,7 +174,7 @@ FlightTicket FlightRecorder::start(const FlightCall& call, std::uint32_t sequenc
 FlightTicket FlightRecorder::begin(const FlightCall& call, FlightState state,
                                    std::uint32_t sequence) noexcept {
   const FlightTicket ticket{Word(file_->header.next).fetch_add(1, std::memory_order_relaxed) + 1};
-  Operation& place = place_of(ticket.id);
+  Operation& place = slot_of(ticket.id);
   auto before = Word(place.stamp).load(std::memory_order_relaxed);
   const bool is_free = (before & 1) == 0 && before >> 8 < ticket.id;
   if (!is_free ||
@@ -208,7 +208,7 @@ FlightTicket FlightRecorder::begin(const FlightCall& call, FlightState state,
 // operation has taken it (there are 1,024 slots).
 Operation* FlightRecorder::claim(FlightTicket ticket) noexcept {
   if (ticket.id == 0) return nullptr;
-  Operation& place = place_of(ticket.id);
+  Operation& place = slot_of(ticket.id);
   auto stamp = Word(place.stamp).load(std::memory_order_relaxed);
   const bool is_own = stamp >> 8 == ticket.id && (stamp & 1) == 0;
   if (is_own &&

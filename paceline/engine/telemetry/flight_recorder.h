@@ -117,7 +117,7 @@ class FlightRecorder {
  private:
   FlightTicket begin(const FlightCall& call, FlightState state, std::uint32_t sequence) noexcept;
   flight::Operation* claim(FlightTicket ticket) noexcept;
-  flight::Operation& place_of(std::uint64_t id) const noexcept;
+  flight::Operation& slot_of(std::uint64_t id) const noexcept;
   void drop() noexcept;
   void describe_process();
   bool is_own_file() const;

@@ -13,8 +13,8 @@ namespace {
 // A notice consists of the ErrorCode (1 byte), the length of the text (2 bytes), the number of
 // ranks (1 byte), the text, and the ranks (4 bytes each).
 constexpr std::size_t kHeader = 4;
-constexpr std::size_t kMostRanks = 64;
-constexpr std::size_t kMaxText = kMaxNoticeBytes - kHeader - kMostRanks * sizeof(std::int32_t);
+constexpr std::size_t kMaxRanks = 64;
+constexpr std::size_t kMaxText = kMaxNoticeBytes - kHeader - kMaxRanks * sizeof(std::int32_t);
 constexpr char kGoodbye = 0x7f;  // a goodbye is this byte alone, which is not a valid ErrorCode
 
 bool begins_with_code(std::span<const char> bytes) {
@@ -28,7 +28,7 @@ struct NoticeLengths {
              static_cast<std::size_t>(static_cast<unsigned char>(bytes[2])) << 8),
         ranks(static_cast<unsigned char>(bytes[3])) {}
 
-  bool are_allowed() const { return text <= kMaxText && ranks <= kMostRanks; }
+  bool are_allowed() const { return text <= kMaxText && ranks <= kMaxRanks; }
   std::size_t whole() const { return kHeader + text + ranks * sizeof(std::int32_t); }
 
   std::size_t text, ranks;
@@ -40,7 +40,7 @@ std::string encode_notice(const Error& cause) {
   std::string text = cause.what();
   text.resize(std::min(text.size(), kMaxText));
   std::vector<int> ranks = cause.ranks();
-  ranks.resize(std::min(ranks.size(), kMostRanks));
+  ranks.resize(std::min(ranks.size(), kMaxRanks));
   ByteWriter notice;
   notice.put(static_cast<std::uint8_t>(cause.code()));
   notice.put(static_cast<std::uint16_t>(text.size()));
@@ -85,7 +85,7 @@ constexpr char kQuestion = 0x7e;
 // bit of a rank is set if the rank has arrived.
 constexpr char kAnswer = 0x7d;
 constexpr std::size_t kAnswerHead = 2;
-constexpr std::size_t kMostAwaited = 64;
+constexpr std::size_t kMaxAwaitedRanks = 64;
 constexpr std::uint32_t kHasArrived = 0x80000000;
 // A reason continues with the length of the text (2 bytes) and the text.
 constexpr char kReason = 0x7c;
@@ -122,7 +122,7 @@ std::optional<std::vector<Awaited>> decode_answer(std::string_view bytes, int wo
 std::string Inquiry::encode_question() { return std::string(1, kQuestion); }
 
 std::string Inquiry::encode_answer(std::span<const Awaited> awaited) {
-  awaited = awaited.first(std::min(awaited.size(), kMostAwaited));
+  awaited = awaited.first(std::min(awaited.size(), kMaxAwaitedRanks));
   ByteWriter writer;
   writer.put(kAnswer);
   writer.put(static_cast<std::uint8_t>(awaited.size()));

@@ -28,18 +28,18 @@ namespace paceline {
 
 // How a payload is divided among the connections that carry a pair's data ("streams"): its blocks
 // go over the streams in turn, so that the beginning of the payload arrives early and can be
-// reduced while the rest is on its way. A payload of less than kLeastBytes goes over the first
+// reduced while the rest is on its way. A payload of less than kMinBytes goes over the first
 // stream alone. Both ends derive the division from the length and the number of streams. A value.
 class Stripes {
  public:
   // The length of a block, which keeps system calls cheap; also the length of an encrypted record.
   static constexpr std::size_t kBlockBytes = 64 << 10;
   // The shortest payload that is divided.
-  static constexpr std::size_t kLeastBytes = 2 * kBlockBytes;
+  static constexpr std::size_t kMinBytes = 2 * kBlockBytes;
 
   // Requires: streams > 0.
   Stripes(std::size_t bytes, std::size_t streams)
-      : bytes_(bytes), streams_(bytes < kLeastBytes ? 1 : streams) {}
+      : bytes_(bytes), streams_(bytes < kMinBytes ? 1 : streams) {}
 
   // The number of bytes of the payload that go over the stream.
   std::size_t share(std::size_t stream) const {

@@ -18,13 +18,13 @@ namespace paceline {
 
 std::size_t Pipe::push(std::span<const std::byte> head, std::span<const std::byte> rest) {
   const std::lock_guard lock(mutex_);
-  make_room_for(std::min(size_ + head.size() + rest.size(), kMost));
+  make_room_for(std::min(size_ + head.size() + rest.size(), kMaxBytes));
   return append(head) + append(rest);
 }
 
 Pipe::Popped Pipe::pop(std::span<std::byte> into) {
   const std::lock_guard lock(mutex_);
-  const Popped popped{copy_out(into), size_ == kMost};
+  const Popped popped{copy_out(into), size_ == kMaxBytes};
   size_ -= popped.count;
   if (popped.count > 0) begin_ = (begin_ + popped.count) & (capacity_ - 1);
   return popped;
@@ -42,7 +42,7 @@ bool Pipe::is_empty() const {
 
 bool Pipe::is_full() const {
   const std::lock_guard lock(mutex_);
-  return size_ == kMost;
+  return size_ == kMaxBytes;
 }
 
 void Pipe::make_room_for(std::size_t bytes) {

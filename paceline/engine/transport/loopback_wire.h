@@ -22,11 +22,11 @@
 
 namespace paceline {
 
-// A stream of bytes from one thread of a process to another. It holds up to kMost bytes; its memory
-// grows as needed.
+// A stream of bytes from one thread of a process to another. It holds up to kMaxBytes bytes; its
+// memory grows as needed.
 class Pipe {
  public:
-  static constexpr std::size_t kMost = 256 << 10;
+  static constexpr std::size_t kMaxBytes = 256 << 10;
 
   // Appends bytes of `head` and then of `rest` while there is room. Returns the number of bytes; 0
   // if the pipe is full.

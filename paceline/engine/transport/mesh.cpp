@@ -90,7 +90,7 @@ constexpr std::chrono::seconds kLongestWords{1};
 constexpr std::chrono::milliseconds kControlSlice{10};
 // The most bytes that may wait to be sent to one peer: many times the bytes that a rank sends
 // before it gives up.
-constexpr std::size_t kMostUnsent = 64 << 10;
+constexpr std::size_t kMaxUnsent = 64 << 10;
 
 }  // namespace
 
@@ -267,7 +267,7 @@ void Mesh::throw_if_own(int error, int peer, const char* what) const {
 // because they mean that the peer has ended.
 void Mesh::say_to(int peer, std::string_view words, Deadline deadline) {
   std::string& unsent = unsent_[static_cast<std::size_t>(peer)];
-  if (unsent.size() + words.size() > kMostUnsent) return;
+  if (unsent.size() + words.size() > kMaxUnsent) return;
   unsent.append(words);
   unsent.erase(0, send_until(*wire_, peer, Channel::kControl, as_bytes(unsent), deadline));
 }

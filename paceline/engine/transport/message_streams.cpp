@@ -61,10 +61,10 @@ DirectRead::End DirectRead::end(Offer how) {
 
 namespace {
 
-constexpr std::size_t kMostCapacity = 256 << 10;  // stays in a core's L2 cache
-constexpr std::size_t kLeastCapacity = 4 << 10;
+constexpr std::size_t kMaxCapacity = 256 << 10;  // stays in a core's L2 cache
+constexpr std::size_t kMinCapacity = 4 << 10;
 // The most memory of a rank's rings, unless there are very many ranks.
-constexpr std::size_t kMostOfABlock = 4 << 20;
+constexpr std::size_t kMaxBlockBytes = 4 << 20;
 // A position is published after this many bytes, so that the other end can continue.
 constexpr std::size_t kPieceBytes = 16 << 10;
 // The most bytes of an offered payload that are read before the other peers get their turn.
@@ -76,7 +76,7 @@ std::uint64_t random_token() {
 }
 
 std::size_t capacity_for(std::size_t num_ranks) {
-  return std::clamp(std::bit_floor(kMostOfABlock / num_ranks), kLeastCapacity, kMostCapacity);
+  return std::clamp(std::bit_floor(kMaxBlockBytes / num_ranks), kMinCapacity, kMaxCapacity);
 }
 
 }  // namespace

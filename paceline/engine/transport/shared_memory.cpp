@@ -53,7 +53,7 @@ namespace {
 
 // Areas of at least this size ask for huge pages, which cause fewer TLB misses. They get them if
 // the administrator allows huge pages for shared memory (transparent_hugepage/shmem_enabled).
-constexpr std::size_t kLeastHugeBytes = 4 << 20;
+constexpr std::size_t kMinHugeBytes = 4 << 20;
 
 // Allocates the pages now and not in the first collective. Returns false and sets errno if there is
 // not enough memory.
@@ -71,7 +71,7 @@ std::byte* map(int fd, int flags, std::size_t bytes, Pages pages) {
   if (pages == Pages::kOnTouch) flags |= MAP_NORESERVE;
   void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
   if (address == MAP_FAILED) return nullptr;
-  if (bytes >= kLeastHugeBytes) madvise(address, bytes, MADV_HUGEPAGE);
+  if (bytes >= kMinHugeBytes) madvise(address, bytes, MADV_HUGEPAGE);
   if (pages == Pages::kOnTouch) {
     madvise(address, bytes, MADV_DONTFORK);
   } else if (!bring_all(fd, address, bytes, pages)) {
@@ -85,7 +85,7 @@ std::byte* map(int fd, int flags, std::size_t bytes, Pages pages) {
 
 }  // namespace
 
-bool bring_pages(std::byte* begin, std::size_t bytes) {
+bool populate_pages(std::byte* begin, std::size_t bytes) {
   return madvise(begin, bytes, MADV_POPULATE_WRITE) == 0 || errno == EINVAL;
 }
 

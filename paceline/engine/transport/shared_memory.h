@@ -48,7 +48,7 @@ class Pages {
 // Allocates pages of a kOnTouch mapping before they are touched. Returns false and sets errno when
 // there is not enough memory. On Linux before 5.14, the function does nothing and returns true, and
 // touching the pages may raise SIGBUS.
-bool bring_pages(std::byte* begin, std::size_t bytes);
+bool populate_pages(std::byte* begin, std::size_t bytes);
 
 // A mapped range of pages, unmapped when it goes out of scope.
 class Mapping {

@@ -19,7 +19,7 @@ struct Dim {
 
 // Reduces a copy to the fewest dimensions, but at least two, the innermost last: dimensions of one
 // element are dropped, and two that are contiguous on both sides become one.
-std::vector<Dim> dims_of_copy(const BoxPlace& to, const BoxPlace& from,
+std::vector<Dim> dims_of_copy(const StridedPointer& to, const StridedPointer& from,
                               std::span<const std::int64_t> sizes) {
   std::vector<Dim> dims;
   for (std::size_t i = 0; i < sizes.size(); ++i) {
@@ -194,16 +194,16 @@ std::vector<std::int64_t> row_major_strides(const std::vector<std::int64_t>& siz
   return strides;
 }
 
-BoxPlace place_of_part(const BoxPlace& place, const Box& box, const Box& part,
-                       std::size_t element) {
+StridedPointer place_of_part(const StridedPointer& place, const Box& box, const Box& part,
+                             std::size_t element) {
   std::int64_t offset = 0;
   for (std::size_t i = 0; i < box.sizes.size(); ++i)
     offset += (part.offsets[i] - box.offsets[i]) * place.strides[i];
   return {place.data + offset * static_cast<std::int64_t>(element), place.strides};
 }
 
-void copy_elements(const BoxPlace& to, const BoxPlace& from, std::span<const std::int64_t> sizes,
-                   std::size_t element) {
+void copy_elements(const StridedPointer& to, const StridedPointer& from,
+                   std::span<const std::int64_t> sizes, std::size_t element) {
   if (num_elements(sizes) == 0) return;
   const auto dims = dims_of_copy(to, from, sizes);
   const Dim& row = dims.back();

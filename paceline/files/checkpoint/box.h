@@ -51,18 +51,19 @@ std::vector<Box> boxes_of_run(const std::vector<std::int64_t>& shape,
 std::vector<std::int64_t> row_major_strides(const std::vector<std::int64_t>& sizes);
 
 // The place of a box in memory.
-struct BoxPlace {
+struct StridedPointer {
   std::byte* data = nullptr;          // the first element
   std::vector<std::int64_t> strides;  // in elements
 };
 
 // Returns the place of `part`, if `place` is that of `box`. Requires: `part` lies within `box`.
-BoxPlace place_of_part(const BoxPlace& place, const Box& box, const Box& part, std::size_t element);
+StridedPointer place_of_part(const StridedPointer& place, const Box& box, const Box& part,
+                             std::size_t element);
 
 // Copies a box of these sizes from one place to another, whatever the order of the elements in
 // each. `element`: the bytes of an element: 1, 2, 4 or 8. Requires: the places do not overlap.
-void copy_elements(const BoxPlace& to, const BoxPlace& from, std::span<const std::int64_t> sizes,
-                   std::size_t element);
+void copy_elements(const StridedPointer& to, const StridedPointer& from,
+                   std::span<const std::int64_t> sizes, std::size_t element);
 
 // Calls `run(begin in a, begin in b, count)` for each run of elements of `part` that is contiguous
 // both in `a` and in `b`, which are stored in row-major order. The calls follow the order of `a`.

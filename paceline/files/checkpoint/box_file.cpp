@@ -178,7 +178,7 @@ void BoxFile::read_chunks(std::uint64_t first, std::span<std::byte> bytes) {
 
 namespace {
 
-constexpr std::uint64_t kChunksAPiece = 256;  // the most chunks that are read at once
+constexpr std::uint64_t kChunksPerPiece = 256;  // the most chunks that are read at once
 
 std::uint64_t chunk_of(std::uint64_t position) { return position / kChunkBytes; }
 
@@ -243,7 +243,7 @@ void BoxReader::read_runs(BoxFile& from, std::vector<Run>& runs) {
     const std::uint64_t first = std::max(next, chunk_of(runs[begun].position));
     std::uint64_t end = first;
     std::size_t last = begun;
-    const std::uint64_t limit = first + kChunksAPiece;
+    const std::uint64_t limit = first + kChunksPerPiece;
     for (; last < runs.size() && chunk_of(runs[last].position) <= std::min(end, limit - 1); ++last)
       end = std::max(end, chunk_of(runs[last].position + runs[last].bytes - 1) + 1);
     end = std::min(end, limit);
@@ -269,7 +269,7 @@ void BoxReader::verify() {
   for (std::uint32_t number = 0; number < manifest_.files.size(); ++number) {
     BoxFile& one = file(number);
     for (std::uint64_t done = 0; done < one.data_bytes(); done += piece.size()) {
-      piece.resize(std::min(one.data_bytes() - done, kChunksAPiece * kChunkBytes));
+      piece.resize(std::min(one.data_bytes() - done, kChunksPerPiece * kChunkBytes));
       one.read_chunks(chunk_of(done), piece);
     }
   }

@@ -224,8 +224,8 @@ std::vector<HeldBox> decode_held(const std::string& text) {
     return all;
   };
   // The fewest bytes that a box takes: four lengths and a type.
-  constexpr std::size_t kLeastBytes = 4 * sizeof(std::uint32_t) + sizeof(Dtype);
-  std::vector<HeldBox> held(reader.get_count<std::uint64_t>(kLeastBytes));
+  constexpr std::size_t kMinBytes = 4 * sizeof(std::uint32_t) + sizeof(Dtype);
+  std::vector<HeldBox> held(reader.get_count<std::uint64_t>(kMinBytes));
   for (HeldBox& one : held) {
     one.name = to_string(reader.take(reader.get<std::uint32_t>()));
     one.dtype = reader.get<Dtype>();

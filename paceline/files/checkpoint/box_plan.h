@@ -72,7 +72,7 @@ std::vector<HeldBox> decode_held(const std::string& text);
 // A box that this rank holds, and its place in memory.
 struct HeldMemory {
   HeldBox held;
-  BoxPlace place;
+  StridedPointer place;
   bool must_be_finite = false;  // a save reports infinities and NaNs (Manifest::kNotFinite)
 };
 

@@ -22,7 +22,7 @@
 namespace paceline {
 namespace {
 
-constexpr std::uint64_t kMostOwnerBytes = 64 << 10;
+constexpr std::uint64_t kMaxOwnerBytes = 64 << 10;
 
 // Wraps bytes as the buffer of a collective.
 Buffer buffer_of(std::span<std::byte> bytes) {
@@ -65,7 +65,7 @@ bool is_finite(std::span<const std::byte> numbers, Dtype dtype) {
 // The text of the writer's owner.json as this rank sees it; empty when this rank cannot read it.
 // Ranks that read equal texts see the same directory.
 std::string owner_of(FileSystem& files, const std::string& workspace) try {
-  return to_string(read_plain_file(files, workspace + "/owner.json", kMostOwnerBytes));
+  return to_string(read_plain_file(files, workspace + "/owner.json", kMaxOwnerBytes));
 } catch (const Error&) {
   return "";
 }
@@ -111,8 +111,8 @@ CheckpointTeam::CheckpointTeam(std::shared_ptr<ProcessGroup> group, const std::s
                                const CheckpointDirectoryOptions& options, FileSystem& files)
     : group_(std::move(group)),
       files_(files),
-      patience_(std::max(group_->timeout(), options.disk_timeout)),
-      writer_(group_->timeline(), patience_) {
+      disk_timeout_(std::max(group_->timeout(), options.disk_timeout)),
+      writer_(group_->timeline(), disk_timeout_) {
   form_background();
   on_rank(0, *background_, [&] { directory_.emplace(path, options, files_); });
   find_who_sees(path);
@@ -127,7 +127,7 @@ void CheckpointTeam::form_background() {
   }
   engine(*group_).enter(kMakeCheckpointer);  // the group's own timeout detects a missing rank
   GroupOptions options = group_->options();
-  options.timeout = patience_;
+  options.timeout = disk_timeout_;
   background_ = group_->split(0, group_->rank(), options, "checkpoint");
   is_broken_ = false;
 }
@@ -145,7 +145,7 @@ bool CheckpointTeam::settle(std::optional<std::int64_t> step) {
   auto [is_busy, is_broken] = any_rank();
   if (is_busy && !is_broken) {
     try {
-      if (writer_.take_turn(step, Deadline::after(patience_))) {
+      if (writer_.take_turn(step, Deadline::after(disk_timeout_))) {
         background_->barrier();
       } else {
         is_broken_ = true;
@@ -168,7 +168,7 @@ ProcessGroup& CheckpointTeam::waiting_group() {
     fail(ErrorCode::kTimeout,
          "{}: a checkpoint has not been written within {} s, because the disk of a rank does not "
          "answer; check the file system, or raise CheckpointDirectoryOptions::disk_timeout",
-         group_->self(), std::chrono::ceil<std::chrono::seconds>(patience_).count());
+         group_->self(), std::chrono::ceil<std::chrono::seconds>(disk_timeout_).count());
   }
   return *background_;
 }
@@ -221,7 +221,7 @@ bool CheckpointTeam::reserve() {
 }
 
 // Collective. Ranks that do not see the directory send their copies to rank 0.
-void CheckpointTeam::carry() {
+void CheckpointTeam::send_to_rank_0() {
   for (const Staged& one : staged_) {
     if (sees(one.rank) || one.bytes == 0) continue;
     const Buffer buffer = buffer_of({one.memory.data(), one.bytes});
@@ -262,7 +262,7 @@ void CheckpointTeam::save(std::int64_t step, const std::vector<HeldMemory>& held
     if (must_be_finite) finite_parts_.push_back({what.name, what.dtype, {place, bytes}});
     place += bytes;
   }
-  carry();
+  send_to_rank_0();
   writer_.start(step, [this, step, words] { write_together(step, words); });
 }
 

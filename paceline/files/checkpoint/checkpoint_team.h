@@ -114,7 +114,7 @@ class CheckpointTeam {
   bool settle(std::optional<std::int64_t> step);
   void find_who_sees(const std::string& path);
   bool reserve();
-  void carry();
+  void send_to_rank_0();
   std::string not_finite() const;
   void warn_once(std::int64_t step, const CheckpointMetadata& words);
   void write_together(std::int64_t step, const CheckpointMetadata& words);
@@ -123,7 +123,7 @@ class CheckpointTeam {
 
   const std::shared_ptr<ProcessGroup> group_;  // shared with the caller
   FileSystem& files_;
-  const std::chrono::milliseconds patience_;      // how long to wait for disks
+  const std::chrono::milliseconds disk_timeout_;  // how long to wait for disks
   std::shared_ptr<ProcessGroup> background_;      // of the same ranks, to wait for disks
   std::atomic<bool> is_broken_ = false;           // background_ has failed
   std::optional<CheckpointDirectory> directory_;  // on rank 0 only

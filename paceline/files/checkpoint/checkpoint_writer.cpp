@@ -57,11 +57,11 @@ constexpr int kStepsBelow = 10;  // added to the nice value
 
 CheckpointWriter::CheckpointWriter(std::shared_ptr<Timeline> timeline,
                                    std::chrono::milliseconds patience)
-    : timeline_(std::move(timeline)), patience_(patience) {}
+    : timeline_(std::move(timeline)), disk_timeout_(patience) {}
 
 CheckpointWriter::~CheckpointWriter() {
   std::unique_lock lock(mutex_);
-  const auto wait = has_given_up_ ? std::chrono::milliseconds(0) : patience_;
+  const auto wait = has_given_up_ ? std::chrono::milliseconds(0) : disk_timeout_;
   if (wait_until_idle(lock, Deadline::after(wait))) return;
   log::error(fmt::format("{}; this process ends without it", overdue().what()));
   std::_Exit(1);
@@ -71,7 +71,7 @@ CheckpointWriter::~CheckpointWriter() {
 Error CheckpointWriter::overdue() const {
   return Error(ErrorCode::kTimeout,
                fmt::format("writing the checkpoint of step {} has taken more than {} s", *step_,
-                           std::chrono::ceil<std::chrono::seconds>(patience_).count()));
+                           std::chrono::ceil<std::chrono::seconds>(disk_timeout_).count()));
 }
 
 bool CheckpointWriter::is_busy() const {
@@ -106,14 +106,14 @@ void CheckpointWriter::refuse(std::int64_t step, const Error& error) {
 
 void CheckpointWriter::start(std::int64_t step, std::function<void()> write) {
   std::unique_lock lock(mutex_);
-  if (!wait_until_idle(lock, Deadline::after(patience_))) throw overdue();
+  if (!wait_until_idle(lock, Deadline::after(disk_timeout_))) throw overdue();
   if (first_start_ == std::chrono::steady_clock::time_point()) {
     first_start_ = std::chrono::steady_clock::now();
   }
   step_ = step;
   lock.unlock();
   const auto work = [this, step, write = std::move(write)] {
-    begin_below();
+    lower_priority();
     const auto begin = Timeline::Clock::now();
     std::optional<Error> error;
     try {
@@ -145,7 +145,7 @@ std::optional<Error> CheckpointWriter::take_error() {
 
 std::optional<Error> CheckpointWriter::finish() {
   std::unique_lock lock(mutex_);
-  has_given_up_ = !wait_until_idle(lock, Deadline::after(patience_));
+  has_given_up_ = !wait_until_idle(lock, Deadline::after(disk_timeout_));
   if (has_given_up_) return overdue();
   return std::exchange(error_, std::nullopt);
 }
@@ -161,7 +161,7 @@ bool CheckpointWriter::wait_until_idle(std::unique_lock<std::mutex>& lock, Deadl
 
 // Called on the thread that writes: lowers its priority, unless another thread already waits for
 // it.
-void CheckpointWriter::begin_below() {
+void CheckpointWriter::lower_priority() {
   const std::lock_guard lock(mutex_);
   if (is_awaited_) return;
   writer_ = gettid();

@@ -78,12 +78,12 @@ class CheckpointWriter {
  private:
   bool wait_until_idle(std::unique_lock<std::mutex>& lock, Deadline deadline);
   Error overdue() const;
-  void begin_below();
+  void lower_priority();
   void end(std::int64_t step, Timeline::Clock::time_point begin, const std::optional<Error>& error);
   void keep(std::int64_t step, const Error& error);
 
   const std::shared_ptr<Timeline> timeline_;  // shared by the groups of this rank and this object
-  const std::chrono::milliseconds patience_;
+  const std::chrono::milliseconds disk_timeout_;
   mutable std::mutex mutex_;  // guards everything below
   std::condition_variable changed_;
   std::optional<std::int64_t> step_;  // step of the current save

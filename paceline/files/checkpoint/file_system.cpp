@@ -99,7 +99,7 @@ constexpr std::size_t kLargestCall = std::size_t{64} << 20;
 // file.
 constexpr std::size_t kBlock = 4 << 10;
 // For fewer bytes, waiting for the disk costs more than the copy into the cache.
-constexpr std::size_t kLeastPast = 1 << 20;
+constexpr std::size_t kMinPast = 1 << 20;
 
 // A descriptor that is closed through the interface.
 class OpenFile {
@@ -195,7 +195,7 @@ void PlainFileWriter::give_up(const char* what) const {
 std::size_t PlainFileWriter::prepare(std::span<const std::byte> bytes) {
   const std::size_t most = std::min(bytes.size(), kLargestCall);
   const std::uint64_t place = reinterpret_cast<std::uintptr_t>(bytes.data()) | written_;
-  const bool passes = can_pass_ && place % kBlock == 0 && most >= kLeastPast;
+  const bool passes = can_pass_ && place % kBlock == 0 && most >= kMinPast;
   if (passes != passes_) {
     if (files_.pass_cache(fd_, passes)) {
       passes_ = passes;

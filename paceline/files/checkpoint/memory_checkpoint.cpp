@@ -28,7 +28,7 @@ constexpr int kNumSlots = 2;
 // The file is sparse, so that each slot has a fixed place, whatever the size of its checkpoint.
 constexpr off_t kSlotBytes = off_t{1} << 40;
 constexpr off_t kSealBytes = 4096;
-constexpr std::uint64_t kMostBytes = kSlotBytes - kSealBytes;
+constexpr std::uint64_t kMaxBytes = kSlotBytes - kSealBytes;
 constexpr std::size_t kVerifiedAtOnce = 1 << 20;
 
 off_t place_of(int slot) { return slot * kSlotBytes; }
@@ -76,7 +76,7 @@ struct MemoryCheckpoint::Seal {
   void close() { std::ranges::copy(digest_of_fields(), own.begin()); }
   bool is_whole() const {
     return magic == kMagic && version == kVersion && std::ranges::equal(digest_of_fields(), own) &&
-           list_bytes <= 2 * kManifestLimit && file_bytes <= kMostBytes - list_bytes;
+           list_bytes <= 2 * kManifestLimit && file_bytes <= kMaxBytes - list_bytes;
   }
 };
 
@@ -162,8 +162,8 @@ void MemoryCheckpoint::forget() {
 }
 
 void MemoryCheckpoint::write(int slot, std::uint64_t position, std::span<const std::byte> bytes) {
-  check(bytes.size() <= kMostBytes && position <= kMostBytes - bytes.size(),
-        "memory checkpoint {}: it has no room for more than {} bytes", path_, kMostBytes);
+  check(bytes.size() <= kMaxBytes && position <= kMaxBytes - bytes.size(),
+        "memory checkpoint {}: it has no room for more than {} bytes", path_, kMaxBytes);
   write_at(file_.get(), place_in(slot, position), bytes, path_);
 }
 

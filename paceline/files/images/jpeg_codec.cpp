@@ -47,7 +47,7 @@ bool damages(int code) {
          code == JWRN_MUST_RESYNC;
 }
 
-void hear(j_common_ptr info, int level) {
+void on_warning(j_common_ptr info, int level) {
   if (level < 0 && damages(info->err->msg_code)) leave(info);
 }
 
@@ -133,7 +133,7 @@ class JpegCodec : public Codec {
     state_.bytes = bytes;
     state_.info.err = jpeg_std_error(&state_.errors);
     state_.errors.error_exit = leave;
-    state_.errors.emit_message = hear;
+    state_.errors.emit_message = on_warning;
     state_.errors.output_message = print_nothing;
     state_.progress.progress_monitor = count_scans;
     state_.info.client_data = &state_;

@@ -20,7 +20,7 @@ namespace paceline::launcher {
 
 namespace {
 
-constexpr int kMostRanks = 4096;  // the most ranks of one node; --nproc-per-node has the same limit
+constexpr int kMaxRanks = 4096;  // the most ranks of one node; --nproc-per-node has the same limit
 
 // Returns --roles and --until as text, for example "trainer=2,observer=4 until trainer".
 std::string text_of(const Roles& roles) {
@@ -64,8 +64,8 @@ std::optional<std::string> Coordinator::refusal_of(const Joining& joining) const
     return fmt::format("--roles and --until are {} here and {} on the job's other nodes",
                        text_of(joining.terms.roles), text_of(terms().roles));
   }
-  if (joining.num_ranks < 1 || joining.num_ranks > kMostRanks) {
-    return fmt::format("{} ranks on one node; 1 to {} are allowed", joining.num_ranks, kMostRanks);
+  if (joining.num_ranks < 1 || joining.num_ranks > kMaxRanks) {
+    return fmt::format("{} ranks on one node; 1 to {} are allowed", joining.num_ranks, kMaxRanks);
   }
   return {};
 }

@@ -106,20 +106,20 @@ namespace {
 constexpr int kAcceptsAtOnce = 64;
 // Limits for connections that have not proved the secret yet.
 constexpr std::chrono::seconds kHandshakeTimeout{3};
-constexpr std::size_t kMostStrangers = 256;
+constexpr std::size_t kMaxStrangers = 256;
 constexpr std::chrono::milliseconds kListenerPause{50};
 constexpr std::chrono::seconds kComplaintInterval{1};
 // The longest time for which the coordinator waits for reports that may be under way.
 constexpr std::chrono::nanoseconds kLongestWay = std::chrono::seconds(2);
 // How many of the agents that may lead the job are asked at once, and how long each may take to
 // answer.
-constexpr std::size_t kMostCalls = 32;
+constexpr std::size_t kMaxCalls = 32;
 constexpr std::chrono::seconds kCallPatience{1};
 
 std::size_t strangers_within_descriptors() {
   rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return kMostStrangers;
-  return std::clamp<std::size_t>(limit.rlim_cur / 4, 1, kMostStrangers);
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return kMaxStrangers;
+  return std::clamp<std::size_t>(limit.rlim_cur / 4, 1, kMaxStrangers);
 }
 
 Deadline::Clock::time_point now() { return Deadline::Clock::now(); }
@@ -378,11 +378,11 @@ void CoordinatorHost::check_signs_of_life() {
   ask_others();
 }
 
-// Asks the agents that may lead the job, at most kMostCalls at a time, in turn.
+// Asks the agents that may lead the job, at most kMaxCalls at a time, in turn.
 void CoordinatorHost::ask_others() {
   std::erase_if(calls_, [](const auto& call) { return call->over(); });
   const std::vector<Endpoint> others = coordinator_.others_to_ask();
-  for (std::size_t i = 0; i < others.size() && calls_.size() < kMostCalls; ++i) {
+  for (std::size_t i = 0; i < others.size() && calls_.size() < kMaxCalls; ++i) {
     const Endpoint& other = others[next_to_ask_++ % others.size()];
     const bool is_asked = std::any_of(calls_.begin(), calls_.end(),
                                       [&](const auto& call) { return call->agent() == other; });

@@ -367,7 +367,7 @@ std::string cause_by_c_library(std::string_view line) {
       line);
 }
 
-// The cause of a crash that the engine explained just before the crash (WriteFaultRange).
+// The cause of a crash that the engine explained just before the crash (AccessFaultRange).
 std::string cause_by_last_line(const EndEvidence& evidence) {
   const auto lines = lines_of(evidence.last_lines);
   return lines.empty() ? "" : cause_by_program(lines, lines.size() - 1);

@@ -24,8 +24,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::size_t kMostBytes = 384 << 10;
-constexpr std::size_t kMostUnfinished = 16;  // unfinished operations of one rank in a digest
+constexpr std::size_t kMaxBytes = 384 << 10;
+constexpr std::size_t kMaxUnfinished = 16;  // unfinished operations of one rank in a digest
 constexpr std::size_t kLongestFailure = 300;
 
 template <class Clock>
@@ -42,7 +42,7 @@ std::vector<const FlightOperation*> telling_operations(const Flight& flight) {
   std::set<const FlightOperation*> chosen;
   std::size_t num_unfinished = 0;
   for (const FlightOperation& operation : flight.operations) {
-    if (is_unfinished(operation) && ++num_unfinished <= kMostUnfinished) chosen.insert(&operation);
+    if (is_unfinished(operation) && ++num_unfinished <= kMaxUnfinished) chosen.insert(&operation);
   }
   for (const auto& group : flight::find_positions(std::span(&flight, 1))) {
     for (const flight::Position& position : group.ranks) {
@@ -147,7 +147,7 @@ std::string encode_digest(std::span<const Flight> flights) {
   std::string text = "[";
   for (const Flight& flight : flights) {
     const std::string one = json_text(to_json(flight));
-    if (text.size() + one.size() + 2 > kMostBytes) break;
+    if (text.size() + one.size() + 2 > kMaxBytes) break;
     text += (text.size() > 1 ? "," : "") + one;
   }
   return text + "]";
@@ -216,7 +216,7 @@ void HangInquiry::begin(int generation, std::map<Agent, std::string> agents) {
   generation_ = generation;
   hosts_ = std::move(agents);
   round_is_open_ = decided_ = false;
-  said_of_.clear();
+  reported_progress_.clear();
   outbox_.clear();
 }
 
@@ -225,8 +225,8 @@ void HangInquiry::take(Agent from, const Whereabouts& report, Moment now) {
   Answer answer{decode_digest(report.digest), report.standstill, report.standstill.steps};
   for (const Flight& flight : answer.flights) answer.progress += flight.num_begun;
   if (report.round == 0 && !round_is_open_) {
-    const auto said = said_of_.find(from);
-    const bool known = said != said_of_.end() && said->second == answer.progress;
+    const auto said = reported_progress_.find(from);
+    const bool known = said != reported_progress_.end() && said->second == answer.progress;
     if (known && decided_) return;  // this report was under way when the verdict was given
     open(from, report.limit, now);
   } else if (!round_is_open_ || (report.round != 0 && report.round != round_)) {
@@ -272,7 +272,7 @@ void HangInquiry::judge() {
   auto judgement = judge_records(flights);
   if (!judgement) judgement = judge_signs();
   if (!judgement || (!judgement->names && is_said_of(progress))) return;
-  said_of_ = std::move(progress);
+  reported_progress_ = std::move(progress);
   decided_ = judgement->names;
   HangOrder& order = judgement->order;
   order.generation = generation_;
@@ -373,10 +373,11 @@ HangInquiry::Judgement HangInquiry::idle_ranks(const Standstill& signs) const {
 // Whether a hang was reported and the ranks of all agents that answered have made no progress
 // since.
 bool HangInquiry::is_said_of(const std::map<Agent, std::uint64_t>& progress) const {
-  return !said_of_.empty() && std::all_of(progress.begin(), progress.end(), [&](const auto& entry) {
-    const auto said = said_of_.find(entry.first);
-    return said == said_of_.end() || said->second == entry.second;
-  });
+  return !reported_progress_.empty() &&
+         std::all_of(progress.begin(), progress.end(), [&](const auto& entry) {
+           const auto said = reported_progress_.find(entry.first);
+           return said == reported_progress_.end() || said->second == entry.second;
+         });
 }
 
 std::string HangInquiry::silent_hosts() const {

@@ -104,7 +104,7 @@ class HangInquiry {
   std::map<Agent, Answer> answers_;
   // Each agent's Answer::progress at the time of the last report, and whether that report named a
   // rank.
-  std::map<Agent, std::uint64_t> said_of_;
+  std::map<Agent, std::uint64_t> reported_progress_;
   bool decided_ = false;
 };
 

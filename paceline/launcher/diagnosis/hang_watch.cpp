@@ -51,7 +51,7 @@ std::vector<int> in_both(const std::vector<int>& a, const std::vector<int>& b) {
 }  // namespace
 
 void QuietRanks::forget() {
-  sight_.reset();
+  snapshot_.reset();
   assembly_.reset();
   idle_ = false;
   stopped_.clear();
@@ -60,24 +60,24 @@ void QuietRanks::forget() {
 
 void QuietRanks::look(const Ranks& ranks, const std::vector<int>& recorded, Clock::time_point now) {
   if (recorded.empty()) look_at_meeting(now);
-  if (sight_ && now - sight_->at < limit_ / 2) return;
-  Sight sight = sight_of(ranks, recorded, now);
-  if (sight_) compare(*sight_, sight);
-  sight_ = std::move(sight);
+  if (snapshot_ && now - snapshot_->at < limit_ / 2) return;
+  Snapshot snapshot = snapshot_of(ranks, recorded, now);
+  if (snapshot_) compare(*snapshot_, snapshot);
+  snapshot_ = std::move(snapshot);
 }
 
-QuietRanks::Sight QuietRanks::sight_of(const Ranks& ranks, const std::vector<int>& recorded,
-                                       Clock::time_point now) const {
-  Sight sight{.at = now};
+QuietRanks::Snapshot QuietRanks::snapshot_of(const Ranks& ranks, const std::vector<int>& recorded,
+                                             Clock::time_point now) const {
+  Snapshot snapshot{.at = now};
   for (const auto& [rank, pid] : ranks) {
-    sight.times[rank] = thread_times(pid);
+    snapshot.times[rank] = thread_times(pid);
     const bool counts = std::find(recorded.begin(), recorded.end(), rank) != recorded.end();
-    if (counts && any_is_stopped(pid)) sight.stopped.push_back(rank);
+    if (counts && any_is_stopped(pid)) snapshot.stopped.push_back(rank);
   }
-  return sight;
+  return snapshot;
 }
 
-void QuietRanks::compare(const Sight& before, const Sight& now) {
+void QuietRanks::compare(const Snapshot& before, const Snapshot& now) {
   const double seconds = std::chrono::duration<double>(now.at - before.at).count();
   idle_ = std::all_of(now.times.begin(), now.times.end(), [&](const auto& entry) {
     const auto earlier = before.times.find(entry.first);

@@ -52,7 +52,7 @@ class QuietRanks {
   const Absence& meeting() const { return absence_; }
 
  private:
-  struct Sight {
+  struct Snapshot {
     Clock::time_point at;
     std::map<int, ThreadTimes> times;
     std::vector<int> stopped;
@@ -62,13 +62,14 @@ class QuietRanks {
     Absence absence;
   };
 
-  Sight sight_of(const Ranks& ranks, const std::vector<int>& recorded, Clock::time_point now) const;
-  void compare(const Sight& before, const Sight& now);
+  Snapshot snapshot_of(const Ranks& ranks, const std::vector<int>& recorded,
+                       Clock::time_point now) const;
+  void compare(const Snapshot& before, const Snapshot& now);
   void look_at_meeting(Clock::time_point now);
 
   const std::chrono::nanoseconds limit_;
   const Meeting meeting_;
-  std::optional<Sight> sight_;
+  std::optional<Snapshot> snapshot_;
   std::optional<Assembly> assembly_;
   bool idle_ = false;
   std::vector<int> stopped_;

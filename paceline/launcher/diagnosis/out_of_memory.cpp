@@ -18,7 +18,7 @@ namespace paceline::launcher {
 namespace {
 
 constexpr std::size_t kLongestRecord = 8192;
-constexpr int kMostRecords = 100'000;  // a bound, in case the log is written faster than it is read
+constexpr int kMaxRecords = 100'000;  // a bound, in case the log is written faster than it is read
 
 std::uint64_t kilobytes_behind(const std::string& text, const char* name) {
   const auto at = text.find(name);
@@ -46,7 +46,7 @@ KernelLog::KernelLog(const char* path) : file_(open(path, O_RDONLY | O_NONBLOCK 
 std::optional<KernelKill> KernelLog::find(pid_t pid) {
   std::optional<KernelKill> found;
   char record[kLongestRecord];
-  for (int i = 0; file_ && i < kMostRecords; ++i) {
+  for (int i = 0; file_ && i < kMaxRecords; ++i) {
     const ssize_t length = read_some(file_.get(), std::as_writable_bytes(std::span(record)));
     if (length < 0 && errno == EPIPE) continue;  // records were lost
     if (length <= 0) break;

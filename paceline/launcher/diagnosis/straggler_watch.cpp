@@ -195,8 +195,8 @@ std::string StragglerReport::text(const StragglerOrder& order, pid_t pid,
 namespace {
 
 constexpr int kFewestOperations = 20;
-constexpr double kLeastGap = 0.1;         // below the next lowest share, as a share of the time
-constexpr double kMostOfTheOthers = 0.5;  // a straggler's share, relative to the next lowest share
+constexpr double kMinShareGap = 0.1;       // below the next lowest share, as a share of the time
+constexpr double kMaxRelativeShare = 0.5;  // a straggler's share, relative to the next lowest share
 
 struct Candidate {
   double inside;
@@ -240,8 +240,8 @@ void StragglerInquiry::judge() {
                     [](const auto& a, const auto& b) { return a.inside < b.inside; });
   const Candidate& lowest = shares[0];
   const Candidate& next = shares[1];
-  const bool found =
-      next.inside - lowest.inside >= kLeastGap && lowest.inside <= kMostOfTheOthers * next.inside;
+  const bool found = next.inside - lowest.inside >= kMinShareGap &&
+                     lowest.inside <= kMaxRelativeShare * next.inside;
   times_ = found && lowest.rank == rank_ ? times_ + 1 : 1;
   rank_ = found ? lowest.rank : -1;
   if (!found || times_ != kTimes) return;

@@ -18,18 +18,18 @@
 
 namespace paceline::launcher {
 
-HostsEntry::HostsEntry(EventLoop& loop, HostsJob job, const JobSocket::Say& say)
+HostsJobSocket::HostsJobSocket(EventLoop& loop, HostsJob job, const JobSocket::Say& say)
     : job_(std::move(job)),
       socket_(
           loop, 0, 0, [this](const JobRequest& request) { answer(request); }, say) {}
 
-void HostsEntry::answer(const JobRequest& request) const {
+void HostsJobSocket::answer(const JobRequest& request) const {
   const std::string what = request.words.empty() ? "" : request.words.front();
   if (what == "describe") return send_answer(request, description());
   if (what == "stop") answer_stop(request, supervisor_);
 }
 
-std::string HostsEntry::description() const {
+std::string HostsJobSocket::description() const {
   nlohmann::ordered_json json;
   json["job"] = job_.run_id;
   json["id_is_shared"] = false;
@@ -66,7 +66,7 @@ int HostsAgent::run() {
   require_descriptors(static_cast<int>(plan_.parts.size()));
   loop_.watch(channel_.control.get(), [this] { on_control(); });
   hosts_.resize(plan_.parts.size());
-  for (HostState& host : hosts_) host.comeback = HostReturn(plan_.host_tries);
+  for (HostState& host : hosts_) host.comeback = HostRetrySchedule(plan_.host_tries);
   for (std::size_t i = 0; i < hosts_.size(); ++i) connect(i);
   while (!abandoned_ && !all_ended()) turn();
   if (!abandoned_) finish_timeline();

@@ -42,10 +42,10 @@ struct HostsJob {
 // runs there: `paceline ps` shows the job there, and `paceline stop` ends it on all hosts.
 //
 // Thread safety: none; everything happens in handlers of the loop.
-class HostsEntry {
+class HostsJobSocket {
  public:
   // `loop` must outlive this object.
-  HostsEntry(EventLoop& loop, HostsJob job, const JobSocket::Say& say);
+  HostsJobSocket(EventLoop& loop, HostsJob job, const JobSocket::Say& say);
 
  private:
   void answer(const JobRequest& request) const;
@@ -64,7 +64,7 @@ struct HostsPlan {
     RemoteJob job;
   };
   std::vector<Part> parts;    // in the order of hosts
-  HostsJob job;               // what HostsEntry shows
+  HostsJob job;               // what HostsJobSocket shows
   std::string version;        // the version of Paceline that every host must have
   std::string program_hint;   // tells the user how to name paceline's path on the hosts
   std::string timeline;       // path of the trace of all hosts' ranks; empty: none
@@ -78,11 +78,11 @@ struct HostsPlan {
 // Decides when to try again to start a lost host's part of a job: after 1 s, 2 s, 4 s, ... up to a
 // minute, and at most `most_tries` times. A host that has been back for ten minutes gets all its
 // tries again. Callers pass the time.
-class HostReturn {
+class HostRetrySchedule {
  public:
   using Moment = Deadline::Clock::time_point;
 
-  explicit HostReturn(int most_tries) : most_tries_(most_tries), tries_left_(most_tries) {}
+  explicit HostRetrySchedule(int most_tries) : most_tries_(most_tries), tries_left_(most_tries) {}
 
   // Call when the host is lost, or could not be reached again. Plans the next try; returns false if
   // none is left.
@@ -158,7 +158,7 @@ class HostsAgent {
     LineFormatter words{""};                // for the messages of its agent
     Stage stage = Stage::kConnecting;
     Deadline answer_by = Deadline::never();  // while kReturning: when its hello must have arrived
-    HostReturn comeback{0};
+    HostRetrySchedule comeback{0};
     std::optional<int> exit_code;
     std::optional<Endpoint> led_at;  // where this host's agent led the job
 
@@ -223,7 +223,7 @@ class HostsAgent {
   const AgentChannel channel_;  // without stdin_fd, which input_ owns
   EventLoop loop_;
   Consoles consoles_;
-  HostsEntry entry_;
+  HostsJobSocket entry_;
   TimelineCollection timelines_;
   RemoteInput input_;
   std::vector<HostState> hosts_;

@@ -172,7 +172,7 @@ int HostsAgent::exit_code() const {
   return end.exit_code();
 }
 
-bool HostReturn::plan(Moment now) {
+bool HostRetrySchedule::plan(Moment now) {
   if (back_since_ && now - *back_since_ >= kLongLife) {
     tries_left_ = most_tries_;
     pause_ = kFirstPause;
@@ -186,12 +186,12 @@ bool HostReturn::plan(Moment now) {
   return true;
 }
 
-void HostReturn::give_up() {
+void HostRetrySchedule::give_up() {
   tries_left_ = 0;
   next_.reset();
 }
 
-void HostReturn::back(Moment now) {
+void HostRetrySchedule::back(Moment now) {
   back_since_ = now;
   next_.reset();
 }

@@ -31,7 +31,7 @@ using namespace std::chrono_literals;
 
 constexpr std::size_t kRemoteReadSize = 64 << 10;
 // While more bytes than this wait for the connection, the agent's messages are not read.
-constexpr std::size_t kMostNotices = 8 << 20;
+constexpr std::size_t kMaxNotices = 8 << 20;
 constexpr auto kEndOfRemoteDescendants = 5s;
 // How long the agent may take to end after its supervisor was killed. It kills the ranks and
 // removes its folder, which takes milliseconds.
@@ -312,7 +312,7 @@ void RemoteEnd::pass_input_on() {
 }
 
 // While the connection is full, the ranks' output is not read, so the ranks wait as they would for
-// a full console. If more than kMostNotices waits for the connection, for instance timelines, the
+// a full console. If more than kMaxNotices waits for the connection, for instance timelines, the
 // agent's messages are not read either.
 void RemoteEnd::watch_for_room() {
   if (console_.empty() == watches_out_) {
@@ -334,7 +334,7 @@ void RemoteEnd::watch_for_room() {
 
 void RemoteEnd::watch_notices() {
   if (!notices_) return;
-  const bool hold = console_.num_pending() > kMostNotices;
+  const bool hold = console_.num_pending() > kMaxNotices;
   if (std::exchange(notices_held_, hold) != hold) loop_.change(notices_.get(), hold ? 0U : EPOLLIN);
 }
 

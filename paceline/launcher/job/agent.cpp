@@ -265,7 +265,7 @@ void Agent::on_failure() {
                                   .exit_code = culprit.status(),
                                   .signal = culprit.signal,
                                   .reason = short_reason(generation_->cause()),
-                                  .on_purpose = generation_->was_struck(culprit.rank),
+                                  .on_purpose = generation_->was_killed_on_purpose(culprit.rank),
                                   .at = clock_reading(culprit.at)}});
 }
 
@@ -314,10 +314,11 @@ void Agent::loop() {
 }
 
 void Agent::tend_chaos() {
-  chaos_.tend(
-      {generation_->place().world_size,
-       [this](int rank, int signal) { return generation_->send_to(rank, signal); },
-       [this](int rank, const std::string& why) { return generation_->strike(rank, why); }});
+  chaos_.tend({generation_->place().world_size,
+               [this](int rank, int signal) { return generation_->send_to(rank, signal); },
+               [this](int rank, const std::string& why) {
+                 return generation_->kill_on_purpose(rank, why);
+               }});
 }
 
 // Warns about problems with the output of the ranks, once about each problem.

@@ -50,8 +50,9 @@ void ChaosInjector::tend(const Ranks& ranks) {
 }
 
 void ChaosInjector::apply(const ChaosPlan::Action& action, const Ranks& ranks) {
-  const bool done = action.signal == SIGKILL ? ranks.strike(action.rank, "killed by --chaos")
-                                             : ranks.send(action.rank, action.signal);
+  const bool done = action.signal == SIGKILL
+                        ? ranks.kill_on_purpose(action.rank, "killed by --chaos")
+                        : ranks.send(action.rank, action.signal);
   if (!done || action.fault.empty()) return;
   ++faults_[action.fault];
   consoles_.say(fmt::format("paceline: chaos: {} of rank {} after {:.1f} s\n", action.fault,

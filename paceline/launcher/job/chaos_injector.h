@@ -27,7 +27,7 @@ class ChaosInjector {
   struct Ranks {
     int world_size = 0;
     std::function<bool(int rank, int signal)> send;
-    std::function<bool(int rank, const std::string& because)> strike;  // kills the rank
+    std::function<bool(int rank, const std::string& because)> kill_on_purpose;  // kills the rank
   };
 
   // Does nothing if `faults` is empty. The references must outlive the injector.

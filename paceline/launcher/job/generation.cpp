@@ -177,8 +177,8 @@ void Generation::become_culprit(RankProcess& rank, const RankEnd& end) {
 }
 
 void Generation::take_later_end(const RankProcess& rank, const RankEnd& end) {
-  const bool fellow =
-      culprit_ && may_be_fellow(*culprit_, end) && !accused_by(rank) && !was_struck(rank.rank());
+  const bool fellow = culprit_ && may_be_fellow(*culprit_, end) && !accused_by(rank) &&
+                      !was_killed_on_purpose(rank.rank());
   (fellow ? fellows_ : followers_).push_back(end);
 }
 
@@ -327,9 +327,9 @@ std::vector<RankEnd> Generation::ends_so_far() const {
   return ends;
 }
 
-bool Generation::strike(int rank, const std::string& because) {
+bool Generation::kill_on_purpose(int rank, const std::string& because) {
   if (!send_to(rank, SIGKILL)) return false;
-  struck_.insert(rank);
+  killed_on_purpose_.insert(rank);
   context_.watch.ended_because(rank, because);
   return true;
 }

@@ -99,8 +99,8 @@ class Generation {
   // Signals one rank; returns false if the rank does not run on this node.
   bool send_to(int rank, int signal);
   // Kills one rank on purpose; `because` is the cause of its end. Returns false as send_to() does.
-  bool strike(int rank, const std::string& because);
-  bool was_struck(int rank) const { return struck_.contains(rank); }
+  bool kill_on_purpose(int rank, const std::string& because);
+  bool was_killed_on_purpose(int rank) const { return killed_on_purpose_.contains(rank); }
 
   // Call this after each turn of the loop: acts on deadlines and on consoles that are full.
   void tend();
@@ -187,7 +187,7 @@ class Generation {
   Deadline undecided_until_ = Deadline::never();
   Leftovers leftovers_;
   std::string no_terminal_because_;
-  std::set<int> struck_;
+  std::set<int> killed_on_purpose_;
 };
 
 }  // namespace paceline::launcher

@@ -73,7 +73,7 @@ void CoordinatorSearch::give_up() const {
          "this node lost {}, and found none of the other nodes: {}. They have ended, or this host "
          "cannot reach them; the job is not restarted here. Start it again to continue from its "
          "newest checkpoint",
-         lost_because_, cause_);
+         loss_text_, cause_);
   }
   fail(ErrorCode::kTimeout,
        "the other nodes of the job were not found at {}: {}. Is the agent of node 0 running, and "
@@ -184,7 +184,7 @@ bool CoordinatorSearch::is_own(const Endpoint& candidate) const {
 }
 
 void CoordinatorSearch::lose(const LastStart& last, const std::string& cause) {
-  lost_because_ = cause;
+  loss_text_ = cause;
   was_coordinator_ = leads();
   last_ = last;
   candidates_ = last.order.stand_ins;
@@ -197,7 +197,7 @@ void CoordinatorSearch::lose(const LastStart& last, const std::string& cause) {
 }
 
 void CoordinatorSearch::follow(const Endpoint& leader, const std::optional<LastStart>& last) {
-  lost_because_ = fmt::format("the job's coordinator at {}", to_string(current_));
+  loss_text_ = fmt::format("the job's coordinator at {}", to_string(current_));
   was_coordinator_ = false;
   last_ = last;
   candidates_ = last ? last->order.stand_ins : std::vector<Endpoint>();
@@ -220,7 +220,7 @@ std::unique_ptr<JobControl> CoordinatorSearch::lead_next_generation() {
   mine.expected_nodes = last_->order.place.num_nodes - 1;
   mine.leader = stand_in_;
   mine.first_generation = last_->order.place.generation + 1;
-  mine.first_note = "lost " + lost_because_;
+  mine.first_note = "lost " + loss_text_;
   for (const Endpoint& candidate : candidates_) {
     if (!is_own(candidate) && is_numeric(candidate.host)) mine.stand_ins.push_back(candidate);
   }

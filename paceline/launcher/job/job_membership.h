@@ -119,7 +119,7 @@ class CoordinatorSearch {
   std::optional<LastStart> last_;     // set once a coordinator was lost
   std::vector<Endpoint> candidates_;  // where to look for a successor, in turn
   std::size_t next_candidate_ = 0;
-  std::string lost_because_;  // what was lost, and why; follows the word "lost" in messages
+  std::string loss_text_;  // what was lost, and why; follows the word "lost" in messages
   bool was_coordinator_ = false;
 };
 

@@ -27,8 +27,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::size_t kMostSurveys = 8;
-constexpr int kMostReaders = 4;
+constexpr std::size_t kMaxSurveys = 8;
+constexpr int kMaxReaders = 4;
 
 Fd make_timer(std::chrono::nanoseconds interval) {
   Fd timer(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
@@ -187,13 +187,13 @@ void JobWatch::on_crash(JobRequest request) {
   read_crashes();
 }
 
-// Reads the stacks of at most kMostReaders ranks at a time. If more ranks crash at the same moment,
+// Reads the stacks of at most kMaxReaders ranks at a time. If more ranks crash at the same moment,
 // the others wait for their turn: each of them may be the culprit, whose stack must be known.
 void JobWatch::read_crashes() {
   auto reading = std::count_if(crashes_.begin(), crashes_.end(),
                                [](const auto& crash) { return crash.second.reader != nullptr; });
   for (auto& [rank, crash] : crashes_) {
-    if (crash.known || crash.reader || reading >= kMostReaders) continue;
+    if (crash.known || crash.reader || reading >= kMaxReaders) continue;
     ++reading;
     try {
       crash.reader = std::make_unique<StackReader>(
@@ -248,7 +248,7 @@ std::map<int, StackReader::Target> JobWatch::targets(const std::vector<Flight>& 
 }
 
 void JobWatch::send_stacks(JobRequest request) {
-  if (ranks_.empty() || asked_surveys_.size() >= kMostSurveys) {
+  if (ranks_.empty() || asked_surveys_.size() >= kMaxSurveys) {
     return send_answer(request, ranks_.empty() ? "no rank runs on this node\n"
                                                : "too many requests are in progress\n");
   }

@@ -66,7 +66,7 @@ std::vector<ClockShift> shifts_to_one_clock(const std::vector<TimelineOrigin>& t
 
 namespace {
 
-constexpr std::size_t kMostSpans = 2'000'000;
+constexpr std::size_t kMaxSpans = 2'000'000;
 
 // The name of the file until it is complete.
 std::string part_of(const std::string& path) { return path + ".part"; }
@@ -315,7 +315,7 @@ TraceSummary write_trace(const std::vector<std::string>& paths, const std::strin
     const RankTimeline timeline = read_timeline(path);
     ranks.insert(timeline.rank);
     write_ranks_name(out, timeline, is_first);
-    write_rank(out, timeline, origin, kMostSpans / usable.size(), summary);
+    write_rank(out, timeline, origin, kMaxSpans / usable.size(), summary);
   }
   out.write(
       fmt::format("\n],\"otherData\":{{\"clock\":\"the monotonic one of rank 0's host\","

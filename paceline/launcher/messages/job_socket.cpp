@@ -19,7 +19,7 @@ namespace paceline::launcher {
 namespace {
 
 constexpr std::size_t kLongestRequest = 255;        // in bytes, without the newline
-constexpr std::size_t kMostClients = 64;            // connections with an incomplete request
+constexpr std::size_t kMaxClients = 64;             // connections with an incomplete request
 constexpr std::chrono::seconds kLongestSending{1};  // of one answer to a slow reader
 
 }  // namespace
@@ -52,7 +52,7 @@ void JobSocket::accept_all() {
     if (!connection) return;
     const auto peer = peer_credentials(connection.get());
     if (!peer || (peer->uid != getuid() && peer->uid != 0)) continue;
-    if (clients_.size() >= kMostClients) close(clients_.begin()->first);
+    if (clients_.size() >= kMaxClients) close(clients_.begin()->first);
     const int fd = connection.get();
     clients_[fd] = {std::move(connection), peer->pid, {}};
     loop_.watch(fd, [this, fd] { read(fd); });

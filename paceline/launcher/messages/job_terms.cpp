@@ -13,7 +13,7 @@ namespace paceline::launcher {
 
 namespace {
 
-constexpr int kMostRanks = 1'000'000;  // of one role, and of all roles together
+constexpr int kMaxRanks = 1'000'000;  // of one role, and of all roles together
 constexpr std::size_t kLongestName = 64;
 constexpr const char* kForm = "write NAME=COUNT, as in trainer=2,observer=4";
 
@@ -50,9 +50,9 @@ void check_name(const std::string& name, const std::string& source) {
 }
 
 int count_of(const std::string& part, std::string_view digits, const std::string& source) {
-  const auto count = parse_number<int>(digits, 1, kMostRanks);
+  const auto count = parse_number<int>(digits, 1, kMaxRanks);
   check(count.has_value(), "{}: '{}': a role has from 1 to {} ranks, as in trainer=2", source, part,
-        kMostRanks);
+        kMaxRanks);
   return *count;
 }
 
@@ -110,8 +110,8 @@ Roles parse_roles(const std::string& text, const std::string& source) {
                                      [&](const RoleCount& role) { return role.name == name; });
     check(is_new, "{}: role '{}' is given twice", source, name);
     roles.push_back({name, count_of(part, std::string_view(part).substr(equals + 1), source)});
-    check(num_ranks(roles) <= kMostRanks, "{}: the roles have more than {} ranks", source,
-          kMostRanks);
+    check(num_ranks(roles) <= kMaxRanks, "{}: the roles have more than {} ranks", source,
+          kMaxRanks);
   }
   return roles;
 }

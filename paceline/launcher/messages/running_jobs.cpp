@@ -33,10 +33,10 @@ namespace {
 using namespace std::chrono_literals;
 using std::chrono::milliseconds;
 
-constexpr std::size_t kMostAtOnce = 512;               // half of the usual limit of descriptors
-constexpr std::size_t kMostBytesOfAnswers = 64 << 20;  // total size of the answers
-constexpr milliseconds kPatienceWithJobs = 500ms;      // limit for an answer while jobs wait
-constexpr milliseconds kPauseBetweenTries = 5ms;       // while a socket's queue is full
+constexpr std::size_t kMaxAtOnce = 512;            // half of the usual limit of descriptors
+constexpr std::size_t kMaxAnswerBytes = 64 << 20;  // total size of the answers
+constexpr milliseconds kPatienceWithJobs = 500ms;  // limit for an answer while jobs wait
+constexpr milliseconds kPauseBetweenTries = 5ms;   // while a socket's queue is full
 
 // The dialogue with one socket, from the connection to the end of its answer. No function here
 // waits.
@@ -94,7 +94,7 @@ class Question {
       if (length < 0) return end(ErrorCode::kPeerLost, std::strerror(errno));
       if (length == 0) return end();
       answer_ += to_string(std::span(bytes).first(static_cast<std::size_t>(length)));
-      if (answer_.size() > kMostBytesOfAnswers)
+      if (answer_.size() > kMaxAnswerBytes)
         return end(ErrorCode::kCorrupt, "its answer is too long");
     }
   }
@@ -142,7 +142,7 @@ JobAnswers ask_jobs(const std::vector<std::string>& marks, const std::string& re
       question.go_on();
       if (!question.is_over()) return false;
       num_bytes += question.answer().size();
-      if (!question.problem() && num_bytes <= kMostBytesOfAnswers) {
+      if (!question.problem() && num_bytes <= kMaxAnswerBytes) {
         all.answers.push_back({question.mark(), question.answer()});
       }
       return true;
@@ -154,8 +154,8 @@ JobAnswers ask_jobs(const std::vector<std::string>& marks, const std::string& re
         return question.is_patience_over();
       });
     }
-    const bool begins = next != marks.end() && asked.size() < kMostAtOnce;
-    for (; next != marks.end() && asked.size() < kMostAtOnce; ++next) {
+    const bool begins = next != marks.end() && asked.size() < kMaxAtOnce;
+    for (; next != marks.end() && asked.size() < kMaxAtOnce; ++next) {
       asked.emplace_back(*next, request);
     }
     if (asked.empty()) break;

@@ -19,7 +19,7 @@ constexpr int kGap = 6, kPadding = 10, kTitleHeight = 20;
 constexpr int kPageWidth = 1080;  // boxes that do not fit go into the next row
 constexpr int kLineHeight = 19;
 constexpr int kCharacterWidth = 7;  // of the 11.5 px monospace text, rounded up
-constexpr std::size_t kMostRanksListed = 64;
+constexpr std::size_t kMaxRanksListed = 64;
 
 // Fill colours that differ in hue and lightness, so that colour-blind readers can also tell them
 // apart (after Okabe and Ito, lightened so that black text is readable on each).
@@ -156,7 +156,7 @@ Box draw_ranks(const Placement& placement) {
   std::vector<Box> lines;
   std::size_t longest = 0;
   std::vector<std::string> texts;
-  for (std::size_t rank = 0; rank < std::min(placement.ranks.size(), kMostRanksListed); ++rank) {
+  for (std::size_t rank = 0; rank < std::min(placement.ranks.size(), kMaxRanksListed); ++rank) {
     texts.push_back(
         describe_placement(static_cast<int>(rank), placement.ranks[rank], placement.bound));
     longest = std::max(longest, texts.back().size());
@@ -170,10 +170,10 @@ Box draw_ranks(const Placement& placement) {
                                  fill) +
                          text_at(26, 13, texts[rank])});
   }
-  if (placement.ranks.size() > kMostRanksListed) {
+  if (placement.ranks.size() > kMaxRanksListed) {
     lines.push_back(
         {width, kLineHeight - kGap,
-         text_at(26, 13, fmt::format("and {} more", placement.ranks.size() - kMostRanksListed))});
+         text_at(26, 13, fmt::format("and {} more", placement.ranks.size() - kMaxRanksListed))});
   }
   Box box = flow(lines, kPageWidth);
   box.height += kGap;

@@ -20,7 +20,7 @@ constexpr std::array kBlasVariables = {"OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
 constexpr std::array kPinningVariables = {"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY",
                                           "KMP_AFFINITY"};
 
-constexpr int kMostPids = 3;
+constexpr int kMaxPids = 3;
 
 std::optional<int> number_in(const Environment& env, const std::string& name) {
   const auto entry = env.find(name);
@@ -182,11 +182,11 @@ class Judge {
       shared.insert(both.begin(), both.end());
       all.insert(job.cpus.begin(), job.cpus.end());
       threads += job.num_threads;
-      if (++count <= kMostPids) pids += fmt::format("{}{}", count == 1 ? "" : ", ", job.launcher);
+      if (++count <= kMaxPids) pids += fmt::format("{}{}", count == 1 ? "" : ", ", job.launcher);
     }
     const int cores = num_cores_among({all.begin(), all.end()});
     if (count == 0 || threads <= cores) return;
-    if (count > kMostPids) pids += ", ...";
+    if (count > kMaxPids) pids += ", ...";
     add({fmt::format(
              "{} (pid{} {}) compute{} on cpus {} as well",
              count == 1 ? "another paceline job" : fmt::format("{} other paceline jobs", count),

@@ -341,7 +341,7 @@ std::vector<Combination> sensible_combinations(const Topology& topology,
     if (global_batch && *global_batch % ranks != 0) continue;
     all.push_back({ranks, cores / ranks});
   }
-  while (all.size() > kMostCombinations) all.erase(all.begin() + static_cast<long>(all.size() / 2));
+  while (all.size() > kMaxCombinations) all.erase(all.begin() + static_cast<long>(all.size() / 2));
   return all;
 }
 

@@ -191,10 +191,10 @@ void JobServices::start_store() {
 Absence JobServices::meeting(int generation, int world_size) {
   if (!store_) return {};
   try {
-    if (!onlooker_) onlooker_ = std::make_unique<TcpStore>(offer_.store, secret_, kAnswer);
-    return absence_from_meeting(*onlooker_, generation, world_size);
+    if (!observer_) observer_ = std::make_unique<TcpStore>(offer_.store, secret_, kAnswer);
+    return absence_from_meeting(*observer_, generation, world_size);
   } catch (const Error&) {
-    onlooker_.reset();
+    observer_.reset();
     return {};
   }
 }

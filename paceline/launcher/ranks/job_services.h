@@ -89,7 +89,7 @@ class JobServices {
   ReservedPort reserved_;
   Fd store_listener_;  // until start_store() passes it to the store
   std::unique_ptr<TcpStoreServer> store_;
-  std::unique_ptr<TcpStore> onlooker_;  // a client of store_, for meeting()
+  std::unique_ptr<TcpStore> observer_;  // a client of store_, for meeting()
 };
 
 // Memory in which a job's ranks can keep state that survives the ranks (MemoryCheckpoint): a file

@@ -175,11 +175,11 @@ Process RankSeeds::start(int local_rank, ProcessSpec spec) {
   const auto index = static_cast<std::size_t>(local_rank);
   if (index >= seeds_.size()) seeds_.resize(index + 1);
   Seed& seed = seeds_[index];
-  Growth growth = grow(seed, spec);
-  if (growth.process) return std::move(*growth.process);
-  if (growth.refusal) {
+  ForkResult result = fork_from(seed, spec);
+  if (result.process) return std::move(*result.process);
+  if (result.refusal) {
     say_(fmt::format("paceline: local rank {} is executed again, not forked: {}\n", local_rank,
-                     *growth.refusal));
+                     *result.refusal));
   }
   end(seed);
   return execute(seed, std::move(spec));
@@ -209,10 +209,10 @@ Process RankSeeds::execute(Seed& seed, ProcessSpec spec) {
   return start_process(spec);
 }
 
-RankSeeds::Growth RankSeeds::grow(Seed& seed, const ProcessSpec& spec) {
+RankSeeds::ForkResult RankSeeds::fork_from(Seed& seed, const ProcessSpec& spec) {
   look_for(seed);
   if (seed.process.pid < 0) return {};  // the program leaves no seeds
-  const auto refuse = [](std::string why) { return Growth{.refusal = std::move(why)}; };
+  const auto refuse = [](std::string why) { return ForkResult{.refusal = std::move(why)}; };
   if (!lives(seed.process)) return refuse("its seed has ended");
   if (FileVersion::of(program_.c_str()) != seed.program) {
     return refuse("the program's file has changed");
@@ -234,10 +234,10 @@ RankSeeds::Growth RankSeeds::grow(Seed& seed, const ProcessSpec& spec) {
   if (answer.sender != seed.process.pid || !is_word(answer, kSeedGrows)) {
     return refuse("its seed does not answer");
   }
-  Growth growth{.process = std::move(seed.process)};
+  ForkResult result{.process = std::move(seed.process)};
   seed.socket = std::move(next.own);
   seed.process = {};
-  return growth;
+  return result;
 }
 
 // Reads the first message of a seed, if it has arrived.

@@ -60,11 +60,11 @@ class RankSeeds {
   };
 
   Process execute(Seed& seed, ProcessSpec spec);
-  struct Growth {
+  struct ForkResult {
     std::optional<Process> process;
     std::optional<std::string> refusal;  // why a seed that was ready is not used
   };
-  Growth grow(Seed& seed, const ProcessSpec& spec);
+  ForkResult fork_from(Seed& seed, const ProcessSpec& spec);
   void look_for(Seed& seed);
   void end(Seed& seed);
 

@@ -15,14 +15,14 @@ namespace paceline::planning {
 namespace {
 
 // The largest number of values of Way::micro_batches that are tried with each pipeline.
-constexpr std::size_t kMostMicroBatchNumbers = 5;
+constexpr std::size_t kMaxMicroBatchNumbers = 5;
 // Beyond this number of micro-batches for each stage, the overhead exceeds the gain.
-constexpr std::int64_t kMostForEachStage = 16;
+constexpr std::int64_t kMaxMicroBatchesPerStage = 16;
 // The search for a better schedule than the named ones is made only for this number of the fastest
-// pipelines, and not if stages times micro-batches exceed kMostSearched, because that would take
+// pipelines, and not if stages times micro-batches exceed kMaxSearched, because that would take
 // seconds.
 constexpr std::size_t kSearchedPipelines = 6;
-constexpr int kMostSearched = 64;
+constexpr int kMaxSearched = 64;
 // Smaller differences are noise of the measurement; the simpler way then wins.
 constexpr double kNoise = 0.01;
 
@@ -39,11 +39,11 @@ std::vector<int> divisors_of(std::int64_t number, std::int64_t most) {
 std::vector<int> micro_batch_numbers(std::int64_t samples, int stages) {
   if (stages == 1) return divisors_of(samples, 1);
   std::vector<int> numbers;
-  for (const int number : divisors_of(samples, stages * kMostForEachStage)) {
+  for (const int number : divisors_of(samples, stages * kMaxMicroBatchesPerStage)) {
     if (number < stages || (!numbers.empty() && number < 2 * numbers.back())) continue;
     numbers.push_back(number);
   }
-  if (numbers.size() > kMostMicroBatchNumbers) numbers.resize(kMostMicroBatchNumbers);
+  if (numbers.size() > kMaxMicroBatchNumbers) numbers.resize(kMaxMicroBatchNumbers);
   return numbers;
 }
 
@@ -113,7 +113,7 @@ class Searcher {
       way.schedule = kSearched;
       way.shard_stage = 0;
       const bool is_known = std::find(pipelines.begin(), pipelines.end(), way) != pipelines.end();
-      if (way.stages > 1 && way.stages * way.micro_batches <= kMostSearched && !is_known)
+      if (way.stages > 1 && way.stages * way.micro_batches <= kMaxSearched && !is_known)
         pipelines.push_back(way);
       if (pipelines.size() == kSearchedPipelines) break;
     }

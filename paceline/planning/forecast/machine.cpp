@@ -10,7 +10,7 @@
 namespace paceline::planning {
 namespace {
 
-constexpr int kMostCores = 65536;
+constexpr int kMaxCores = 65536;
 
 double bytes_of(const Setting& setting) {
   constexpr std::array<Unit, 3> kUnits = {{{"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}}};
@@ -25,15 +25,15 @@ double share_of(const Setting& setting) {
 void take(Machine& machine, const Setting& setting) {
   const std::string_view key = setting.key;
   if (key == "hosts") {
-    machine.hosts = setting.whole_number(1, kMostPlannedRanks);
+    machine.hosts = setting.whole_number(1, kMaxPlannedRanks);
   } else if (key == "ranks") {
-    machine.ranks_per_host = setting.whole_number(1, kMostPlannedRanks);
+    machine.ranks_per_host = setting.whole_number(1, kMaxPlannedRanks);
   } else if (key == "link") {
     machine.links.network.bytes_per_s = rate(setting);
   } else if (key == "latency") {
     machine.links.network.latency_s = duration(setting);
   } else if (key == "cores") {
-    machine.cores_per_host = setting.whole_number(1, kMostCores);
+    machine.cores_per_host = setting.whole_number(1, kMaxCores);
   } else if (key == "memory") {
     machine.memory_bytes = bytes_of(setting);
   } else if (key == "mtbf") {
@@ -72,9 +72,9 @@ Machine parse_machine(std::string_view text, const Machine& defaults) {
   });
   if (!has_hosts)
     throw SettingError(fmt::format("{}: hosts= is missing; for example hosts=64,ranks=8", text));
-  if (machine.hosts > kMostPlannedRanks / machine.ranks_per_host) {
+  if (machine.hosts > kMaxPlannedRanks / machine.ranks_per_host) {
     throw SettingError(fmt::format("{} hosts x {} ranks are more than {} ranks", machine.hosts,
-                                   machine.ranks_per_host, kMostPlannedRanks));
+                                   machine.ranks_per_host, kMaxPlannedRanks));
   }
   return machine;
 }

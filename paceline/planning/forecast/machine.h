@@ -34,7 +34,7 @@ struct Machine {
 };
 
 // The largest number of ranks of a plan.
-inline constexpr int kMostPlannedRanks = 1'000'000;
+inline constexpr int kMaxPlannedRanks = 1'000'000;
 
 // Returns `defaults`, changed by the settings in the text, which must include hosts. Throws
 // SettingError (engine/core/option_text.h), which names the invalid part and what is allowed.

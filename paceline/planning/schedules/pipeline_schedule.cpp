@@ -44,7 +44,7 @@ Action parse_action(std::string_view text) {
 namespace {
 
 // A limit, so that a text of a few characters cannot make a schedule that fills the memory.
-constexpr int kMostInText = 100'000;
+constexpr int kMaxInText = 100'000;
 
 std::string_view trimmed(std::string_view text) {
   const auto first = text.find_first_not_of(" \t\r");
@@ -59,8 +59,8 @@ std::vector<Action> parse_line(const std::string& line) {
     const auto text = trimmed(cell);
     if (text.empty()) continue;
     actions.push_back(parse_action(text));
-    check(actions.back().stage < kMostInText && actions.back().micro_batch < kMostInText,
-          "{}: a schedule in text has fewer than {} stages and micro-batches", text, kMostInText);
+    check(actions.back().stage < kMaxInText && actions.back().micro_batch < kMaxInText,
+          "{}: a schedule in text has fewer than {} stages and micro-batches", text, kMaxInText);
   }
   return actions;
 }

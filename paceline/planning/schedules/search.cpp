@@ -17,7 +17,7 @@ namespace paceline::pipeline {
 namespace {
 
 constexpr std::size_t kStarts = 3;             // the number of best schedules that are improved
-constexpr std::size_t kMostPlaces = 8;         // the most places by which a change moves an action
+constexpr std::size_t kMaxShift = 8;           // the most places by which a change moves an action
 constexpr std::size_t kImprovedDivisions = 2;  // the number of best divisions that are improved
 constexpr double kNoise = 0.01;                // relative noise of measured costs
 constexpr const char* kSearchedName = "searched";
@@ -188,7 +188,7 @@ class Search {
   // micro-batches of a stage; `actions` is then invalid, and the caller must restore it.
   bool change(std::vector<Action>& actions, std::mt19937_64& random) const {
     const std::size_t at = below(random, actions.size());
-    const std::size_t places = 1 + below(random, kMostPlaces);
+    const std::size_t places = 1 + below(random, kMaxShift);
     const bool later = random() % 2 == 0, splits_or_joins = random() % 4 == 0;
     const bool is_possible = actions[at].kind == Action::Kind::kInputGradient ||
                              actions[at].kind == Action::Kind::kBackward;

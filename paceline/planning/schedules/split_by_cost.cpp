@@ -72,8 +72,8 @@ class BoundaryMoves {
       : sums_(std::move(sums)), rank_of_stage_(rank_of_stage), counts_(std::move(counts)) {}
 
   std::vector<int> run() {
-    constexpr int kMostSteps = 1000;
-    for (int i = 0; i < kMostSteps && step(); ++i) {
+    constexpr int kMaxSteps = 1000;
+    for (int i = 0; i < kMaxSteps && step(); ++i) {
     }
     return counts_;
   }

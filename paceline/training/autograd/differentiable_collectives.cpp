@@ -26,31 +26,32 @@ enum class Move { kNone, kAllReduce, kSlice, kGather, kReduceScatter, kAllToAll 
 
 // The operations of a forward and a backward pass. `dim` is the dimension along which the forward
 // operation cuts or joins parts; `other_dim` is the dimension for the backward operation.
-struct Way : torch::CustomClassHolder {
+struct CollectivePair : torch::CustomClassHolder {
   const char* name = "";
   GroupPtr group;
   Move forward = Move::kNone, backward = Move::kNone;
   std::int64_t dim = 0, other_dim = 0;
 
-  c10::intrusive_ptr<Way> back() const {
-    auto way = c10::make_intrusive<Way>(*this);
-    std::swap(way->forward, way->backward);
-    std::swap(way->dim, way->other_dim);
-    return way;
+  c10::intrusive_ptr<CollectivePair> back() const {
+    auto pair = c10::make_intrusive<CollectivePair>(*this);
+    std::swap(pair->forward, pair->backward);
+    std::swap(pair->dim, pair->other_dim);
+    return pair;
   }
 };
 
-std::vector<at::Tensor> parts_of(const Way& way, const at::Tensor& input, std::int64_t dim) {
-  const int ranks = way.group->world_size();
+std::vector<at::Tensor> parts_of(const CollectivePair& pair, const at::Tensor& input,
+                                 std::int64_t dim) {
+  const int ranks = pair.group->world_size();
   check(input.size(dim) % ranks == 0,
         "{}: {}: dimension {} of a tensor of [{}] does not divide among {} ranks",
-        way.group->self(), way.name, dim, fmt::join(input.sizes(), ", "), ranks);
+        pair.group->self(), pair.name, dim, fmt::join(input.sizes(), ", "), ranks);
   return input.split(input.size(dim) / ranks, dim);
 }
 
-at::Tensor carry_out(const Way& way, const at::Tensor& input) {
-  ProcessGroup& group = *way.group;
-  switch (way.forward) {
+at::Tensor carry_out(const CollectivePair& pair, const at::Tensor& input) {
+  ProcessGroup& group = *pair.group;
+  switch (pair.forward) {
     case Move::kNone:
       return input.view_as(input);
     case Move::kAllReduce: {
@@ -60,29 +61,29 @@ at::Tensor carry_out(const Way& way, const at::Tensor& input) {
       return result;
     }
     case Move::kSlice:
-      return parts_of(way, input, way.dim)[static_cast<std::size_t>(group.rank())].clone(
+      return parts_of(pair, input, pair.dim)[static_cast<std::size_t>(group.rank())].clone(
           at::MemoryFormat::Contiguous);
     case Move::kGather:
-      return at::cat(all_gather(group, input.contiguous()), way.dim);
+      return at::cat(all_gather(group, input.contiguous()), pair.dim);
     case Move::kReduceScatter:
-      return reduce_scatter(group, at::stack(parts_of(way, input, way.dim))).squeeze(0);
+      return reduce_scatter(group, at::stack(parts_of(pair, input, pair.dim))).squeeze(0);
     case Move::kAllToAll:
       break;
   }
-  const at::Tensor sent = at::stack(parts_of(way, input, way.dim));
-  return at::cat(all_to_all_single(group, sent).unbind(), way.other_dim);
+  const at::Tensor sent = at::stack(parts_of(pair, input, pair.dim));
+  return at::cat(all_to_all_single(group, sent).unbind(), pair.other_dim);
 }
 
 struct Moved : torch::autograd::Function<Moved> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
-                            const c10::intrusive_ptr<Way>& way) {
-    context->saved_data["back"] = c10::IValue::make_capsule(way->back());
-    return carry_out(*way, input);
+                            const c10::intrusive_ptr<CollectivePair>& pair) {
+    context->saved_data["back"] = c10::IValue::make_capsule(pair->back());
+    return carry_out(*pair, input);
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const auto capsule = context->saved_data["back"].toCapsule();
-    const auto back = c10::static_intrusive_pointer_cast<Way>(capsule);
+    const auto back = c10::static_intrusive_pointer_cast<CollectivePair>(capsule);
     return {apply(gradients[0], back), at::Tensor()};
   }
 };
@@ -103,14 +104,14 @@ at::Tensor move(const char* name, const GroupPtr& group, const at::Tensor& input
                 Move backward, std::int64_t dim = 0, std::int64_t other_dim = 0) {
   require_arguments(name, group, input);
   if (group->world_size() == 1) return input.view_as(input);
-  auto way = c10::make_intrusive<Way>();
-  way->name = name;
-  way->group = group;
-  way->forward = forward;
-  way->backward = backward;
-  way->dim = dim;
-  way->other_dim = other_dim;
-  return Moved::apply(input, way);
+  auto pair = c10::make_intrusive<CollectivePair>();
+  pair->name = name;
+  pair->group = group;
+  pair->forward = forward;
+  pair->backward = backward;
+  pair->dim = dim;
+  pair->other_dim = other_dim;
+  return Moved::apply(input, pair);
 }
 
 at::Tensor move_along(const char* name, const GroupPtr& group, const at::Tensor& input,

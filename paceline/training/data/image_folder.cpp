@@ -15,8 +15,8 @@ namespace paceline::data {
 namespace {
 
 // After this many consecutive bad files, the folder itself is considered broken.
-constexpr std::int64_t kMostSkipped = 100;
-constexpr std::size_t kMostLogged = 10;
+constexpr std::int64_t kMaxSkipped = 100;
+constexpr std::size_t kMaxLogged = 10;
 
 }  // namespace
 
@@ -51,7 +51,7 @@ std::int64_t ImageFolder::load(std::int64_t index, std::int64_t epoch, float* ou
 }
 
 std::int64_t ImageFolder::load_or_skip(std::int64_t index, std::int64_t epoch, float* out) const {
-  const std::int64_t most = std::min(kMostSkipped, size());
+  const std::int64_t most = std::min(kMaxSkipped, size());
   for (std::int64_t step = 0; step < most; ++step) {
     const std::int64_t candidate = (index + step) % size();
     try {
@@ -68,9 +68,9 @@ std::int64_t ImageFolder::load_or_skip(std::int64_t index, std::int64_t epoch, f
 void ImageFolder::note_skipped(std::int64_t index, const Error& error) const {
   ++num_skipped_;
   const std::lock_guard lock(mutex_);
-  if (!skipped_.insert(index).second || skipped_.size() > kMostLogged) return;
+  if (!skipped_.insert(index).second || skipped_.size() > kMaxLogged) return;
   log::warning(fmt::format("skipped: {}{}", error.what(),
-                           skipped_.size() == kMostLogged ? "; further files are not named" : ""));
+                           skipped_.size() == kMaxLogged ? "; further files are not named" : ""));
 }
 
 std::vector<std::string> ImageFolder::skipped() const {

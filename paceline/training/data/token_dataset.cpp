@@ -15,11 +15,11 @@ namespace {
 
 template <class Element>
 bool write_as(int file, std::span<const std::int32_t> tokens) {
-  constexpr auto kMost = static_cast<std::int64_t>(std::numeric_limits<Element>::max());
+  constexpr auto kMaxToken = static_cast<std::int64_t>(std::numeric_limits<Element>::max());
   std::vector<Element> row;
   row.reserve(tokens.size());
   for (const std::int32_t token : tokens) {
-    check(token >= 0 && token <= kMost, "TokenDataset::write: {} does not fit {} bits", token,
+    check(token >= 0 && token <= kMaxToken, "TokenDataset::write: {} does not fit {} bits", token,
           8 * sizeof(Element));
     row.push_back(static_cast<Element>(token));
   }

@@ -17,11 +17,11 @@
 
 namespace paceline::models {
 
-GptPast::GptPast(std::vector<KeyValues> layers)
+KeyValueCache::KeyValueCache(std::vector<KeyValues> layers)
     : layers_(std::make_unique<std::vector<KeyValues>>(std::move(layers))) {}
-GptPast::~GptPast() = default;
-GptPast::GptPast(GptPast&&) noexcept = default;
-GptPast& GptPast::operator=(GptPast&&) noexcept = default;
+KeyValueCache::~KeyValueCache() = default;
+KeyValueCache::KeyValueCache(KeyValueCache&&) noexcept = default;
+KeyValueCache& KeyValueCache::operator=(KeyValueCache&&) noexcept = default;
 
 GptImpl::GptImpl(const GptOptions& options, const Layers& layers)
     : options_(options), layers_(layers) {
@@ -75,7 +75,7 @@ at::Tensor GptImpl::logits_of(const at::Tensor& states) {
   return layers_.logits(ln_f_.forward<at::Tensor>(states), weight_of(wte_), {});
 }
 
-at::Tensor GptImpl::forward(const at::Tensor& tokens, GptPast* past) {
+at::Tensor GptImpl::forward(const at::Tensor& tokens, KeyValueCache* past) {
   at::Tensor states = embed_from(tokens, past == nullptr ? 0 : past->count_);
   states = h_->forward(states, {}, past == nullptr ? nullptr : past->layers_.get());
   if (past != nullptr) past->count_ += tokens.size(1);
@@ -86,8 +86,8 @@ void GptImpl::require_same(const std::string& doing) const {
   if (layers_.require_same) layers_.require_same(doing);
 }
 
-GptPast GptImpl::make_past(std::int64_t sequences, std::int64_t tokens) const {
-  return GptPast(h_->make_past(sequences, tokens));
+KeyValueCache GptImpl::make_past(std::int64_t sequences, std::int64_t tokens) const {
+  return KeyValueCache(h_->make_past(sequences, tokens));
 }
 
 at::Tensor GptImpl::tied_weight() const { return weight_of(wte_); }
@@ -176,7 +176,7 @@ std::string describe(const at::Tensor& prompt, const GenerateOptions& options) {
 }
 
 // Returns the logits of the last position, [N, vocabulary], on the CPU.
-at::Tensor last_logits(Gpt& model, const at::Tensor& tokens, GptPast& past) {
+at::Tensor last_logits(Gpt& model, const at::Tensor& tokens, KeyValueCache& past) {
   const at::Tensor logits = model->forward(tokens, &past).select(1, -1);
   check(logits.size(-1) == model->options().vocabulary,
         "generate: the model returned {} logits for a vocabulary of {}, a part of them on each "
@@ -200,7 +200,7 @@ at::Tensor generate(Gpt& model, const at::Tensor& prompt, const GenerateOptions&
   const at::NoGradGuard no_grad;
   const Evaluating evaluating(model);
   auto random = at::make_generator<at::CPUGeneratorImpl>(options.seed);
-  GptPast past = model->make_past(prompt.size(0), most);
+  KeyValueCache past = model->make_past(prompt.size(0), most);
   at::Tensor all = prompt.cpu();
   at::Tensor next = prompt;
   at::Tensor has_ended = at::zeros({prompt.size(0), 1}, at::kBool);

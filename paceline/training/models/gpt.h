@@ -43,18 +43,18 @@ struct GptOptions {
 
 // The keys and values of the earlier tokens of N sequences, kept for generation; made by
 // Gpt::make_past().
-class GptPast {
+class KeyValueCache {
  public:
-  ~GptPast();
-  GptPast(GptPast&&) noexcept;
-  GptPast& operator=(GptPast&&) noexcept;
+  ~KeyValueCache();
+  KeyValueCache(KeyValueCache&&) noexcept;
+  KeyValueCache& operator=(KeyValueCache&&) noexcept;
 
   // The number of tokens of each sequence so far.
   std::int64_t count() const { return count_; }
 
  private:
   friend class GptImpl;
-  explicit GptPast(std::vector<KeyValues> layers);
+  explicit KeyValueCache(std::vector<KeyValues> layers);
 
   std::unique_ptr<std::vector<KeyValues>> layers_;
   std::int64_t count_ = 0;
@@ -70,13 +70,13 @@ class GptImpl : public torch::nn::Cloneable<GptImpl> {
 
   // Tokens [N, T], integers from 0 -> logits [N, T, vocabulary]. With `past`, the tokens follow the
   // tokens in `past` and are added to it. Error(kInvalid) for more tokens than `context`.
-  at::Tensor forward(const at::Tensor& tokens, GptPast* past = nullptr);
+  at::Tensor forward(const at::Tensor& tokens, KeyValueCache* past = nullptr);
 
   // Error(kInvalid) unless all ranks that share the layers pass the same `doing`.
   void require_same(const std::string& doing) const;
 
   // Makes an empty past with room for `tokens` tokens of each sequence.
-  GptPast make_past(std::int64_t sequences, std::int64_t tokens) const;
+  KeyValueCache make_past(std::int64_t sequences, std::int64_t tokens) const;
 
   const GptOptions& options() const { return options_; }
 

@@ -47,7 +47,7 @@ AttentionImpl::Heads AttentionImpl::heads_in(std::int64_t features) const {
 }
 
 // Rotates [N, heads, T, width] by the angles of each position.
-at::Tensor AttentionImpl::turned(const at::Tensor& heads, std::int64_t first_position) const {
+at::Tensor AttentionImpl::apply_rotary(const at::Tensor& heads, std::int64_t first_position) const {
   const std::int64_t half = head_width() / 2;
   const auto options = at::device(heads.device()).dtype(at::kDouble);
   const at::Tensor rates =
@@ -84,8 +84,8 @@ at::Tensor AttentionImpl::forward(const at::Tensor& states, const at::Tensor& bi
                          .split_with_sizes({here.queries, here.keys, here.keys}, 1);
   at::Tensor queries = heads[0], keys = heads[1], values = heads[2];
   if (options_.rotary_base > 0) {
-    queries = turned(queries, before);
-    keys = turned(keys, before);
+    queries = apply_rotary(queries, before);
+    keys = apply_rotary(keys, before);
   }
   if (past != nullptr) {
     keys = remember(keys, past->keys, before);

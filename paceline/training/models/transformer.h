@@ -66,7 +66,7 @@ class AttentionImpl : public torch::nn::Cloneable<AttentionImpl> {
     std::int64_t queries, keys;
   };
   Heads heads_in(std::int64_t features) const;
-  at::Tensor turned(const at::Tensor& heads, std::int64_t first_position) const;
+  at::Tensor apply_rotary(const at::Tensor& heads, std::int64_t first_position) const;
   at::Tensor remember(const at::Tensor& now, at::Tensor& all, std::int64_t count) const;
 
   AttentionOptions options_;

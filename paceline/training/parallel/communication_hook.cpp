@@ -161,7 +161,7 @@ void PowerSGDHook::prepare(ProcessGroup& group, const std::vector<GradientBucket
     std::int64_t at_p = 0, at_q = 0;
     for (const std::size_t i : state.whole) {
       const at::Tensor& gradient = bucket.gradients[i];
-      state.whole_places.push_back(
+      state.whole_views.push_back(
           state.whole_and_p.narrow(0, at_p, gradient.numel()).view(gradient.sizes()));
       at_p += gradient.numel();
     }
@@ -210,7 +210,7 @@ WorkPtr PowerSGDHook::send_p(ProcessGroup& group, const GradientBucket& bucket,
     state.input = bucket.flat.clone();
   }
   for (std::size_t i = 0; i < state.whole.size(); ++i)
-    state.whole_places[i].copy_(bucket.gradients[state.whole[i]]);
+    state.whole_views[i].copy_(bucket.gradients[state.whole[i]]);
   if (!options_.warm_start) start_from_random(state);
   for (Matrix& matrix : state.matrices) {
     orthogonalize_columns(matrix.q, options_.orthogonalization_epsilon);
@@ -230,7 +230,7 @@ WorkPtr PowerSGDHook::send_q(ProcessGroup& group, const GradientBucket& bucket,
 
 void PowerSGDHook::multiply(const GradientBucket& bucket, State& state) const {
   for (std::size_t i = 0; i < state.whole.size(); ++i)
-    bucket.gradients[state.whole[i]].copy_(state.whole_places[i]);
+    bucket.gradients[state.whole[i]].copy_(state.whole_views[i]);
   for (const Matrix& matrix : state.matrices) {
     const at::Tensor& gradient = bucket.gradients[matrix.gradient];
     gradient.copy_(product_of_factors(matrix.p, matrix.q).view(gradient.sizes()));

@@ -125,7 +125,7 @@ class PowerSGDHook : public CommunicationHook {
     std::vector<Matrix> matrices;
     std::vector<std::size_t> whole;  // gradients that are sent uncompressed
     at::Tensor whole_and_p, qs;      // the values sent in round 0 and in round 1
-    std::vector<at::Tensor> whole_places;
+    std::vector<at::Tensor> whole_views;
     at::Tensor input, error;  // each as large as the whole bucket
     bool compresses = false;  // in this pass
   };

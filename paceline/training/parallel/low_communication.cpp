@@ -42,7 +42,7 @@ std::int64_t number_of(at::ScalarType wire) {
 
 }  // namespace
 
-struct LowCommunication::Travelling {
+struct LowCommunication::InFlight {
   std::size_t fragment = 0;
   std::int64_t due = 0;  // the step in which it arrives
   at::Tensor sent;       // this rank's part of the parameters when it was sent
@@ -186,17 +186,17 @@ void LowCommunication::step(std::int64_t tokens) {
   for (Fragment& fragment : fragments_) fragment.tokens += tokens;
   is_synchronised_ = false;
   if (num_steps_ <= options_.warmup_steps) return average_all();
-  if (travelling_ && travelling_->due == num_steps_) arrive();
+  if (in_flight_ && in_flight_->due == num_steps_) arrive();
   const std::int64_t place = (num_steps_ - options_.warmup_steps) % options_.period;
   for (std::size_t i = 0; i < fragments_.size(); ++i)
     if (fragments_[i].offset == place) send(i, num_steps_ + options_.delay);
-  if (travelling_ && travelling_->due == num_steps_) arrive();
+  if (in_flight_ && in_flight_->due == num_steps_) arrive();
   is_synchronised_ = peers_ && options_.fragments == 1 && options_.delay == 0 && place == 0;
 }
 
 void LowCommunication::finish() {
   const at::NoGradGuard no_grad;
-  if (travelling_) arrive();
+  if (in_flight_) arrive();
 }
 
 // Returns the whole fragment: the parts of all ranks of the learner or, with a server, `part` of
@@ -231,8 +231,8 @@ void LowCommunication::send(std::size_t number, std::int64_t due) {
   Fragment& fragment = fragments_[number];
   const std::int64_t end = fragment.begin + fragment.size;
   const std::int64_t size = std::min(fragment.part_size, end - fragment.part_begin);
-  travelling_ = std::make_unique<Travelling>();
-  Travelling& round = *travelling_;
+  in_flight_ = std::make_unique<InFlight>();
+  InFlight& round = *in_flight_;
   round.fragment = number;
   round.due = due;
   {
@@ -246,7 +246,7 @@ void LowCommunication::send(std::size_t number, std::int64_t due) {
   encode(round, fragment);
 }
 
-void LowCommunication::encode(Travelling& round, Fragment& fragment) {
+void LowCommunication::encode(InFlight& round, Fragment& fragment) {
   if (options_.wire == at::kFloat) {
     round.payload = round.values;
   } else {
@@ -268,7 +268,7 @@ void LowCommunication::encode(Travelling& round, Fragment& fragment) {
   round.work = all_gather_into_tensor(*peers_, round.payloads, round.payload, {.async_op = true});
 }
 
-void LowCommunication::send_to_server(Travelling& round, Fragment& fragment, double bytes) {
+void LowCommunication::send_to_server(InFlight& round, Fragment& fragment, double bytes) {
   const std::int64_t tokens = std::exchange(fragment.tokens, 0);
   if (learner_->rank() != 0) return;
   bytes_sent_ += bytes;
@@ -281,7 +281,7 @@ void LowCommunication::send_to_server(Travelling& round, Fragment& fragment, dou
 }
 
 // Converts the values that have arrived to the mean difference.
-void LowCommunication::decode(Travelling& round) const {
+void LowCommunication::decode(InFlight& round) const {
   if (options_.wire == at::kBFloat16) round.values = round.payload.to(at::kFloat);
   if (options_.wire != at::kChar) return;
   round.values.zero_();
@@ -291,7 +291,7 @@ void LowCommunication::decode(Travelling& round) const {
 }
 
 // Takes the outer step on the mean, or gets the result of the server's outer step.
-void LowCommunication::finish_round(Travelling& round) {
+void LowCommunication::finish_round(InFlight& round) {
   Fragment& fragment = fragments_[round.fragment];
   const std::int64_t end = fragment.begin + fragment.size;
   const at::Tensor anchor = anchor_.slice(0, fragment.begin, end);
@@ -315,8 +315,8 @@ void LowCommunication::finish_round(Travelling& round) {
 }
 
 void LowCommunication::arrive() {
-  Travelling round = std::move(*travelling_);
-  travelling_.reset();
+  InFlight round = std::move(*in_flight_);
+  in_flight_.reset();
   finish_round(round);
   ++num_rounds_;
 
@@ -352,8 +352,8 @@ optim::Metadata LowCommunication::state() const {
 void LowCommunication::set_state(const optim::Metadata& state) {
   optim::require_same_words(state, options_words(), kOwner);
   num_steps_ = optim::count_in(state, kOuterSteps, kOwner);
-  if (travelling_ && travelling_->work) travelling_->work->wait();
-  travelling_.reset();
+  if (in_flight_ && in_flight_->work) in_flight_->work->wait();
+  in_flight_.reset();
   for (Fragment& fragment : fragments_) fragment.error.reset();
 }
 

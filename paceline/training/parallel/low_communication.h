@@ -126,7 +126,7 @@ class LowCommunication {
     std::int64_t tokens = 0;                     // since the last send
     std::uint64_t version = 0;                   // at the server
   };
-  struct Travelling;  // a fragment in flight
+  struct InFlight;  // a fragment in flight
 
   LowCommunication(std::shared_ptr<ProcessGroup> peers, rpc::Workers* workers, std::string server,
                    std::shared_ptr<ProcessGroup> learner, std::vector<at::Tensor> parameters,
@@ -136,10 +136,10 @@ class LowCommunication {
   void send(std::size_t fragment, std::int64_t due);
   void arrive();
   void average_all();
-  void encode(Travelling& round, Fragment& fragment);
-  void send_to_server(Travelling& round, Fragment& fragment, double bytes);
-  void finish_round(Travelling& round);
-  void decode(Travelling& round) const;
+  void encode(InFlight& round, Fragment& fragment);
+  void send_to_server(InFlight& round, Fragment& fragment, double bytes);
+  void finish_round(InFlight& round);
+  void decode(InFlight& round) const;
   at::Tensor gather(const Fragment& fragment, const at::Tensor& part) const;
   at::Tensor read(std::int64_t begin, std::int64_t size, std::int64_t padded) const;
   void write(std::int64_t begin, const at::Tensor& values) const;
@@ -153,7 +153,7 @@ class LowCommunication {
   const LowCommunicationOptions options_;
   at::Tensor anchor_, momentum_;  // flat
   std::vector<Fragment> fragments_;
-  std::unique_ptr<Travelling> travelling_;
+  std::unique_ptr<InFlight> in_flight_;
   std::int64_t num_steps_ = 0, num_rounds_ = 0;
   double bytes_sent_ = 0, seconds_waited_ = 0;
   bool is_synchronised_ = true;

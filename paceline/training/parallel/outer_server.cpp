@@ -86,7 +86,7 @@ class OuterServer::Rounds {
         end_round(fragment);
         changed_.notify_all();
       } else {
-        changed_.wait_for(lock, kLook);
+        changed_.wait_for(lock, kCheckInterval);
       }
     }
     return {fragment.version, fragment.anchor.clone()};
@@ -110,7 +110,8 @@ class OuterServer::Rounds {
   }
 
  private:
-  static constexpr std::chrono::milliseconds kLook{10};  // between checks for lost learners
+  static constexpr std::chrono::milliseconds kCheckInterval{
+      10};  // between checks for lost learners
   using Clock = std::chrono::steady_clock;
   struct Arrived {
     Update update;

@@ -115,7 +115,7 @@ void KeptTensors::verify_before_pass(const char* what, ProcessGroup& group, std:
 namespace {
 
 // Finding a smaller part would take longer than hashing it.
-constexpr std::size_t kLeastPart = 16 << 10;
+constexpr std::size_t kMinPart = 16 << 10;
 
 std::int64_t hash_of(const at::Tensor& tensor) {
   return static_cast<std::int64_t>(XXH3_64bits(tensor.data_ptr(), tensor.nbytes()));
@@ -176,7 +176,7 @@ ReplicaGuard::ReplicaGuard(std::vector<NamedParameter> parameters, std::int64_t 
   for (const auto& parameter : parameters_) num_bytes_ += parameter.tensor.nbytes();
   check(passes >= 1, "replicas cannot be compared within {} passes; choose at least 1", passes);
   const auto num_parts = static_cast<std::size_t>(passes);
-  part_bytes_ = std::max((num_bytes_ + num_parts - 1) / num_parts, kLeastPart);
+  part_bytes_ = std::max((num_bytes_ + num_parts - 1) / num_parts, kMinPart);
 }
 
 std::uint64_t ReplicaGuard::hash_part(std::int64_t pass) const {
@@ -223,8 +223,8 @@ void ReplicaGuard::report(ProcessGroup& group, std::int64_t step) const {
     }
   }
   std::sort(ranks.begin(), ranks.end());
-  constexpr std::size_t kMostNames = 5;
-  const std::size_t num_more = names.size() - std::min(names.size(), kMostNames);
+  constexpr std::size_t kMaxNames = 5;
+  const std::size_t num_more = names.size() - std::min(names.size(), kMaxNames);
   names.resize(names.size() - num_more);
   const std::string what = fmt::format("{}{}", fmt::join(names, ", "),
                                        num_more > 0 ? fmt::format(" and {} more", num_more) : "");

@@ -58,8 +58,8 @@ void keep_for_ever(std::map<std::int64_t, at::Tensor> tensors) {
 Loans::Loans(std::shared_ptr<ProcessGroup> group)
     : group_(std::move(group)), are_threads_(group_->transport() == "loopback") {
   if (!are_threads_ && group_->transport() != "shm") return;
-  slots_ = group_->allocate_symmetric(kMost * sizeof(std::uint64_t));
-  for (std::int64_t slot = kMost; slot-- > 0;) free_.push_back(slot);
+  slots_ = group_->allocate_symmetric(kMaxOpenLoans * sizeof(std::uint64_t));
+  for (std::int64_t slot = kMaxOpenLoans; slot-- > 0;) free_.push_back(slot);
 }
 
 Loans::~Loans() {
@@ -95,7 +95,7 @@ std::optional<Loans::Loan> Loans::lend(const at::Tensor& tensor, int peer) {
 
 at::Tensor Loans::borrow(const Loan& loan, int peer, at::IntArrayRef sizes, at::ScalarType type) {
   collect();
-  check(loan.slot >= 0 && loan.slot < kMost && slots_.data() != nullptr,
+  check(loan.slot >= 0 && loan.slot < kMaxOpenLoans && slots_.data() != nullptr,
         "{}: {} lends a tensor in slot {}, which does not exist", group_->self(),
         group_->name_of_member(static_cast<std::size_t>(peer)), loan.slot);
   std::uint64_t* const slot = slot_of(peer, loan.slot);

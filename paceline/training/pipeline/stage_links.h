@@ -34,7 +34,7 @@ namespace paceline {
 class Loans {
  public:
   // The most loans that a rank may have open at once.
-  static constexpr std::int64_t kMost = 1024;
+  static constexpr std::int64_t kMaxOpenLoans = 1024;
 
   // The lender's message to the borrower about a tensor.
   struct Loan {
@@ -68,8 +68,8 @@ class Loans {
 
   const std::shared_ptr<ProcessGroup> group_;
   const bool are_threads_;
-  SymmetricBuffer slots_;           // kMost words of every rank; empty if no tensor can be lent
-  std::vector<std::int64_t> free_;  // free slots
+  SymmetricBuffer slots_;  // kMaxOpenLoans words of every rank; empty if no tensor can be lent
+  std::vector<std::int64_t> free_;           // free slots
   std::map<std::int64_t, at::Tensor> lent_;  // [slot]: the tensor that is lent
   std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> borrowed_;
   std::set<int> lenders_, borrowers_;  // of the loans since the last settle()

@@ -182,7 +182,7 @@ namespace paceline::rpc::detail {
 template <>
 struct FieldCodec<remote::RemoteModule> {
   static constexpr FieldKind kKind = FieldKind::kMessage;
-  static constexpr std::size_t kLeast = 4;
+  static constexpr std::size_t kMinBytes = 4;
   static void write(MessageWriter& out, const remote::RemoteModule& module);
   static void read(MessageReader& in, remote::RemoteModule& module);
 };

@@ -42,7 +42,7 @@ struct TensorFields {
 template <>
 struct FieldCodec<at::Tensor> {
   static constexpr FieldKind kKind = FieldKind::kMessage;
-  static constexpr std::size_t kLeast = 4;
+  static constexpr std::size_t kMinBytes = 4;
   static void write(MessageWriter& out, const at::Tensor& tensor);
   static void read(MessageReader& in, at::Tensor& tensor);
 };

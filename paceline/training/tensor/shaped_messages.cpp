@@ -12,7 +12,7 @@
 namespace paceline {
 namespace {
 
-struct NewTensor : MessagePlace {
+struct NewTensor : MessageAllocator {
   std::byte* make(Dtype dtype, std::span<const std::int64_t> sizes) override {
     const at::IntArrayRef dimensions(sizes.data(), sizes.size());
     tensor = at::empty(dimensions, at::TensorOptions(to_scalar_type(dtype)));

@@ -50,7 +50,7 @@ void TensorAllocator::count(void* block, std::size_t bytes) const {
 }
 
 c10::DataPtr TensorAllocator::allocate_block(std::size_t bytes) const {
-  const bool is_large = bytes >= SymmetricTensors::kLeastBytes;
+  const bool is_large = bytes >= SymmetricTensors::kMinBytes;
   if (!is_large && !counts_) return usual_->allocate(bytes);
   const std::lock_guard lock(mutex_);
   if (current_ && is_large) {

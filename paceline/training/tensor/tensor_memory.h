@@ -24,7 +24,7 @@ class SymmetricArena;
 class SymmetricTensors {
  public:
   // Tensors smaller than this are allocated as usual.
-  static constexpr std::size_t kLeastBytes = 256 << 10;
+  static constexpr std::size_t kMinBytes = 256 << 10;
 
   // Collective. Has no effect, on every rank, if the group's ranks share no memory, or if one of
   // them does not have enough address space; the second case logs a warning. `bytes`: for each

@@ -123,13 +123,13 @@ std::string shapes_of(const std::vector<at::Tensor>& tensors) {
 }
 
 std::string layouts_of(const std::vector<at::Tensor>& tensors) {
-  constexpr std::size_t kMost = 8;
+  constexpr std::size_t kMaxNamed = 8;
   std::vector<std::string> layouts;
-  for (std::size_t i = 0; i < std::min(kMost, tensors.size()); ++i) {
+  for (std::size_t i = 0; i < std::min(kMaxNamed, tensors.size()); ++i) {
     layouts.push_back(fmt::format("{}, strides [{}]", shapes_of({tensors[i]}),
                                   fmt::join(tensors[i].strides(), ", ")));
   }
-  if (tensors.size() > kMost) layouts.emplace_back("...");
+  if (tensors.size() > kMaxNamed) layouts.emplace_back("...");
   return fmt::format("{}", fmt::join(layouts, "; "));
 }
 
@@ -190,7 +190,7 @@ std::size_t total_bytes(const std::vector<at::Tensor>& tensors) {
 
 namespace {
 
-constexpr std::int64_t kMostDimensions = 64;  // LibTorch's limit
+constexpr std::int64_t kMaxDimensions = 64;  // LibTorch's limit
 
 void put(std::string& bytes, std::int64_t number) {
   bytes.append(reinterpret_cast<const char*>(&number), sizeof(number));
@@ -204,7 +204,7 @@ at::Tensor read_tensor(ByteReader& reader) {
   const auto type = reader.get<std::int64_t>(), dimensions = reader.get<std::int64_t>();
   const auto is_known = [type](Dtype dtype) { return static_cast<std::int64_t>(dtype) == type; };
   require(std::any_of(kAllDtypes.begin(), kAllDtypes.end(), is_known));
-  require(dimensions >= 0 && dimensions <= kMostDimensions);
+  require(dimensions >= 0 && dimensions <= kMaxDimensions);
   const auto dtype = static_cast<Dtype>(type);
   std::vector<std::int64_t> sizes;
   for (std::int64_t i = 0; i < dimensions; ++i) sizes.push_back(reader.get<std::int64_t>());

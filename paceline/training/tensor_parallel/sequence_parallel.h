@@ -66,7 +66,7 @@ TORCH_MODULE(SequenceParallelLinear);
 // restoring it (checkpoints, logical shards, activation checkpoints) covers both kinds of dropout.
 //
 // Thread safety: same as rank_generator().
-at::Tensor part_dropout(const ProcessGroup& group, const at::Tensor& input, double p,
-                        bool is_training);
+at::Tensor sharded_dropout(const ProcessGroup& group, const at::Tensor& input, double p,
+                           bool is_training);
 
 }  // namespace paceline

@@ -91,7 +91,7 @@ models::Layers tensor_parallel_layers(const GroupPtr& group, const TensorParalle
   };
   layers.dropout = paceline::dropout;
   layers.inner_dropout = [group](const at::Tensor& input, double p, bool is_training) {
-    return part_dropout(*group, input, p, is_training);
+    return sharded_dropout(*group, input, p, is_training);
   };
   layers.require_same = [group](const std::string& doing) { require_same(*group, doing); };
   if (options.sequence_parallel) spread_positions(layers, group);
@@ -150,8 +150,8 @@ void SequenceParallelLinearImpl::pretty_print(std::ostream& stream) const {
          << ", out_features=" << options_.out_features() << ")";
 }
 
-at::Tensor part_dropout(const ProcessGroup& group, const at::Tensor& input, double p,
-                        bool is_training) {
+at::Tensor sharded_dropout(const ProcessGroup& group, const at::Tensor& input, double p,
+                           bool is_training) {
   if (group.world_size() == 1) return paceline::dropout(input, p, is_training);
   check(p >= 0 && p < 1, "dropout: the probability {} is not in [0, 1)", p);
   if (!is_training || p == 0) return input;

@@ -23,7 +23,7 @@ namespace paceline::train {
 namespace {
 
 constexpr int kRepeats = 5;
-constexpr std::size_t kFewestCalls = 5, kMostCalls = 100;
+constexpr std::size_t kFewestCalls = 5, kMaxCalls = 100;
 constexpr double kSecondsOfCalls = 0.3;
 
 planning::PassCost difference(const planning::PassCost& whole, const planning::PassCost& part) {
@@ -85,7 +85,7 @@ double least_seconds(const std::function<void()>& body) {
   std::vector<double> seconds;
   const RunningTimer all;
   while (seconds.size() < kFewestCalls ||
-         (seconds.size() < kMostCalls && all.wall_seconds() < kSecondsOfCalls)) {
+         (seconds.size() < kMaxCalls && all.wall_seconds() < kSecondsOfCalls)) {
     const RunningTimer call;
     body();
     seconds.push_back(call.seconds());
@@ -96,7 +96,7 @@ double least_seconds(const std::function<void()>& body) {
 namespace {
 
 constexpr int kWarmUpPasses = 3;
-constexpr int kFewestPasses = 5, kMostPasses = 50;
+constexpr int kFewestPasses = 5, kMaxPasses = 50;
 constexpr double kSecondsOfPasses = 1.5;
 
 struct StepSeconds {
@@ -137,7 +137,7 @@ class DryRun {
 
   int agreed_passes(double seconds_of_one) const {
     const double wanted = kSecondsOfPasses / std::max(seconds_of_one, 1e-6);
-    const int passes = static_cast<int>(std::clamp<double>(wanted, kFewestPasses, kMostPasses));
+    const int passes = static_cast<int>(std::clamp<double>(wanted, kFewestPasses, kMaxPasses));
     return all_reduce_value(group_, passes, ReduceOp::kMax);
   }
 

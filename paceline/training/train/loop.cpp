@@ -190,11 +190,11 @@ std::vector<data::Batch> next_batches(data::Epoch& epoch, StepGradients& gradien
 // "step 3, samples 17, 4, 29, 2 and 28 more of labels.csv".
 std::string describe_batch(const data::Batch& batch, std::int64_t step,
                            const std::string& dataset) {
-  constexpr std::size_t kMost = 8;
+  constexpr std::size_t kMaxNamed = 8;
   const auto& all = batch.indices;
-  const std::span first(all.data(), std::min(all.size(), kMost));
+  const std::span first(all.data(), std::min(all.size(), kMaxNamed));
   const std::string more =
-      all.size() > kMost ? fmt::format(" and {} more", all.size() - kMost) : std::string();
+      all.size() > kMaxNamed ? fmt::format(" and {} more", all.size() - kMaxNamed) : std::string();
   return fmt::format("step {}, samples {}{} of {}", step, fmt::join(first, ", "), more, dataset);
 }
 

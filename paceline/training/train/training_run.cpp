@@ -314,8 +314,8 @@ Next TrainingRunCore::after_epoch() {
     group_->broadcast(std::span(&stops, 1), 0);
   }
   checkpoints_.after_epoch(state_);
-  program_ended_it_ = stops != 0;
-  if (!program_ended_it_) return Next::kContinue;
+  ended_by_program_ = stops != 0;
+  if (!ended_by_program_) return Next::kContinue;
   progress_.note(fmt::format("the program ends the run after epoch {}", state_.epoch));
   return Next::kStop;
 }
@@ -425,7 +425,7 @@ std::string TrainingRunCore::next_command() const {
                  "with finite parameters is kept"
                : "the loss is not finite: see the warnings";
   }
-  if (program_ended_it_) {
+  if (ended_by_program_) {
     return checkpoints_.are_made() ? "nothing: the program ended the run (--resume adds an epoch)"
                                    : "nothing: the program ended the run";
   }

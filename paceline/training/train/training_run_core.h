@@ -146,7 +146,7 @@ class TrainingRunCore {
   std::int64_t first_step_ = 0;
   std::int64_t samples_ = 0;  // samples of this rank
   double last_loss_ = 0;      // of the last step, or 0
-  bool program_ended_it_ = false;
+  bool ended_by_program_ = false;
   bool results_differ_ = false;  // between the ranks
   double seconds_ = 0;           // time of training
 };

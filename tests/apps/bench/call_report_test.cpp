@@ -15,7 +15,7 @@ using testing::Not;
 CallRow row_of(const std::string& peer, const CallFigure& figure, std::vector<double> rounds,
                std::vector<double> ratios = {}) {
   return {.peer = peer,
-          .way = CallWay::kTcp,
+          .way = CallTransport::kTcp,
           .measure = CallMeasure::kBlocking,
           .bytes = 64,
           .figure = figure,

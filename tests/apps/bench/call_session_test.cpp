@@ -119,7 +119,7 @@ class CallContestantsTest : public testing::Test {
   CallContestantsTest() {
     put(PACELINE_CALL_CONTESTANT, "bench-rpc-paceline");
     options_.sizes = {64};
-    options_.ways = {CallWay::kUnix};
+    options_.ways = {CallTransport::kUnix};
     options_.measures = {CallMeasure::kBlocking};
     options_.rounds = 1;
     options_.seconds = 0.05;

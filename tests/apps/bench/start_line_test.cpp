@@ -28,13 +28,13 @@ class StartLineWith : public testing::TestWithParam<std::tuple<int, bool>> {};
 TEST_P(StartLineWith, no_rank_starts_before_all_have_arrived) {
   const auto [ranks, own_core] = GetParam();
   const int times = times_for(own_core);
-  const Fd memory = StartLine::make_memory(ranks);
+  const Fd memory = StartBarrier::make_memory(ranks);
   std::atomic<int> came = 0;
   std::atomic<int> early = 0;
   std::vector<std::jthread> threads;
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
-      StartLine line(path_of(memory), rank, ranks, own_core);
+      StartBarrier line(path_of(memory), rank, ranks, own_core);
       for (int time = 1; time <= times; ++time) {
         ++came;
         line.line_up(Deadline::after(60s));
@@ -50,12 +50,12 @@ TEST_P(StartLineWith, no_rank_starts_before_all_have_arrived) {
 TEST_P(StartLineWith, everybody_gets_rank_0s_answer) {
   const auto [ranks, own_core] = GetParam();
   const int times = times_for(own_core);
-  const Fd memory = StartLine::make_memory(ranks);
+  const Fd memory = StartBarrier::make_memory(ranks);
   std::atomic<int> wrong = 0;
   std::vector<std::jthread> threads;
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
-      StartLine line(path_of(memory), rank, ranks, own_core);
+      StartBarrier line(path_of(memory), rank, ranks, own_core);
       for (int time = 0; time < times; ++time) {
         const bool answer = time % 3 == 0;
         if (line.line_up_and_ask(rank == 0 ? answer : !answer, Deadline::after(60s)) != answer)
@@ -71,8 +71,8 @@ INSTANTIATE_TEST_SUITE_P(Ranks, StartLineWith,
                          testing::Combine(testing::Values(1, 2, 3, 5), testing::Bool()));
 
 TEST(StartLineTest, a_missing_rank_is_named) {
-  const Fd memory = StartLine::make_memory(2);
-  StartLine line(path_of(memory), 0, 2, false);
+  const Fd memory = StartBarrier::make_memory(2);
+  StartBarrier line(path_of(memory), 0, 2, false);
   try {
     line.line_up(Deadline::after(50ms));
     FAIL();

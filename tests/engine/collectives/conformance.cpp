@@ -379,10 +379,10 @@ void use_own_blocks(ProcessGroup& group, std::span<float> memory, std::size_t co
 }
 
 void own_blocks_may_be_input_or_output(ProcessGroup& group) {
-  constexpr std::size_t kMost = 30'000;
-  const auto buffer = group.allocate_symmetric(kMost * ranks_of(group) * sizeof(float));
-  std::vector<float> plain(kMost * ranks_of(group));
-  for (const std::size_t count : {std::size_t(3), std::size_t(2'000), kMost}) {
+  constexpr std::size_t kMaxElements = 30'000;
+  const auto buffer = group.allocate_symmetric(kMaxElements * ranks_of(group) * sizeof(float));
+  std::vector<float> plain(kMaxElements * ranks_of(group));
+  for (const std::size_t count : {std::size_t(3), std::size_t(2'000), kMaxElements}) {
     use_own_blocks(group, buffer.as<float>(), count);
     use_own_blocks(group, plain, count);
   }

@@ -21,7 +21,7 @@ using harness::run_ranks_ok;
 // Numbers of floats around 1, 8, 16 and 256 KB.
 constexpr std::size_t kPathCounts[] = {1,    50,   255,  256,  257,    2047,   2048,
                                        2049, 4095, 4096, 4097, 65'536, 100'001};
-constexpr std::size_t kMostCount = 100'001;
+constexpr std::size_t kMaxCount = 100'001;
 constexpr int kCalls = 200;
 
 // Whole numbers, so that sums are exact.
@@ -33,13 +33,13 @@ class Buffers {
  public:
   explicit Buffers(ProcessGroup& group)
       : world_(static_cast<std::size_t>(group.world_size())),
-        shared_(group.allocate_symmetric(2 * world_ * kMostCount * sizeof(float))),
-        ordinary_(2 * world_ * kMostCount) {}
+        shared_(group.allocate_symmetric(2 * world_ * kMaxCount * sizeof(float))),
+        ordinary_(2 * world_ * kMaxCount) {}
 
   // `which` is 0 for the input and 1 for the output.
   std::span<float> take(int which, bool is_symmetric, std::size_t count) {
     const auto all = is_symmetric ? shared_.as<float>() : std::span(ordinary_);
-    return all.subspan(static_cast<std::size_t>(which) * world_ * kMostCount, count);
+    return all.subspan(static_cast<std::size_t>(which) * world_ * kMaxCount, count);
   }
 
  private:

@@ -187,8 +187,8 @@ TEST(ClientHandshake, refuses_another_protocol_and_version_at_their_first_wrong_
 
 TEST(ClientHandshake, agrees_on_keys_that_mirror_the_servers) {
   const auto secret = Secret::generate();
-  ClientHandshake client(secret, "store", "the server", HandshakeHalf::Keys::kAgree);
-  ServerHandshake server(secret, "store", "the client", HandshakeHalf::Keys::kAgree);
+  ClientHandshake client(secret, "store", "the server", HandshakeSide::Keys::kAgree);
+  ServerHandshake server(secret, "store", "the client", HandshakeSide::Keys::kAgree);
   const auto answer = server.feed(client.hello());
   client.feed(std::span(answer).first(40));
   client.feed(server.feed(client.feed(std::span(answer).subspan(40))));
@@ -213,8 +213,8 @@ TEST(ConnectAttempt, goes_through_or_says_why_not) {
   listener.reset();
   EXPECT_EQ(outcome(ConnectAttempt(endpoint)), ECONNREFUSED);
   EXPECT_EQ(outcome(ConnectAttempt::to_unix("paceline-nobody-listens")), ECONNREFUSED);
-  EXPECT_TRUE(may_come_up(ECONNREFUSED));
-  EXPECT_FALSE(may_come_up(EACCES));
+  EXPECT_TRUE(is_retryable_connect_error(ECONNREFUSED));
+  EXPECT_FALSE(is_retryable_connect_error(EACCES));
 }
 
 }  // namespace

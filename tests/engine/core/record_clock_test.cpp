@@ -26,15 +26,15 @@ std::uint64_t error_of_a_reading() {
 }
 
 TEST(RecordClock, agrees_with_the_kernels_clock) {
-  constexpr std::uint64_t kMost = 100'000;  // about 1,000 ns on an idle machine
+  constexpr std::uint64_t kMaxError = 100'000;  // about 1,000 ns on an idle machine
   const auto end = Clock::now() + 300ms;
   int readings = 0;
-  for (; Clock::now() < end; ++readings) ASSERT_LE(error_of_a_reading(), kMost);
+  for (; Clock::now() < end; ++readings) ASSERT_LE(error_of_a_reading(), kMaxError);
   EXPECT_GT(readings, 100);
   for (const auto pause : {1ms, 20ms, 300ms}) {
     std::this_thread::sleep_for(pause);
-    EXPECT_LE(error_of_a_reading(), kMost);
-    EXPECT_LE(error_of_a_reading(), kMost);
+    EXPECT_LE(error_of_a_reading(), kMaxError);
+    EXPECT_LE(error_of_a_reading(), kMaxError);
   }
 }
 

@@ -132,7 +132,7 @@ TEST(Vigil, a_deadline_within_a_standstill_has_afterwards_what_was_left_of_it) {
     const auto end = begin + 60s;
     AwakeClock::stood_still(begin, end);
     return AwakeClock::put_off(begin + 20s) == end + 20s &&
-           AwakeClock::put_off(begin + 1s) == end + AwakeClock::kLeastLeft &&
+           AwakeClock::put_off(begin + 1s) == end + AwakeClock::kMinTimeLeft &&
            AwakeClock::put_off(begin - 1s) == begin - 1s && AwakeClock::put_off(end) == end &&
            AwakeClock::put_off(end + 1s) == end + 1s &&
            AwakeClock::put_off(Clock::time_point::max()) == Clock::time_point::max();

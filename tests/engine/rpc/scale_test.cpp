@@ -119,7 +119,7 @@ class Thing {
 TEST_F(Scale, a_million_references_cost_little_and_are_freed_with_their_holder) {
   constexpr int kThings = 1'000'000;
   constexpr auto kLease = 3s;
-  constexpr double kMostBytes = 200;  // bytes at the owner for each reference
+  constexpr double kMaxBytes = 200;  // bytes at the owner for each reference
   Process holder([&] {
     const auto self = rpc::join("holder", options());
     std::vector<RemoteRef<Thing>> things;
@@ -158,7 +158,7 @@ TEST_F(Scale, a_million_references_cost_little_and_are_freed_with_their_holder) 
       static_cast<double>(num_allocated_bytes - before) / kThings - static_cast<double>(of_objects);
   std::printf("%d references in %.1f s: %.0f bytes each at the owner, and %d of the object\n",
               kThings, seconds_since(begun), each, static_cast<int>(of_objects));
-  EXPECT_LE(each, kMostBytes);
+  EXPECT_LE(each, kMaxBytes);
   holder.end();
   const auto killed = std::chrono::steady_clock::now();
   EXPECT_TRUE(within_minutes(1, [] { return num_things == 0; })) << num_things << " are left";

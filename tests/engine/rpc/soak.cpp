@@ -254,14 +254,14 @@ class Soak {
     const std::ptrdiff_t allowed = (256 << 10) + (1 << 10) * (num_joined_ - guests_before);
     const bool is_clean = after.descriptors <= before.descriptors &&
                           after.mapped_areas <= before.mapped_areas && after.objects == 0 &&
-                          before.objects == 0 && after.threads <= kMostThreads &&
+                          before.objects == 0 && after.threads <= kMaxThreads &&
                           after.heap <= before.heap + allowed;
     fmt::print("{}\n", is_clean ? "nothing leaks" : "SOMETHING LEAKS");
     return is_clean;
   }
 
  private:
-  static constexpr long kMostThreads = 140;  // two workers of at most 64 threads, and some others
+  static constexpr long kMaxThreads = 140;  // two workers of at most 64 threads, and some others
 
   void round(Clock::duration time) {
     const auto until = Clock::now() + time;

@@ -29,8 +29,8 @@ class CipherTest : public testing::TestWithParam<CipherKind> {
     here_.reset(ends[0]);
     there_.reset(ends[1]);
     const EphemeralKey one, two;
-    sender_ = std::make_unique<Cipher>(GetParam(), one.session_keys(two.public_half(), true));
-    receiver_ = std::make_unique<Cipher>(GetParam(), two.session_keys(one.public_half(), false));
+    sender_ = std::make_unique<Cipher>(GetParam(), one.session_keys(two.public_key(), true));
+    receiver_ = std::make_unique<Cipher>(GetParam(), two.session_keys(one.public_key(), false));
   }
 
   // Sends `head` and `bytes`, and returns everything after `head`, received in parts of at most
@@ -169,11 +169,11 @@ INSTANTIATE_TEST_SUITE_P(Kinds, CipherTest,
 
 TEST(EphemeralKey, both_ends_derive_the_same_keys_that_no_other_has) {
   const EphemeralKey client, server, other;
-  const auto mine = client.session_keys(server.public_half(), true);
-  const auto theirs = server.session_keys(client.public_half(), false);
+  const auto mine = client.session_keys(server.public_key(), true);
+  const auto theirs = server.session_keys(client.public_key(), false);
   EXPECT_TRUE(mine.send == theirs.receive && mine.receive == theirs.send);
   EXPECT_FALSE(mine.send == mine.receive);
-  EXPECT_FALSE(other.session_keys(server.public_half(), true).send == mine.send);
+  EXPECT_FALSE(other.session_keys(server.public_key(), true).send == mine.send);
   EXPECT_THROW(client.session_keys({}, true), Error);  // a point of small order
 }
 

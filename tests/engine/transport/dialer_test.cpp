@@ -52,7 +52,7 @@ class DialerTest : public testing::TestWithParam<bool> {
     Endpoint endpoint{"127.0.0.1", local_port(tcp)};
     const Fd& of(bool is_local) const { return is_local ? local : tcp; }
   };
-  Callee callee(int rank, const Door& door, HandshakeHalf::Keys keys = {}) const {
+  Callee callee(int rank, const Door& door, HandshakeSide::Keys keys = {}) const {
     return {.rank = rank,
             .description = "rank " + std::to_string(rank) + " (box)",
             .unix_name = GetParam() ? door.unix_name : "",
@@ -145,7 +145,7 @@ TEST_P(DialerTest, a_hundred_calls_come_through_one_door) {
 TEST_P(DialerTest, both_ends_of_a_channel_that_is_to_be_encrypted_have_the_keys) {
   if (GetParam()) return;  // Unix sockets are not encrypted
   Door door;
-  Dialer dialer({4, "rank 4"}, {callee(3, door, HandshakeHalf::Keys::kAgree)}, secret_, "world");
+  Dialer dialer({4, "rank 4"}, {callee(3, door, HandshakeSide::Keys::kAgree)}, secret_, "world");
   auto acceptor = open(door, true);
   std::vector<NewChannel> heard, called;
   const auto deadline = Deadline::after(30s);

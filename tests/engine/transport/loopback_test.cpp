@@ -33,7 +33,7 @@ std::size_t num_descriptors() {
 }
 
 TEST(Pipe, what_goes_in_comes_out_whole_however_it_is_cut) {
-  const auto sent = numbered(3 * Pipe::kMost + 17);
+  const auto sent = numbered(3 * Pipe::kMaxBytes + 17);
   std::vector<std::byte> got;
   Pipe pipe;
   std::size_t done = 0;
@@ -54,8 +54,8 @@ TEST(Pipe, what_goes_in_comes_out_whole_however_it_is_cut) {
 
 TEST(Pipe, it_takes_no_more_than_it_may_hold_and_says_when_it_was_full) {
   Pipe pipe;
-  const auto bytes = numbered(Pipe::kMost + 1);
-  EXPECT_EQ(pipe.push({}, bytes), Pipe::kMost);
+  const auto bytes = numbered(Pipe::kMaxBytes + 1);
+  EXPECT_EQ(pipe.push({}, bytes), Pipe::kMaxBytes);
   EXPECT_TRUE(pipe.is_full());
   EXPECT_EQ(pipe.push({}, bytes), 0u);
   std::vector<std::byte> into(100);
@@ -167,7 +167,7 @@ TEST_F(LoopbackTest, what_was_sent_before_the_end_arrives_and_then_the_end) {
 TEST_F(LoopbackTest, a_waiting_rank_is_woken) {
   const auto room = Room::named("test", 2, secret_);
   LoopbackWire one(room, 0), two(room, 1);
-  const auto sent = numbered(8 * Pipe::kMost);
+  const auto sent = numbered(8 * Pipe::kMaxBytes);
   const auto begin = std::chrono::steady_clock::now();
   std::jthread sender([&] {
     std::span<const std::byte> rest = sent;

@@ -71,7 +71,7 @@ TEST(Mapping, pages_behind_those_that_come_at_once_are_brought_before_they_are_t
   const std::size_t bytes = 4 * kMegabyte;
   Mapping lazy = Mapping::anonymous(bytes, Pages::kOnTouch);
   EXPECT_EQ(present_pages(lazy), 0u);
-  ASSERT_TRUE(bring_pages(lazy.data() + kMegabyte, kMegabyte));
+  ASSERT_TRUE(populate_pages(lazy.data() + kMegabyte, kMegabyte));
   EXPECT_EQ(present_pages(lazy), kMegabyte / 4096);
   // Anonymous pages can only be reserved while they are mapped, so all of them are present.
   EXPECT_EQ(present_pages(Mapping::anonymous(bytes, {Pages::kPresent, kMegabyte})), bytes / 4096);

@@ -123,9 +123,9 @@ TEST(Mesh, words_that_were_given_up_go_before_the_next_ones) {
     SCOPED_TRACE(is_encrypted ? "encrypted" : "plain");
     const EphemeralKey one, two;
     const CipherKind kind = CipherKind::kChaCha20Poly1305;
-    Cipher reader(kind, two.session_keys(one.public_half(), false));
+    Cipher reader(kind, two.session_keys(one.public_key(), false));
     auto raw = make_raw_mesh(
-        1, is_encrypted ? std::make_unique<Cipher>(kind, one.session_keys(two.public_half(), true))
+        1, is_encrypted ? std::make_unique<Cipher>(kind, one.session_keys(two.public_key(), true))
                         : nullptr);
     const int little = 1;
     ASSERT_EQ(::setsockopt(raw.mesh->wire().socket(1, Channel::kControl), SOL_SOCKET, SO_SNDBUF,

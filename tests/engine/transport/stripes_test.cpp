@@ -45,9 +45,9 @@ TEST(Stripes, go_on_within_a_block) {
 }
 
 TEST(Stripes, leave_short_payloads_to_the_first_stream) {
-  const Stripes stripes(Stripes::kLeastBytes - 1, 4);
-  EXPECT_EQ(stripes.share(0), Stripes::kLeastBytes - 1);
-  EXPECT_EQ(stripes.next(0, 10).count, Stripes::kLeastBytes - 11);  // all in one piece
+  const Stripes stripes(Stripes::kMinBytes - 1, 4);
+  EXPECT_EQ(stripes.share(0), Stripes::kMinBytes - 1);
+  EXPECT_EQ(stripes.next(0, 10).count, Stripes::kMinBytes - 11);  // all in one piece
   for (const std::size_t stream : {1, 2, 3}) EXPECT_EQ(stripes.share(stream), 0u);
 }
 

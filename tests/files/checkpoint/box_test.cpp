@@ -107,9 +107,10 @@ void copy_boxes(std::mt19937& random) {
       memory[static_cast<std::size_t>(place)] = static_cast<Element>(number);
     }
     std::vector<Element> copied(static_cast<std::size_t>(num_elements(box)));
-    const BoxPlace whole{reinterpret_cast<std::byte*>(memory.data()), strides};
-    const BoxPlace part = place_of_part(whole, whole_box(shape), box, sizeof(Element));
-    const BoxPlace dense{reinterpret_cast<std::byte*>(copied.data()), row_major_strides(box.sizes)};
+    const StridedPointer whole{reinterpret_cast<std::byte*>(memory.data()), strides};
+    const StridedPointer part = place_of_part(whole, whole_box(shape), box, sizeof(Element));
+    const StridedPointer dense{reinterpret_cast<std::byte*>(copied.data()),
+                               row_major_strides(box.sizes)};
     copy_elements(dense, part, box.sizes, sizeof(Element));
     std::size_t i = 0;
     for (const std::int64_t number : elements_of(box, shape))

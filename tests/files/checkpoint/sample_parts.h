@@ -46,7 +46,7 @@ struct Held {
         stride *= tensor.shape[i];
       }
       const Box whole = whole_box(tensor.shape);
-      const BoxPlace place{reinterpret_cast<std::byte*>(values.data()), strides};
+      const StridedPointer place{reinterpret_cast<std::byte*>(values.data()), strides};
       std::vector<float> row_major(values.size());
       for (std::int64_t i = 0; i < all; ++i)
         row_major[static_cast<std::size_t>(i)] = value_of(tensor, step, i);

@@ -16,7 +16,7 @@ namespace {
 constexpr std::int64_t kPoolStreams = 16;
 
 thread_local int own_device = 0;
-thread_local std::array<c10::StreamId, kMostDevices> own_streams{};
+thread_local std::array<c10::StreamId, kMaxDevices> own_streams{};
 
 c10::StreamId& stream_of(c10::DeviceIndex device) {
   return own_streams.at(static_cast<std::size_t>(device));
@@ -51,7 +51,7 @@ class Guard final : public PortableGuard {
   }
   c10::Stream getDefaultStream(c10::Device device) const override { return stream(device, 0); }
   c10::Stream getStreamFromGlobalPool(c10::Device device, bool /*high_priority*/) const override {
-    static std::array<std::atomic<std::int64_t>, kMostDevices> next{};
+    static std::array<std::atomic<std::int64_t>, kMaxDevices> next{};
     const c10::Device own = device.has_index() ? device : getDevice();
     return stream(own, 1 + next.at(static_cast<std::size_t>(own.index()))++ % kPoolStreams);
   }

@@ -41,7 +41,7 @@ struct Memory {
   std::map<char*, Block> blocks;
   // Released blocks, by stream and size.
   std::map<std::pair<Stream*, std::size_t>, std::vector<char*>> free;
-  std::array<PerDevice, kMostDevices> devices;
+  std::array<PerDevice, kMaxDevices> devices;
   std::map<const char*, std::size_t> pinned;
 
   PerDevice& of(int device) { return devices.at(static_cast<std::size_t>(device)); }

@@ -17,7 +17,7 @@ namespace {
 struct {
   std::atomic<std::uint64_t> synchronisations{0}, kernels{0}, events{0}, waits{0};
 } counted;
-std::array<std::atomic<std::uint64_t>, kMostDevices> touches{};
+std::array<std::atomic<std::uint64_t>, kMaxDevices> touches{};
 
 std::atomic<double> delayed_share{Delays().share};
 std::atomic<std::int64_t> longest_delay{Delays().most.count()};
@@ -37,7 +37,7 @@ int num_devices() {
   static const int count = [] {
     const char* const text = std::getenv("PACELINE_SIMULATED_CUDA_DEVICES");
     const int wanted = text == nullptr ? 4 : std::atoi(text);
-    return wanted < 0 ? 0 : wanted > kMostDevices ? kMostDevices : wanted;
+    return wanted < 0 ? 0 : wanted > kMaxDevices ? kMaxDevices : wanted;
   }();
   return count;
 }

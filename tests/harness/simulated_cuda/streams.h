@@ -23,7 +23,7 @@
 
 namespace paceline::simulated {
 
-inline constexpr int kMostDevices = 16;
+inline constexpr int kMaxDevices = 16;
 // The number of devices: PACELINE_SIMULATED_CUDA_DEVICES, or 4.
 int num_devices();
 

@@ -180,7 +180,7 @@ EXPORTED int ncclGetUniqueId(Id* id) {
 }
 EXPORTED int ncclCommInitRankConfig(Communicator** communicator, int size, Id id, int rank,
                                     void* /*config*/) {
-  if (size > kMostRanks) return fail_with(kInvalidUsage, "too many ranks for the stand-in");
+  if (size > kMaxRanks) return fail_with(kInvalidUsage, "too many ranks for the stand-in");
   auto* const made = new Communicator;
   made->rank = rank;
   made->size = size;

@@ -14,13 +14,13 @@ namespace paceline::standin {
 namespace {
 
 // NCCL needs about this much for the buffers between two ranks of a host.
-constexpr std::size_t kLeastFree = 9 << 20;
+constexpr std::size_t kMinFree = 9 << 20;
 
 }  // namespace
 
 Segment* map_segment(const std::string& path, bool creates, std::string* why) {
   struct statvfs status {};
-  if (statvfs("/dev/shm", &status) != 0 || status.f_bavail * status.f_frsize < kLeastFree) {
+  if (statvfs("/dev/shm", &status) != 0 || status.f_bavail * status.f_frsize < kMinFree) {
     *why = "Error while creating shared memory segment " + path + " (size 9637888), No space left";
     return nullptr;
   }

@@ -13,7 +13,7 @@
 
 namespace paceline::standin {
 
-inline constexpr int kMostRanks = 16;
+inline constexpr int kMaxRanks = 16;
 inline constexpr std::size_t kStagingBytes = 256 << 10;
 inline constexpr std::size_t kMailBytes = 32 << 10;
 
@@ -26,12 +26,12 @@ struct Mailbox {
 
 struct Segment {
   std::atomic<int> attached;
-  std::array<std::atomic<std::uint64_t>, kMostRanks>
+  std::array<std::atomic<std::uint64_t>, kMaxRanks>
       arrived;  // [rank]: the number of barriers that it has reached
-  std::array<int, kMostRanks> versions;
-  std::array<std::array<char, 32>, kMostRanks> bus_ids;
-  std::array<std::array<std::byte, kStagingBytes>, kMostRanks> staging;
-  std::array<std::array<Mailbox, kMostRanks>, kMostRanks> mail;  // [from][to]
+  std::array<int, kMaxRanks> versions;
+  std::array<std::array<char, 32>, kMaxRanks> bus_ids;
+  std::array<std::array<std::byte, kStagingBytes>, kMaxRanks> staging;
+  std::array<std::array<Mailbox, kMaxRanks>, kMaxRanks> mail;  // [from][to]
 };
 
 // Maps the file; makes it if `creates`. Null, with the reason in `why`, if /dev/shm has no room or

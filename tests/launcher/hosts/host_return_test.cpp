@@ -7,11 +7,11 @@ namespace {
 
 using namespace std::chrono_literals;
 
-const HostReturn::Moment kStart{1h};
+const HostRetrySchedule::Moment kStart{1h};
 
-TEST(HostReturn, tries_come_ever_later_and_have_an_end) {
-  HostReturn host(8);
-  HostReturn::Moment now = kStart;
+TEST(HostRetrySchedule, tries_come_ever_later_and_have_an_end) {
+  HostRetrySchedule host(8);
+  HostRetrySchedule::Moment now = kStart;
   for (const auto pause : {1s, 2s, 4s, 8s, 16s, 32s, 60s, 60s}) {
     ASSERT_TRUE(host.plan(now));
     ASSERT_EQ(*host.next() - now, pause);
@@ -25,8 +25,8 @@ TEST(HostReturn, tries_come_ever_later_and_have_an_end) {
   EXPECT_FALSE(host.next());
 }
 
-TEST(HostReturn, a_host_that_is_lost_again_and_again_uses_up_its_tries) {
-  HostReturn host(2);
+TEST(HostRetrySchedule, a_host_that_is_lost_again_and_again_uses_up_its_tries) {
+  HostRetrySchedule host(2);
   EXPECT_TRUE(host.plan(kStart));
   host.back(kStart + 1s);
   EXPECT_TRUE(host.plan(kStart + 5min));
@@ -35,16 +35,16 @@ TEST(HostReturn, a_host_that_is_lost_again_and_again_uses_up_its_tries) {
   EXPECT_FALSE(host.plan(kStart + 7min));
 }
 
-TEST(HostReturn, a_host_that_was_back_for_long_gets_all_its_tries_again) {
-  HostReturn host(1);
+TEST(HostRetrySchedule, a_host_that_was_back_for_long_gets_all_its_tries_again) {
+  HostRetrySchedule host(1);
   EXPECT_TRUE(host.plan(kStart));
   host.back(kStart);
   EXPECT_TRUE(host.plan(kStart + 10min));
   EXPECT_EQ(*host.next(), kStart + 10min + 1s);
 }
 
-TEST(HostReturn, none_means_none) {
-  HostReturn never(0), given_up(5);
+TEST(HostRetrySchedule, none_means_none) {
+  HostRetrySchedule never(0), given_up(5);
   EXPECT_FALSE(never.plan(kStart));
   given_up.give_up();
   EXPECT_FALSE(given_up.plan(kStart));

@@ -192,7 +192,7 @@ TEST_F(TransformerTest, tokens_one_by_one_give_the_logits_of_all_at_once) {
     Gpt model(options);
     model->to(torch::kDouble);
     const at::Tensor text = tokens(3, 9);
-    GptPast past = model->make_past(3, 9);
+    KeyValueCache past = model->make_past(3, 9);
     const at::NoGradGuard no_grad;
     std::vector<at::Tensor> parts{model->forward(text.narrow(1, 0, 4), &past)};
     for (std::int64_t t = 4; t < 9; ++t)

@@ -33,7 +33,7 @@ using harness::Says;
 using testing::HasSubstr;
 using Tensors = PipelineStage::Tensors;
 
-constexpr std::int64_t kRows = 64, kColumns = 1024;  // SymmetricTensors::kLeastBytes in float32
+constexpr std::int64_t kRows = 64, kColumns = 1024;  // SymmetricTensors::kMinBytes in float32
 constexpr std::size_t kArenaBytes = 16 << 20;
 
 at::Tensor mean_of_squares(const Tensors& outputs, int) { return outputs[0].pow(2).mean(); }
@@ -309,7 +309,7 @@ TEST(PipelineLoansProcesses, a_rank_without_the_area_of_the_others_is_told) {
 
 // More tensors than there are slots, in both directions: the rest are sent as messages.
 TEST(PipelineLoans, the_number_of_tensors_is_not_limited) {
-  constexpr int kTensors = static_cast<int>(Loans::kMost) + 50;
+  constexpr int kTensors = static_cast<int>(Loans::kMaxOpenLoans) + 50;
   const auto make = [](int index) {
     auto stage = block_stage(index);
     stage.forward = [index, inner = stage.forward](const Tensors& inputs) {

@@ -209,7 +209,7 @@ TEST_P(ParallelLayersTest, dropout_is_the_same_on_copies_and_differs_on_parts) {
     seed_rank(11);
     const at::Tensor ones = torch::ones({64, 64});
     for (int round = 0; round < 2; ++round) {
-      const at::Tensor part = part_dropout(own, ones, 0.25, true);
+      const at::Tensor part = sharded_dropout(own, ones, 0.25, true);
       const at::Tensor copy = paceline::dropout(ones, 0.25, true);
       const auto parts = all_gather(own, part);
       const auto copies = all_gather(own, copy);
@@ -219,12 +219,12 @@ TEST_P(ParallelLayersTest, dropout_is_the_same_on_copies_and_differs_on_parts) {
       }
       EXPECT_NEAR(part.mean().item<double>(), 1, 0.05);
     }
-    EXPECT_TRUE(torch::equal(part_dropout(own, ones, 0.25, false), ones));
+    EXPECT_TRUE(torch::equal(sharded_dropout(own, ones, 0.25, false), ones));
     const RandomState state = random_state();
-    const at::Tensor once = part_dropout(own, ones, 0.5, true);
+    const at::Tensor once = sharded_dropout(own, ones, 0.5, true);
     set_random_state(state);
-    EXPECT_TRUE(torch::equal(part_dropout(own, ones, 0.5, true), once));
-    expect_error(ErrorCode::kInvalid, {"1.5"}, [&] { part_dropout(own, ones, 1.5, true); });
+    EXPECT_TRUE(torch::equal(sharded_dropout(own, ones, 0.5, true), once));
+    expect_error(ErrorCode::kInvalid, {"1.5"}, [&] { sharded_dropout(own, ones, 1.5, true); });
   });
 }
 

@@ -54,7 +54,7 @@ void build_chunk_reduction(ScheduleBuilder& builder, const ScheduleSpec& spec, P
     const std::size_t slot = static_cast<std::size_t>(peer) * mine.count();
     builder.receive(peer, input(mine.begin), scratch(slot), mine.count());
   });
-  builder.end_what_is_ahead();
+  builder.mark_ahead();
   builder.reduce(contributions(spec, input(mine.begin), mine.count()), to, mine.count());
 }
 
@@ -99,7 +99,7 @@ void build_reduce_scatter(ScheduleBuilder& builder, const ScheduleSpec& spec) {
     const std::size_t slot = static_cast<std::size_t>(peer) * own.count;
     builder.receive(peer, input(own.offset), scratch(slot), own.count);
   });
-  builder.end_what_is_ahead();
+  builder.mark_ahead();
   builder.reduce(contributions(spec, input(own.offset), own.count),
                  output(spec.placed(spec.rank, spec.rank).offset), own.count);
 }

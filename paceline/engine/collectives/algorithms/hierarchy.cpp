@@ -297,7 +297,7 @@ std::size_t hierarchy_block_count(Op op, std::span<const std::size_t> counts, co
 
 namespace {
 
-constexpr std::size_t kMostDirectHosts = 4;
+constexpr std::size_t kMaxDirectHosts = 4;
 
 class HierarchyOfLanes : private HierarchyRank {
  public:
@@ -464,7 +464,7 @@ class HierarchyOfLanes : private HierarchyRank {
   }
 
   bool runs_recursively() const {
-    return hosts_.size() > kMostDirectHosts && ranks_of_equal_subtrees(subtrees_) > 0;
+    return hosts_.size() > kMaxDirectHosts && ranks_of_equal_subtrees(subtrees_) > 0;
   }
 
   void add_up_recursively(const Chunk& lane) {

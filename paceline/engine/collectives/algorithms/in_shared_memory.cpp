@@ -45,11 +45,11 @@ class InPlaceBuilder {
         break;
       case Op::kAllGather:
       case Op::kAllGatherV:
-        hand_to_all();
+        push_to_all();
         break;
       case Op::kAllToAll:
       case Op::kAllToAllV:
-        hand_to_each();
+        push_to_each();
         break;
       default:
         break;
@@ -103,13 +103,13 @@ class InPlaceBuilder {
     builder_.for_each_peer(fetch);
   }
 
-  void hand_to_all() {
+  void push_to_all() {
     const Block own = spec_.given(spec_.rank, spec_.rank);
     builder_.copy_to(input(own.offset),
                      on_all_ranks(output(spec_.placed(spec_.rank, spec_.rank).offset)), own.count);
   }
 
-  void hand_to_each() {
+  void push_to_each() {
     const auto hand = [&](int to) {
       const Block block = spec_.given(spec_.rank, to);
       builder_.copy_to(input(block.offset), {{output(spec_.placed(spec_.rank, to).offset), to}},

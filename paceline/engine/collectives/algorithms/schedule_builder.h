@@ -96,7 +96,7 @@ class ScheduleBuilder {
     add({.kind = Step::Kind::kMeet});
   }
   // Marks the steps added so far as steps that may run ahead (Schedule::overlaps).
-  void end_what_is_ahead() {
+  void mark_ahead() {
     schedule_.overlaps = true;
     schedule_.num_ahead = schedule_.steps.size();
   }

@@ -62,7 +62,7 @@ class TreeReduce {
     if (spec_.rank == 0) {
       finish(operands);
     } else {
-      hand_on(operands);
+      send_to_parent(operands);
     }
     if (spec_.rank == spec_.root && spec_.rank != 0) {
       builder_.receive(0, result(), output(0), spec_.count);
@@ -94,7 +94,7 @@ class TreeReduce {
     builder_.send(spec_.root, result(), output(0), spec_.count);
   }
 
-  void hand_on(const std::vector<Operand>& operands) {
+  void send_to_parent(const std::vector<Operand>& operands) {
     const int level = std::countr_zero(static_cast<unsigned>(spec_.rank));
     Place sum = input(0);
     if (operands.size() > 1) {

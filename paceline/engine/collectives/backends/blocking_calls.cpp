@@ -22,7 +22,7 @@ namespace {
 constexpr std::chrono::microseconds kSpin{500};
 constexpr std::chrono::microseconds kNap{50};
 // How long a wait may last before it checks the peers and the deadline again.
-constexpr std::chrono::milliseconds kLook{2};
+constexpr std::chrono::milliseconds kCheckInterval{2};
 
 }  // namespace
 
@@ -41,7 +41,7 @@ void poll_until(const std::function<bool()>& done, Mesh& mesh, Deadline deadline
                 const std::string& what) {
   const auto begin = Deadline::Clock::now();
   const auto poll_for_a_while = [&] {
-    const auto until = Deadline::Clock::now() + kLook;
+    const auto until = Deadline::Clock::now() + kCheckInterval;
     while (!done()) {
       const auto now = Deadline::Clock::now();
       if (now >= until) return false;
@@ -130,7 +130,7 @@ void BlockingCalls::run(std::function<void()> call, Mesh& mesh, Deadline deadlin
                         const std::string& what) {
   exchange_->begin(std::move(call));
   try {
-    poll_until([&] { return exchange_->is_done_within(kLook); }, mesh, deadline, what);
+    poll_until([&] { return exchange_->is_done_within(kCheckInterval); }, mesh, deadline, what);
   } catch (...) {
     given_up_ = true;
     throw;
@@ -187,7 +187,7 @@ void require_not_lost(const Mesh& mesh, const std::string& what) {
 std::shared_ptr<ProcessTurn> wait_for_turn(Mesh& mesh, Deadline deadline, const std::string& what) {
   std::shared_ptr<ProcessTurn> taken;
   const auto take = [&] {
-    taken = ProcessTurn::take(kLook);
+    taken = ProcessTurn::take(kCheckInterval);
     if (!taken) require_not_lost(mesh, what);
     return taken != nullptr;
   };

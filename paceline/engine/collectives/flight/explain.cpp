@@ -45,21 +45,22 @@ namespace {
 
 using flight::GroupPositions;
 using flight::Position;
-using flight::Stand;
+using flight::StuckGroup;
 
-std::int64_t first_entered(const Stand& stand) {
-  std::int64_t first = stand.operation->entered_wall;
-  for (const Position* position : stand.inside) {
-    first = std::min(first, position->at(stand.sequence)->entered_wall);
+std::int64_t first_entered(const StuckGroup& stuck) {
+  std::int64_t first = stuck.operation->entered_wall;
+  for (const Position* position : stuck.inside) {
+    first = std::min(first, position->at(stuck.sequence)->entered_wall);
   }
   return first;
 }
 
-// Looks for a rank that is missing in `here` but inside another Stand (verdicts.h), and returns
-// that stand; null if there is none.
-const Stand* stand_that_holds(const Stand& here, const std::vector<Stand>& stands) {
+// Looks for a rank that is missing in `here` but inside another StuckGroup (verdicts.h), and
+// returns that group; null if there is none.
+const StuckGroup* group_that_holds(const StuckGroup& here,
+                                   const std::vector<StuckGroup>& stuck_groups) {
   for (const Position* missing : here.absent) {
-    for (const Stand& other : stands) {
+    for (const StuckGroup& other : stuck_groups) {
       for (const Position* inside : other.inside) {
         if (&other != &here && inside->flight == missing->flight) return &other;
       }
@@ -68,33 +69,35 @@ const Stand* stand_that_holds(const Stand& here, const std::vector<Stand>& stand
   return nullptr;
 }
 
-// Explains the stand that causes the others. The search begins with the oldest stand, or with that
-// of the group named `first`, and follows the ranks that are missing.
-std::optional<Explanation> where_it_stands(std::span<const GroupPositions> groups,
-                                           std::string_view first) {
-  std::vector<Stand> stands;
+// Explains the stuck group that causes the others to be stuck. The search begins with the group
+// that has been stuck longest, or with the group named `first`, and follows the ranks that are
+// missing.
+std::optional<Explanation> explain_first_stuck(std::span<const GroupPositions> groups,
+                                               std::string_view first) {
+  std::vector<StuckGroup> stuck_groups;
   for (const auto& group : groups) {
-    if (group.stands_at() > 0) stands.push_back(flight::stand_of(group));
+    if (group.stands_at() > 0) stuck_groups.push_back(flight::stuck_group_of(group));
   }
-  if (stands.empty()) return {};
-  std::sort(stands.begin(), stands.end(), [&](const Stand& a, const Stand& b) {
-    const bool is_first[] = {a.group->name == first, b.group->name == first};
-    return is_first[0] != is_first[1] ? is_first[0] : first_entered(a) < first_entered(b);
-  });
-  for (const Stand& stand : stands) {
-    if (auto found = flight::find_mismatch(stand)) return found;
+  if (stuck_groups.empty()) return {};
+  std::sort(stuck_groups.begin(), stuck_groups.end(),
+            [&](const StuckGroup& a, const StuckGroup& b) {
+              const bool is_first[] = {a.group->name == first, b.group->name == first};
+              return is_first[0] != is_first[1] ? is_first[0] : first_entered(a) < first_entered(b);
+            });
+  for (const StuckGroup& stuck : stuck_groups) {
+    if (auto found = flight::find_mismatch(stuck)) return found;
   }
-  std::vector<const Stand*> way{&stands.front()};
+  std::vector<const StuckGroup*> way{&stuck_groups.front()};
   for (;;) {
-    const Stand* next = stand_that_holds(*way.back(), stands);
-    if (next == nullptr) return flight::explain_stand(*way.back(), groups);
+    const StuckGroup* next = group_that_holds(*way.back(), stuck_groups);
+    if (next == nullptr) return flight::explain_stuck_group(*way.back(), groups);
     if (const auto before = std::find(way.begin(), way.end(), next); before != way.end()) {
       // A rank that died cannot reach the operation in which the others wait.
-      const auto timed_out = [](const Stand* stand) { return flight::has_timed_out(*stand); };
-      const auto is_dead = [](const Stand* stand) { return flight::some_are_silent(*stand); };
+      const auto timed_out = [](const StuckGroup* stuck) { return flight::has_timed_out(*stuck); };
+      const auto is_dead = [](const StuckGroup* stuck) { return flight::some_are_silent(*stuck); };
       const auto dead = std::find_if(before, way.end(), is_dead);
       if (dead != way.end() && std::none_of(before, way.end(), timed_out))
-        return flight::explain_stand(**dead, groups);
+        return flight::explain_stuck_group(**dead, groups);
       return flight::explain_crossing(std::span(before, way.end()));
     }
     way.push_back(next);
@@ -104,8 +107,8 @@ std::optional<Explanation> where_it_stands(std::span<const GroupPositions> group
 std::optional<Explanation> why_it_waits(std::span<const Flight> flights,
                                         std::span<const GroupPositions> groups,
                                         flight::Failures failures, std::string_view first) {
-  if (auto found = where_it_stands(groups, first)) return found;
-  return flight::find_lonely_message(flights, groups, failures);
+  if (auto found = explain_first_stuck(groups, first)) return found;
+  return flight::find_unmatched_message(flights, groups, failures);
 }
 
 }  // namespace
@@ -119,7 +122,7 @@ Explanation explain(std::span<const Flight> flights, std::string_view group) {
     const auto before = flight::find_positions(flights, all);
     if (auto found = why_it_waits(flights, before, all, group)) return *found;
   }
-  if (auto found = flight::find_own_words(flights)) return *found;
+  if (auto found = flight::find_own_error(flights)) return *found;
   return flight::explain_rest(groups);
 }
 

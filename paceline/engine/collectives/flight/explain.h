@@ -53,7 +53,7 @@ struct Explanation {
 //
 // Nothing is guessed: a rank without a file, or on another machine, is reported as such.
 //
-// If several groups stand, the search begins with the one named `group`.
+// If several groups are stuck, the search begins with the one named `group`.
 Explanation explain(std::span<const Flight> flights, std::string_view group = {});
 
 // Describes one rank's record as a line of a table: "rank 3 (box, pid 711, stopped): last finished

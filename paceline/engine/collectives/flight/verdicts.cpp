@@ -78,42 +78,42 @@ std::optional<Straggler> find_straggler(const GroupPositions& group) {
   return {};
 }
 
-Stand stand_of(const GroupPositions& group) {
-  Stand stand{.group = &group, .sequence = group.stands_at()};
+StuckGroup stuck_group_of(const GroupPositions& group) {
+  StuckGroup stuck{.group = &group, .sequence = group.stands_at()};
   for (const Position& position : group.ranks) {
-    const FlightOperation* const entered = position.at(stand.sequence);
-    if (ended_silently(*position.flight)) stand.silent.push_back(position.flight->rank);
-    if (position.has_passed(stand.sequence)) {
-      stand.passed.push_back(&position);
+    const FlightOperation* const entered = position.at(stuck.sequence);
+    if (ended_silently(*position.flight)) stuck.silent.push_back(position.flight->rank);
+    if (position.has_passed(stuck.sequence)) {
+      stuck.passed.push_back(&position);
     } else if (entered != nullptr) {
-      stand.inside.push_back(&position);
-      if (stand.operation == nullptr) stand.operation = entered;
+      stuck.inside.push_back(&position);
+      if (stuck.operation == nullptr) stuck.operation = entered;
     } else {
-      stand.absent.push_back(&position);
+      stuck.absent.push_back(&position);
     }
   }
-  stand.without_records = std::max(0, group.world_size - static_cast<int>(group.ranks.size()));
-  return stand;
+  stuck.without_records = std::max(0, group.world_size - static_cast<int>(group.ranks.size()));
+  return stuck;
 }
 
-Wait wait_of(const Stand& stand) {
+Wait wait_of(const StuckGroup& stuck) {
   Wait wait;
   bool still = false;
   bool known = false;
-  for (const Position* position : stand.inside) {
-    const FlightOperation& operation = *position->at(stand.sequence);
+  for (const Position* position : stuck.inside) {
+    const FlightOperation& operation = *position->at(stuck.sequence);
     still |= operation.ended == 0 && is_running(*position->flight);
     if (const auto seconds = waited(*position->flight, operation)) {
       known = true;
       wait.seconds = std::max(wait.seconds, *seconds);
     }
   }
-  const std::string who = ranks_text(ranks_of(stand.inside));
+  const std::string who = ranks_text(ranks_of(stuck.inside));
   if (!known) {
     wait.text = fmt::format("{} waited for it until the end", who);
   } else if (still) {
     wait.text = fmt::format("{} {} been waiting for {}", who,
-                            stand.inside.size() == 1 ? "has" : "have", seconds_text(wait.seconds));
+                            stuck.inside.size() == 1 ? "has" : "have", seconds_text(wait.seconds));
   } else {
     wait.text = fmt::format("{} waited {}", who, seconds_text(wait.seconds));
   }
@@ -131,14 +131,15 @@ namespace {
 // At most this many ranks are described one by one.
 constexpr std::size_t kDescribed = 3;
 
-Explanation at(Verdict verdict, const Stand& stand, std::vector<int> ranks, std::string sentence) {
+Explanation at(Verdict verdict, const StuckGroup& stuck, std::vector<int> ranks,
+               std::string sentence) {
   return {verdict,           std::move(sentence), std::move(ranks),
-          stand.group->name, stand.sequence,      wait_of(stand).seconds};
+          stuck.group->name, stuck.sequence,      wait_of(stuck).seconds};
 }
 
-Explanation died(const Stand& stand, std::span<const GroupPositions> groups) {
+Explanation died(const StuckGroup& stuck, std::span<const GroupPositions> groups) {
   std::string text;
-  for (const Position& position : stand.group->ranks) {
+  for (const Position& position : stuck.group->ranks) {
     const Flight& flight = *position.flight;
     if (!ended_silently(flight)) continue;
     if (!text.empty()) text += "; ";
@@ -148,7 +149,7 @@ Explanation died(const Stand& stand, std::span<const GroupPositions> groups) {
     const std::string how =
         flight.exit_code ? fmt::format("ended with exit code {}", *flight.exit_code) : "died";
     if (position.open != nullptr) {
-      text += fmt::format("{} {} in {}", who, how, full_text(*position.open, stand.group));
+      text += fmt::format("{} {} in {}", who, how, full_text(*position.open, stuck.group));
     } else if (elsewhere != nullptr) {
       text += fmt::format("{} {} in {}", who, how, full_text(*elsewhere, flight, groups));
     } else {
@@ -156,42 +157,42 @@ Explanation died(const Stand& stand, std::span<const GroupPositions> groups) {
     }
     text += "; " + last_finished("it", position);
   }
-  Stand others = stand;
+  StuckGroup others = stuck;
   std::erase_if(others.inside, [](const Position* p) { return ended_silently(*p->flight); });
   if (!others.inside.empty()) {
-    text += fmt::format("; {} in {}", wait_of(others).text, short_text(*stand.operation));
+    text += fmt::format("; {} in {}", wait_of(others).text, short_text(*stuck.operation));
   }
-  return at(Verdict::kDied, others, stand.silent, text);
+  return at(Verdict::kDied, others, stuck.silent, text);
 }
 
-Explanation never_entered(const Stand& stand, std::span<const GroupPositions> groups) {
-  const auto ranks = ranks_of(stand.absent);
+Explanation never_entered(const StuckGroup& stuck, std::span<const GroupPositions> groups) {
+  const auto ranks = ranks_of(stuck.absent);
   std::string text = fmt::format("{} never entered {}", ranks_text(ranks),
-                                 full_text(*stand.operation, stand.group));
-  for (std::size_t i = 0; i < stand.absent.size() && i < kDescribed; ++i) {
-    const Position& position = *stand.absent[i];
+                                 full_text(*stuck.operation, stuck.group));
+  for (std::size_t i = 0; i < stuck.absent.size() && i < kDescribed; ++i) {
+    const Position& position = *stuck.absent[i];
     const std::string who =
         ranks.size() == 1 ? "it" : fmt::format("rank {}", position.flight->rank);
     text += "; " + last_finished(who, position) + whereabouts(position, groups);
   }
-  return at(Verdict::kNeverEntered, stand, ranks, text + "; " + wait_of(stand).text);
+  return at(Verdict::kNeverEntered, stuck, ranks, text + "; " + wait_of(stuck).text);
 }
 
 // This verdict names no rank, because the waiting ranks are not the cause.
-Explanation undecided(const Stand& stand) {
-  return at(Verdict::kUndecided, stand, {},
+Explanation undecided(const StuckGroup& stuck) {
+  return at(Verdict::kUndecided, stuck, {},
             fmt::format("{} did not end; {} of its {} ranks {} no records here (on another "
                         "machine, or left in order); {}",
-                        full_text(*stand.operation, stand.group), stand.without_records,
-                        stand.group->world_size, stand.without_records == 1 ? "has" : "have",
-                        wait_of(stand).text));
+                        full_text(*stuck.operation, stuck.group), stuck.without_records,
+                        stuck.group->world_size, stuck.without_records == 1 ? "has" : "have",
+                        wait_of(stuck).text));
 }
 
-const Position* first_to_fail(const Stand& stand) {
+const Position* first_to_fail(const StuckGroup& stuck) {
   const Position* first = nullptr;
   std::uint64_t when = 0;
-  for (const Position* position : stand.inside) {
-    const FlightOperation& operation = *position->at(stand.sequence);
+  for (const Position* position : stuck.inside) {
+    const FlightOperation& operation = *position->at(stuck.sequence);
     if (operation.state != FlightState::kFailed || position->flight->failure.empty()) continue;
     if (first == nullptr || operation.ended < when) {
       first = position;
@@ -201,44 +202,44 @@ const Position* first_to_fail(const Stand& stand) {
   return first;
 }
 
-Explanation stuck(const Stand& stand) {
-  const std::string what = full_text(*stand.operation, stand.group);
+Explanation explain_stuck(const StuckGroup& stuck) {
+  const std::string what = full_text(*stuck.operation, stuck.group);
   std::vector<int> stopped;
-  for (const Position* position : stand.inside) {
+  for (const Position* position : stuck.inside) {
     if (position->flight->process == FlightProcess::kStopped) {
       stopped.push_back(position->flight->rank);
     }
   }
   if (!stopped.empty()) {
-    Stand others = stand;
+    StuckGroup others = stuck;
     std::erase_if(others.inside,
                   [](const Position* p) { return p->flight->process == FlightProcess::kStopped; });
-    return at(Verdict::kStuck, stand, stopped,
+    return at(Verdict::kStuck, stuck, stopped,
               fmt::format("{} {} stopped in {}{}", ranks_text(stopped),
                           stopped.size() == 1 ? "is" : "are", what,
                           others.inside.empty() ? "" : "; " + wait_of(others).text));
   }
-  if (const Position* first = first_to_fail(stand)) {
-    return at(Verdict::kFailed, stand, {first->flight->rank},
+  if (const Position* first = first_to_fail(stuck)) {
+    return at(Verdict::kFailed, stuck, {first->flight->rank},
               fmt::format("rank {} failed first, in {}: {}", first->flight->rank, what,
-                          words_of(*first->flight, *first->at(stand.sequence))));
+                          words_of(*first->flight, *first->at(stuck.sequence))));
   }
-  if (!stand.passed.empty()) {
-    return at(Verdict::kStuck, stand, ranks_of(stand.inside),
-              fmt::format("{} finished {}, {} did not; {}", ranks_text(ranks_of(stand.passed)),
-                          what, ranks_text(ranks_of(stand.inside)), wait_of(stand).text));
+  if (!stuck.passed.empty()) {
+    return at(Verdict::kStuck, stuck, ranks_of(stuck.inside),
+              fmt::format("{} finished {}, {} did not; {}", ranks_text(ranks_of(stuck.passed)),
+                          what, ranks_text(ranks_of(stuck.inside)), wait_of(stuck).text));
   }
-  return at(Verdict::kStuck, stand, ranks_of(stand.inside),
-            fmt::format("all {} ranks entered {}, and none finished it; {}", stand.inside.size(),
-                        what, wait_of(stand).text));
+  return at(Verdict::kStuck, stuck, ranks_of(stuck.inside),
+            fmt::format("all {} ranks entered {}, and none finished it; {}", stuck.inside.size(),
+                        what, wait_of(stuck).text));
 }
 
 }  // namespace
 
-std::optional<Explanation> find_mismatch(const Stand& stand) {
+std::optional<Explanation> find_mismatch(const StuckGroup& stuck) {
   std::map<std::string, std::vector<int>> sides;
-  for (const Position* position : stand.inside) {
-    sides[agreed_text(*position->at(stand.sequence), stand.group)].push_back(
+  for (const Position* position : stuck.inside) {
+    sides[agreed_text(*position->at(stuck.sequence), stuck.group)].push_back(
         position->flight->rank);
   }
   if (sides.size() < 2) return {};
@@ -248,22 +249,22 @@ std::optional<Explanation> find_mismatch(const Stand& stand) {
                                               : a.second.front() < b.second.front();
   });
   std::string text = fmt::format(
-      "ranks called different operations as #{} of group {}:", stand.sequence, stand.group->name);
+      "ranks called different operations as #{} of group {}:", stuck.sequence, stuck.group->name);
   std::vector<int> few;
   for (std::size_t i = 0; i < ordered.size(); ++i) {
     text += fmt::format("{} {} called {}", i == 0 ? "" : ";", ranks_text(ordered[i].second),
                         ordered[i].first);
     if (i > 0) few.insert(few.end(), ordered[i].second.begin(), ordered[i].second.end());
   }
-  return at(Verdict::kMismatch, stand, few, text);
+  return at(Verdict::kMismatch, stuck, few, text);
 }
 
-Explanation explain_crossing(std::span<const Stand* const> circle) {
+Explanation explain_crossing(std::span<const StuckGroup* const> circle) {
   std::string sides;
-  for (const Stand* stand : circle) {
+  for (const StuckGroup* stuck : circle) {
     sides +=
-        fmt::format("{}{} in {}", sides.empty() ? "" : ", ", ranks_text(ranks_of(stand->inside)),
-                    full_text(*stand->operation, stand->group));
+        fmt::format("{}{} in {}", sides.empty() ? "" : ", ", ranks_text(ranks_of(stuck->inside)),
+                    full_text(*stuck->operation, stuck->group));
   }
   return at(
       Verdict::kCrossed, *circle.front(), ranks_of(circle.front()->inside),
@@ -272,26 +273,26 @@ Explanation explain_crossing(std::span<const Stand* const> circle) {
                   sides));
 }
 
-bool has_timed_out(const Stand& stand) {
-  return std::any_of(stand.inside.begin(), stand.inside.end(), [&](const Position* position) {
-    return position->at(stand.sequence)->error == ErrorCode::kTimeout;
+bool has_timed_out(const StuckGroup& stuck) {
+  return std::any_of(stuck.inside.begin(), stuck.inside.end(), [&](const Position* position) {
+    return position->at(stuck.sequence)->error == ErrorCode::kTimeout;
   });
 }
 
-bool some_are_silent(const Stand& stand) {
-  return !stand.silent.empty() && stand.silent.size() < stand.group->ranks.size();
+bool some_are_silent(const StuckGroup& stuck) {
+  return !stuck.silent.empty() && stuck.silent.size() < stuck.group->ranks.size();
 }
 
-Explanation explain_stand(const Stand& stand, std::span<const GroupPositions> groups) {
-  if (some_are_silent(stand) && !has_timed_out(stand)) return died(stand, groups);
-  if (!stand.absent.empty()) return never_entered(stand, groups);
-  if (stand.without_records > 0) return undecided(stand);
-  return stuck(stand);
+Explanation explain_stuck_group(const StuckGroup& stuck, std::span<const GroupPositions> groups) {
+  if (some_are_silent(stuck) && !has_timed_out(stuck)) return died(stuck, groups);
+  if (!stuck.absent.empty()) return never_entered(stuck, groups);
+  if (stuck.without_records > 0) return undecided(stuck);
+  return explain_stuck(stuck);
 }
 
-std::optional<Explanation> find_lonely_message(std::span<const Flight> flights,
-                                               std::span<const GroupPositions> groups,
-                                               Failures failures) {
+std::optional<Explanation> find_unmatched_message(std::span<const Flight> flights,
+                                                  std::span<const GroupPositions> groups,
+                                                  Failures failures) {
   const Flight* who = nullptr;
   const FlightOperation* what = nullptr;
   for (const Flight& flight : flights) {
@@ -347,7 +348,7 @@ std::optional<Explanation> find_silent_ends(std::span<const Flight> flights,
   return Explanation{.verdict = Verdict::kDied, .sentence = text, .ranks = ranks};
 }
 
-std::optional<Explanation> find_own_words(std::span<const Flight> flights) {
+std::optional<Explanation> find_own_error(std::span<const Flight> flights) {
   const Flight* who = nullptr;
   for (const Flight& flight : flights) {
     if (last_words(flight).empty() && flight.end != FlightEnd::kException) continue;

@@ -33,7 +33,7 @@ std::optional<Straggler> find_straggler(const GroupPositions& group);
 
 // A stuck group, seen from its oldest unfinished collective: which ranks are inside it, which have
 // passed it, and which never arrived. Points into the group's positions.
-struct Stand {
+struct StuckGroup {
   const GroupPositions* group = nullptr;
   std::uint32_t sequence = 0;
   const FlightOperation* operation = nullptr;  // one of the ranks' records of the operation
@@ -44,50 +44,50 @@ struct Stand {
   int without_records = 0;
 };
 // Requires: the group has an unfinished collective.
-Stand stand_of(const GroupPositions& group);
+StuckGroup stuck_group_of(const GroupPositions& group);
 
 // The longest wait inside the collective, and its text: "ranks 0-2 have been waiting for 31.2 s".
 struct Wait {
   double seconds = 0;
   std::string text;
 };
-Wait wait_of(const Stand& stand);
+Wait wait_of(const StuckGroup& stuck);
 
 std::vector<int> ranks_of(const std::vector<const Position*>& positions);
 
 // Whether a rank inside the collective timed out. A rank that ended silently is then not the cause,
 // because a launcher ended it afterwards.
-bool has_timed_out(const Stand& stand);
+bool has_timed_out(const StuckGroup& stuck);
 // Whether some ranks of the group ended silently, and others did not.
-bool some_are_silent(const Stand& stand);
+bool some_are_silent(const StuckGroup& stuck);
 
 // Explanations of why a collective did not end: which rank of the group made a different call,
 // died, did not arrive, stopped, or failed.
 
 // Explains a group whose members made different calls.
-std::optional<Explanation> find_mismatch(const Stand& stand);
+std::optional<Explanation> find_mismatch(const StuckGroup& stuck);
 
 // Explains groups that wait for each other in a circle: a rank that is missing in one group is
 // inside the next, and a rank that is missing in the last is inside the first.
-Explanation explain_crossing(std::span<const Stand* const> circle);
+Explanation explain_crossing(std::span<const StuckGroup* const> circle);
 
 // Explains a stuck group whose missing ranks are not inside another stuck group. `groups` are all
 // groups, which show what its members do elsewhere.
-Explanation explain_stand(const Stand& stand, std::span<const GroupPositions> groups);
+Explanation explain_stuck_group(const StuckGroup& stuck, std::span<const GroupPositions> groups);
 
 // Explanations for a job without a collective under way, in the order in which they are tried.
 
 // Explains the oldest send or receive that has not completed.
-std::optional<Explanation> find_lonely_message(std::span<const Flight> flights,
-                                               std::span<const GroupPositions> groups,
-                                               Failures failures);
+std::optional<Explanation> find_unmatched_message(std::span<const Flight> flights,
+                                                  std::span<const GroupPositions> groups,
+                                                  Failures failures);
 
 // Explains ranks that ended silently, outside of any operation.
 std::optional<Explanation> find_silent_ends(std::span<const Flight> flights,
                                             std::span<const GroupPositions> groups);
 
 // Explains a job by a rank's own error; prefers a rank whose process exited with an error code.
-std::optional<Explanation> find_own_words(std::span<const Flight> flights);
+std::optional<Explanation> find_own_error(std::span<const Flight> flights);
 
 // Explains a job in which no rank waits: the operation that the ranks finished last, and which rank
 // kept the others waiting.

@@ -108,7 +108,7 @@ EngineGroup::~EngineGroup() {
     if (has_refused) backend_->foretell("it refused a call: " + refusal_.text);
     return;
   }
-  if (!backend_->failed()) warn_of_what_is_under_way();
+  if (!backend_->failed()) warn_of_pending_operations();
   abort(has_refused ? refusal_.text : "the group was destroyed with operations under way");
 }
 
@@ -123,12 +123,12 @@ std::string EngineGroup::name_of_member(std::size_t rank) const {
 }
 
 // Warns, because the program may never observe the operations' errors.
-void EngineGroup::warn_of_what_is_under_way() const {
-  constexpr std::size_t kMostNames = 4;
+void EngineGroup::warn_of_pending_operations() const {
+  constexpr std::size_t kMaxNames = 4;
   auto names = order_.names_under_way();
   const std::size_t count = names.size();
   if (count == 0) return;
-  names.resize(std::min(count, kMostNames));
+  names.resize(std::min(count, kMaxNames));
   for (std::string& name : names) name.erase(0, self_.size() + 2);  // "rank 1: "
   log::warning(
       fmt::format("{}: group {} is destroyed with {} under way: {}{}; their results are "

@@ -126,7 +126,7 @@ class EngineGroup final : public ProcessGroup {
   Operation prepare(const Call& call, const CallOptions& options);
   Collective placed(Collective call, const std::shared_ptr<const DeviceOrder>& order,
                     const WaitOptions& wait) const;
-  void warn_of_what_is_under_way() const;
+  void warn_of_pending_operations() const;
   void require_addressable(std::string_view what, Dtype dtype, std::size_t count, int blocks) const;
   void require_collective(const Collective& call, ConstBuffer input, Buffer output) const;
   Operation counted(const Call& call, const CallOptions& options);

@@ -89,8 +89,8 @@ ClockOffset measure_clock_offset(ProcessGroup& group) {
 namespace {
 
 // The most cores of a machine: the number of bits in a CoreSet.
-constexpr std::size_t kMostCores = 4096;
-using CoreSet = std::array<std::uint8_t, kMostCores / 8>;
+constexpr std::size_t kMaxCores = 4096;
+using CoreSet = std::array<std::uint8_t, kMaxCores / 8>;
 
 bool leaves_threads_open(const std::string& launcher) {
   return launcher == "openmpi" || launcher == "pmi" || launcher == "slurm";
@@ -100,14 +100,14 @@ CoreSet own_cores() {
   CoreSet set{};
   for (const Core& core : discover_topology().cores) {
     const auto number = static_cast<std::size_t>(core.number);
-    if (number < kMostCores) set[number / 8] |= static_cast<std::uint8_t>(1U << number % 8);
+    if (number < kMaxCores) set[number / 8] |= static_cast<std::uint8_t>(1U << number % 8);
   }
   return set;
 }
 
 std::vector<int> numbers_in(const CoreSet& set) {
   std::vector<int> numbers;
-  for (std::size_t i = 0; i < kMostCores; ++i) {
+  for (std::size_t i = 0; i < kMaxCores; ++i) {
     if ((set[i / 8] >> i % 8 & 1) != 0) numbers.push_back(static_cast<int>(i));
   }
   return numbers;
@@ -179,15 +179,15 @@ int tcp_streams_from_environment() {
 
 // The value of PACELINE_TIMEOUT; empty if it is not set.
 std::optional<std::chrono::milliseconds> timeout_from_environment() {
-  constexpr double kLeast = 1e-3;
-  constexpr double kMost = 1e9;
+  constexpr double kMinSeconds = 1e-3;
+  constexpr double kMaxSeconds = 1e9;
   const auto value = process_environment()("PACELINE_TIMEOUT");
   if (!value) return {};
-  const auto seconds = parse_number<double>(*value, kLeast, kMost);
+  const auto seconds = parse_number<double>(*value, kMinSeconds, kMaxSeconds);
   check(seconds.has_value(),
         "PACELINE_TIMEOUT={}: it must be a number of seconds, from {:g} to {:g}, that each "
         "operation of a group may take",
-        *value, kLeast, kMost);
+        *value, kMinSeconds, kMaxSeconds);
   return std::chrono::milliseconds(std::llround(*seconds * 1e3));
 }
 

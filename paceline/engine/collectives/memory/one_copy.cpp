@@ -22,7 +22,7 @@ namespace paceline {
 
 // Everything that the signal handler needs, prepared in advance, because the handler must not
 // format or allocate.
-struct WriteFaultRange::Known {
+struct AccessFaultRange::Known {
   const std::byte* begin = nullptr;
   const std::byte* end = nullptr;
   std::vector<std::size_t> offsets;
@@ -34,8 +34,8 @@ struct WriteFaultRange::Known {
 namespace {
 
 // The most ranges of a process: one for each group of parameters of its models, which are few.
-constexpr std::size_t kMost = 64;
-std::array<std::atomic<const WriteFaultRange::Known*>, kMost> ranges;
+constexpr std::size_t kMaxRanges = 64;
+std::array<std::atomic<const AccessFaultRange::Known*>, kMaxRanges> ranges;
 struct sigaction before {};
 
 const std::string* line_about(const std::byte* address, bool is_write) {
@@ -88,8 +88,8 @@ void install_handler() {
 
 }  // namespace
 
-WriteFaultRange::WriteFaultRange(std::span<const std::byte> memory, const std::string& who,
-                                 std::vector<NamedRange> names)
+AccessFaultRange::AccessFaultRange(std::span<const std::byte> memory, const std::string& who,
+                                   std::vector<NamedRange> names)
     : known_([&] {
         auto known = std::make_unique<Known>();
         known->begin = memory.data();
@@ -119,7 +119,7 @@ WriteFaultRange::WriteFaultRange(std::span<const std::byte> memory, const std::s
   }
 }
 
-WriteFaultRange::~WriteFaultRange() {
+AccessFaultRange::~AccessFaultRange() {
   for (auto& slot : ranges) {
     const Known* own = known_.get();
     if (slot.compare_exchange_strong(own, nullptr)) return;
@@ -200,9 +200,9 @@ OneCopy::OneCopy(ProcessGroup& group, std::size_t bytes, std::vector<NamedRange>
   if (!view_.is_second()) return;
   protect(0, bytes_, PROT_READ);
   const auto rank = static_cast<std::size_t>(group.rank());
-  fault_ = std::make_unique<WriteFaultRange>(std::span<const std::byte>(read_only(), bytes_),
-                                             rank_name(group.rank(), group.world_ranks()[rank]),
-                                             std::move(names));
+  fault_ = std::make_unique<AccessFaultRange>(std::span<const std::byte>(read_only(), bytes_),
+                                              rank_name(group.rank(), group.world_ranks()[rank]),
+                                              std::move(names));
 }
 
 bool OneCopy::holds(const void* address) {

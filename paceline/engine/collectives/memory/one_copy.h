@@ -1,7 +1,7 @@
 #pragma once
 
 // Memory that exists once on a host for all ranks of a group (OneCopy), and the line on stderr that
-// names the range of a forbidden access (WriteFaultRange).
+// names the range of a forbidden access (AccessFaultRange).
 
 #include <cstddef>
 #include <memory>
@@ -26,15 +26,15 @@ struct NamedRange {
 // to the launcher (crash_reporter.h), runs after that line.
 //
 // Thread safety: any thread may create and destroy objects, and access the memory.
-class WriteFaultRange {
+class AccessFaultRange {
  public:
   // `names` are in the order of their offsets; each range extends to the next one. `who` names the
   // rank in the line.
-  WriteFaultRange(std::span<const std::byte> memory, const std::string& who,
-                  std::vector<NamedRange> names);
-  ~WriteFaultRange();
-  WriteFaultRange(const WriteFaultRange&) = delete;
-  WriteFaultRange& operator=(const WriteFaultRange&) = delete;
+  AccessFaultRange(std::span<const std::byte> memory, const std::string& who,
+                   std::vector<NamedRange> names);
+  ~AccessFaultRange();
+  AccessFaultRange(const AccessFaultRange&) = delete;
+  AccessFaultRange& operator=(const AccessFaultRange&) = delete;
 
   struct Known;
 
@@ -48,7 +48,7 @@ class WriteFaultRange {
 // after a step.
 //
 // A write through the read-only view ends the process with SIGSEGV, after a line on stderr that
-// names the range (WriteFaultRange). Memory that cannot be mapped a second time has only one view,
+// names the range (AccessFaultRange). Memory that cannot be mapped a second time has only one view,
 // which is not protected.
 //
 // The user must order the writes: a collective before a write lets the other ranks finish reading;
@@ -120,7 +120,7 @@ class OneCopy {
   const std::size_t bytes_;
   std::byte* const data_;
   const View view_;
-  std::unique_ptr<WriteFaultRange> fault_;
+  std::unique_ptr<AccessFaultRange> fault_;
   mutable std::mutex mutex_;     // guards num_writers_, and the page protection that depends on it
   mutable int num_writers_ = 0;  // number of Writing objects
 };

@@ -42,7 +42,7 @@ std::byte* SymmetricArena::allocate(std::size_t bytes) {
   const auto best = by_size_.lower_bound({size, 0});
   if (best == by_size_.end()) return nullptr;
   const auto [whole, begin] = *best;
-  if (!bring(begin, size)) return nullptr;
+  if (!populate(begin, size)) return nullptr;
   remove_free(free_.find(begin));
   if (whole > size) add_free(begin + size, whole - size);
   used_.emplace(begin, size);
@@ -50,13 +50,13 @@ std::byte* SymmetricArena::allocate(std::size_t bytes) {
 }
 
 // Requires mutex_.
-bool SymmetricArena::bring(std::size_t begin, std::size_t size) {
+bool SymmetricArena::populate(std::size_t begin, std::size_t size) {
   const std::size_t end = begin + size;
   const auto take = [&](std::size_t first, std::size_t last) {
-    return first >= last || bring_pages(area_.data() + first, last - first);
+    return first >= last || populate_pages(area_.data() + first, last - first);
   };
-  if (!take(std::max(begin, brought_), end)) return false;
-  brought_ = std::max(brought_, end);
+  if (!take(std::max(begin, populated_end_), end)) return false;
+  populated_end_ = std::max(populated_end_, end);
   auto next = released_.upper_bound(begin);
   if (next != released_.begin()) --next;
   while (next != released_.end() && next->first < end) {

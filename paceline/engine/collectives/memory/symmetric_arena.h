@@ -53,7 +53,7 @@ class SymmetricArena {
   bool is_empty();
 
  private:
-  bool bring(std::size_t begin, std::size_t size);
+  bool populate(std::size_t begin, std::size_t size);
   void add_free(std::size_t begin, std::size_t size);
   void remove_free(std::map<std::size_t, std::size_t>::iterator range);
 
@@ -66,7 +66,7 @@ class SymmetricArena {
   std::unordered_map<std::size_t, std::size_t> used_;      // allocated blocks: begin -> size
   // The end of the highest block allocated so far: the pages before it are present, except those of
   // released ranges.
-  std::size_t brought_ = 0;
+  std::size_t populated_end_ = 0;
   // Begin -> end of released ranges, which lie within free ones.
   std::map<std::size_t, std::size_t> released_;
 };

@@ -53,14 +53,14 @@ LinkCost link_from(const Json& json) {
 // Reads a file; empty if it does not exist. Throws for anything but a regular file of a plausible
 // size, because a name may lead to a pipe, which blocks forever, or to a device that never ends.
 std::optional<std::string> read_small_file(const std::filesystem::path& path) {
-  constexpr off_t kMostBytes = 1 << 20;
+  constexpr off_t kMaxBytes = 1 << 20;
   const Fd file(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
   if (!file && (errno == ENOENT || errno == ENOTDIR)) return {};
   struct stat status {};
   if (!file || fstat(file.get(), &status) != 0) throw system_error("opening it");
   check(S_ISREG(status.st_mode), "it is not a regular file");
-  check(status.st_size <= kMostBytes, "it has {} bytes, and a calibration at most {}",
-        status.st_size, kMostBytes);
+  check(status.st_size <= kMaxBytes, "it has {} bytes, and a calibration at most {}",
+        status.st_size, kMaxBytes);
   std::string text(static_cast<std::size_t>(status.st_size), '\0');
   const ssize_t got = pread(file.get(), text.data(), text.size(), 0);
   if (got < 0) throw system_error("reading it");

@@ -271,8 +271,8 @@ namespace paceline {
 
 namespace {
 
-constexpr std::size_t kLeastChunkBytes = 16 << 10;
-constexpr std::size_t kMostChunkBytes = 1 << 20;
+constexpr std::size_t kMinChunkBytes = 16 << 10;
+constexpr std::size_t kMaxChunkBytes = 1 << 20;
 
 std::string text_of(double seconds) {
   if (seconds < 1e-3) return fmt::format("{:.1f} µs", seconds * 1e6);
@@ -336,7 +336,7 @@ Candidate Planner::weigh(Algorithm algorithm, const PlanRequest& request) const 
   // the same time, long enough that the overhead of messages is small.
   candidate.seconds = -1;
   Candidate best = candidate;
-  for (std::size_t bytes = kLeastChunkBytes; bytes <= kMostChunkBytes; bytes *= 2) {
+  for (std::size_t bytes = kMinChunkBytes; bytes <= kMaxChunkBytes; bytes *= 2) {
     candidate.chunk = bytes / size_of(request.dtype);
     candidate.work = effort_of(algorithm, request.op, sizes, static_cast<double>(bytes));
     candidate.seconds = seconds(candidate.work);

@@ -34,7 +34,7 @@ struct SimulatedCluster {
 };
 
 // Simulating this many steps takes about ten seconds and a gigabyte of memory.
-inline constexpr std::size_t kMostSteps = 5'000'000;
+inline constexpr std::size_t kMaxSteps = 5'000'000;
 
 struct SimulationOptions {
   std::size_t element_bytes = 4;
@@ -44,7 +44,7 @@ struct SimulationOptions {
   // Simulates one host for all. Requires: equal blocks of ranks (Hosts), and no observer.
   bool hosts_are_alike = false;
   // The most steps of all simulated ranks together; more are refused.
-  std::size_t most_steps = kMostSteps;
+  std::size_t most_steps = kMaxSteps;
   // If set, a send lasts until it has been received, which schedules must tolerate. If not, the
   // network buffers any number of bytes.
   bool is_unbuffered = false;

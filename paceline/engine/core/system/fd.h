@@ -41,7 +41,7 @@ class Fd {
 //
 // Thread safety: free functions; one reader and one writer of a socket at a time.
 
-inline constexpr std::size_t kMostDescriptors = 8;  // in one call
+inline constexpr std::size_t kMaxDescriptors = 8;  // in one call
 
 // Returns the result of sendmsg(), and never waits. The descriptors travel with the first byte.
 // Requires: `bytes` is not empty.

@@ -86,7 +86,7 @@ namespace {
 
 // cpu_set_t alone ends at processor 1,023; Linux has at most 8,192.
 using CpuMask = std::array<cpu_set_t, 8>;
-constexpr int kMostCpus = 8 * sizeof(CpuMask);
+constexpr int kMaxCpus = 8 * sizeof(CpuMask);
 
 }  // namespace
 
@@ -94,7 +94,7 @@ std::vector<int> allowed_cpus(pid_t thread) {
   CpuMask mask{};
   std::vector<int> cpus;
   if (sched_getaffinity(thread, sizeof mask, mask.data()) != 0) return cpus;
-  for (int cpu = 0; cpu < kMostCpus; ++cpu) {
+  for (int cpu = 0; cpu < kMaxCpus; ++cpu) {
     if (CPU_ISSET_S(cpu, sizeof mask, mask.data())) cpus.push_back(cpu);
   }
   return cpus;

@@ -99,7 +99,7 @@ ssize_t send_with_descriptors(int socket, std::span<const std::byte> bytes,
   msghdr message{};
   message.msg_iov = &data;
   message.msg_iovlen = 1;
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(kMostDescriptors * sizeof(int))> control{};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(kMaxDescriptors * sizeof(int))> control{};
   message.msg_control = control.data();
   message.msg_controllen = CMSG_SPACE(descriptors.size_bytes());
   cmsghdr* header = CMSG_FIRSTHDR(&message);
@@ -116,7 +116,7 @@ Received receive_with_descriptors(int socket, std::span<std::byte> bytes, std::s
   msghdr message{};
   message.msg_iov = &data;
   message.msg_iovlen = 1;
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(kMostDescriptors * sizeof(int))> control{};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(kMaxDescriptors * sizeof(int))> control{};
   message.msg_control = control.data();
   message.msg_controllen = control.size();
   Received received;
@@ -128,7 +128,7 @@ Received receive_with_descriptors(int socket, std::span<std::byte> bytes, std::s
        header = CMSG_NXTHDR(&message, header)) {
     if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
     const std::size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    std::array<int, kMostDescriptors> descriptors{};
+    std::array<int, kMaxDescriptors> descriptors{};
     std::memcpy(descriptors.data(), CMSG_DATA(header),
                 std::min(count, descriptors.size()) * sizeof(int));
     for (std::size_t i = 0; i < std::min(count, descriptors.size()); ++i) {

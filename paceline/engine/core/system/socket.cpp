@@ -100,7 +100,7 @@ Fd connect_until(Deadline deadline, const std::string& name, NewAttempt new_atte
     Vigil vigil;
     const int error = complete(attempt, deadline);
     if (error == 0) return attempt.take();
-    if (!may_come_up(error)) throw system_error("connecting to " + name, error);
+    if (!is_retryable_connect_error(error)) throw system_error("connecting to " + name, error);
     if (vigil.sees_passed(deadline) || deadline.remaining() <= pause) {
       fail(ErrorCode::kTimeout, "could not connect to {} in time: {}", name, std::strerror(error));
     }
@@ -295,7 +295,8 @@ Fd listen_tcp(const Endpoint& endpoint, int backlog) {
   return socket;
 }
 
-bool leads_elsewhere(const std::string& host, const std::vector<std::string>& addresses) {
+bool resolves_to_loopback_only_here(const std::string& host,
+                                    const std::vector<std::string>& addresses) {
   return !is_loopback(host) && !is_numeric(host) && !addresses.empty() &&
          is_loopback(addresses.front());
 }
@@ -305,7 +306,8 @@ Fd listen_tcp_for_others(const Endpoint& endpoint, int backlog) {
   const auto list = resolve(endpoint, 0);
   for (const addrinfo* one = list.get(); one != nullptr; one = one->ai_next)
     addresses.push_back(address_text(one->ai_addr));
-  if (!leads_elsewhere(endpoint.host, addresses)) return listen_tcp(endpoint, backlog);
+  if (!resolves_to_loopback_only_here(endpoint.host, addresses))
+    return listen_tcp(endpoint, backlog);
   return listen_on_all(endpoint.port, backlog);
 }
 
@@ -409,7 +411,7 @@ int ConnectAttempt::begin(const Address& address) {
   return ::connect(socket_.get(), where, address.length) == 0 ? 0 : errno;
 }
 
-bool may_come_up(int error) {
+bool is_retryable_connect_error(int error) {
   return error == ECONNREFUSED || error == ENOENT || error == ETIMEDOUT || error == ECONNRESET ||
          error == EAGAIN || error == EHOSTUNREACH || error == ENETUNREACH;
 }

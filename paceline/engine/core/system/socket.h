@@ -68,7 +68,8 @@ Fd listen_tcp_for_others(const Endpoint& endpoint, int backlog = 1024);
 Fd listen_tcp_as_host(const Endpoint& endpoint, int backlog = 1024);
 // Whether `host`, which resolves to `addresses` here, is a name that resolves to loopback on this
 // machine ("127.0.1.1 box" in Debian's /etc/hosts), so that other machines see another address.
-bool leads_elsewhere(const std::string& host, const std::vector<std::string>& addresses);
+bool resolves_to_loopback_only_here(const std::string& host,
+                                    const std::vector<std::string>& addresses);
 // Listens under a name in Linux's abstract namespace. The name is visible in the whole network
 // namespace and disappears with the last descriptor, so that a process that dies leaves nothing
 // behind. The name has no permissions; authenticate every connection (authentication.h).
@@ -119,7 +120,7 @@ class ConnectAttempt {
 };
 // Whether an attempt that ended with `error` is worth repeating, because a process may soon listen
 // at the address.
-bool may_come_up(int error);
+bool is_retryable_connect_error(int error);
 
 // Waits for the next connection; returns an empty Fd when none arrived by the deadline.
 Fd accept_connection(const Fd& listener, Deadline deadline);

@@ -193,12 +193,12 @@ std::optional<CpuQuota> quota_of_this_process() {
 // hwloc would read a file of any length into memory; the files of the largest machines have a few
 // megabytes.
 void check_file(const std::string& path) {
-  constexpr std::uintmax_t kMostBytes = 64 << 20;
+  constexpr std::uintmax_t kMaxBytes = 64 << 20;
   std::error_code error;
   if (!std::filesystem::exists(path, error)) return;  // hwloc reports that
   check(std::filesystem::is_regular_file(path, error), "topology: {} is not a file", path);
-  check(std::filesystem::file_size(path, error) <= kMostBytes,
-        "topology: {} is larger than {} MiB, so it is not an lstopo file", path, kMostBytes >> 20);
+  check(std::filesystem::file_size(path, error) <= kMaxBytes,
+        "topology: {} is larger than {} MiB, so it is not an lstopo file", path, kMaxBytes >> 20);
 }
 
 }  // namespace

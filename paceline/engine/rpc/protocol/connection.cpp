@@ -24,8 +24,8 @@ namespace {
 constexpr std::size_t kReceiveBytes = 64 << 10;
 constexpr std::size_t kCopied = 16 << 10;      // longer messages are sent without a copy
 constexpr std::size_t kBlockBytes = 64 << 10;  // a block of small frames that are sent together
-constexpr std::size_t kMostTickets = 1 << 16;  // tickets that may be on their way at a time
-constexpr std::size_t kMostPieces = 64;        // for one sendmsg(), well below the kernel's 1,024
+constexpr std::size_t kMaxTickets = 1 << 16;   // tickets that may be on their way at a time
+constexpr std::size_t kMaxPieces = 64;         // for one sendmsg(), well below the kernel's 1,024
 constexpr std::array<std::byte, 1> kDoorbell{};
 // A thread that waits for shared memory spins shortly before it sleeps if that has helped lately:
 // a call then takes a tenth of the time, if each end has a core to itself. Two ends on one core
@@ -35,7 +35,7 @@ constexpr std::array<std::byte, 1> kDoorbell{};
 // waits before the next trial. If several frames came together the thread sleeps immediately, since
 // the next frames are then likely to come together as well.
 constexpr std::chrono::microseconds kShortSpin(50);
-constexpr int kMostMisses = 4;
+constexpr int kMaxMisses = 4;
 constexpr int kFirstTrial = 64, kLastTrial = 4096;  // waits between trials, doubled by each miss
 
 bool is_unix(const Fd& socket) {
@@ -173,7 +173,7 @@ void Connection::queue(const Frame& given, const OutgoingPointer& message) {
     frame.flags |= Frame::kInMemory;
     const std::uint64_t ticket = LocalMessages::keep(message);
     tickets_.push_back(ticket);
-    if (tickets_.size() > kMostTickets) tickets_.pop_front();
+    if (tickets_.size() > kMaxTickets) tickets_.pop_front();
     frame.length = sizeof ticket;
     append(encode(frame));
     return append(std::as_bytes(std::span(&ticket, 1)));
@@ -213,7 +213,7 @@ ssize_t Connection::send_pieces() {
     if (sent > 0) first.descriptor = -1;
     return sent;
   }
-  std::array<iovec, kMostPieces> pieces;
+  std::array<iovec, kMaxPieces> pieces;
   msghdr message{};
   message.msg_iov = pieces.data();
   message.msg_iovlen = gather(pieces);
@@ -235,7 +235,7 @@ ssize_t Connection::send_through_rings() {
     if (send_with_descriptors(socket_.get(), kDoorbell, std::span(&descriptor, 1)) < 0) return -1;
     descriptor = -1;
   }
-  std::array<iovec, kMostPieces> pieces;
+  std::array<iovec, kMaxPieces> pieces;
   const ssize_t count = rings_->write(std::span(pieces).first(gather(pieces)));
   if (count < 0) return count;
   if (rings_->must_ring_reader()) ring();
@@ -494,17 +494,17 @@ bool Connection::wait_for_data(const Deadline& deadline) {
 }
 
 void Connection::spin_if_worthwhile(const Deadline& deadline) {
-  if (misses_ >= kMostMisses && ++waits_since_trial_ < trial_interval_) return;
+  if (misses_ >= kMaxMisses && ++waits_since_trial_ < trial_interval_) return;
   waits_since_trial_ = 0;
   const auto [saw_data, late] = spin(deadline, kShortSpin);
   if (late > std::chrono::nanoseconds(0)) {
-    misses_ = kMostMisses;
+    misses_ = kMaxMisses;
     trial_interval_ = static_cast<int>(
         std::clamp<std::int64_t>(late / std::chrono::microseconds(1), kFirstTrial, kLastTrial));
   } else if (saw_data) {
     misses_ = 0;
     trial_interval_ = kFirstTrial;
-  } else if (++misses_ > kMostMisses) {
+  } else if (++misses_ > kMaxMisses) {
     trial_interval_ = std::min(trial_interval_ * 2, kLastTrial);
   }
 }

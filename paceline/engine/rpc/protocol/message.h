@@ -252,7 +252,7 @@ concept PlainNumber = Number<T> && !std::same_as<T, bool>;
 template <Number T>
 struct FieldCodec<T> {
   static constexpr FieldKind kKind = number_kind<T>();
-  static constexpr std::size_t kLeast = sizeof(T);
+  static constexpr std::size_t kMinBytes = sizeof(T);
   static void write(MessageWriter& out, T value) {
     if constexpr (std::is_enum_v<T>) {
       out.put_number(static_cast<std::underlying_type_t<T>>(value));
@@ -277,7 +277,7 @@ template <class T>
   requires std::same_as<T, std::string> || std::same_as<T, std::string_view>
 struct FieldCodec<T> {
   static constexpr FieldKind kKind = FieldKind::kText;
-  static constexpr std::size_t kLeast = 4;
+  static constexpr std::size_t kMinBytes = 4;
   static void write(MessageWriter& out, const T& text) {
     out.put_count(text.size());
     out.put_bytes(std::as_bytes(std::span(text.data(), text.size())));
@@ -304,7 +304,7 @@ struct ElementCodec {
   }
   static std::size_t read_count(MessageReader& in) {
     in.expect(FieldCodec<T>::kKind);
-    return in.get_count(FieldCodec<T>::kLeast);
+    return in.get_count(FieldCodec<T>::kMinBytes);
   }
   // Requires: T is a PlainNumber.
   static std::span<const T> read_in_place(MessageReader& in) {
@@ -328,7 +328,7 @@ template <class T>
 struct FieldCodec<std::vector<T>> {
   static_assert(!std::same_as<T, bool>, "use std::vector<std::uint8_t>");
   static constexpr FieldKind kKind = FieldKind::kList;
-  static constexpr std::size_t kLeast = 5;
+  static constexpr std::size_t kMinBytes = 5;
   static void write(MessageWriter& out, const std::vector<T>& values) {
     ElementCodec<T>::write(out, values);
   }
@@ -349,7 +349,7 @@ template <class T>
 struct FieldCodec<std::span<const T>> {
   static_assert(PlainNumber<T>, "a span must consist of numbers");
   static constexpr FieldKind kKind = FieldKind::kList;
-  static constexpr std::size_t kLeast = 5;
+  static constexpr std::size_t kMinBytes = 5;
   static void write(MessageWriter& out, std::span<const T> values) {
     ElementCodec<T>::write(out, values);
   }
@@ -361,7 +361,7 @@ struct FieldCodec<std::span<const T>> {
 template <class T, std::size_t N>
 struct FieldCodec<std::array<T, N>> {
   static constexpr FieldKind kKind = FieldKind::kList;
-  static constexpr std::size_t kLeast = 5;
+  static constexpr std::size_t kMinBytes = 5;
   static void write(MessageWriter& out, const std::array<T, N>& values) {
     ElementCodec<T>::write(out, values);
   }
@@ -382,7 +382,7 @@ struct FieldCodec<std::array<T, N>> {
 template <class T>
 struct FieldCodec<std::optional<T>> {
   static constexpr FieldKind kKind = FieldKind::kOptional;
-  static constexpr std::size_t kLeast = 2;
+  static constexpr std::size_t kMinBytes = 2;
   static void write(MessageWriter& out, const std::optional<T>& value) {
     out.put(FieldCodec<T>::kKind);
     out.put_number(static_cast<std::uint8_t>(value.has_value()));
@@ -406,7 +406,7 @@ struct FieldCodec<std::optional<T>> {
 template <Message T>
 struct FieldCodec<T> {
   static constexpr FieldKind kKind = FieldKind::kMessage;
-  static constexpr std::size_t kLeast = 4;
+  static constexpr std::size_t kMinBytes = 4;
   static void write(MessageWriter& out, const T& message) {
     out.enter();
     const auto length = out.begin_length();

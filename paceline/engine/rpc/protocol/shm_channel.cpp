@@ -46,7 +46,7 @@ std::unique_ptr<Rings> Rings::make() {
   Fd file = make_sealed_file(kFileBytes);
   if (!file) return nullptr;
   Mapping mapping = Mapping::of_file(file, kFileBytes, Pages::kOnTouch);
-  if (!mapping || !bring_pages(mapping.data(), kHeaders)) return nullptr;
+  if (!mapping || !populate_pages(mapping.data(), kHeaders)) return nullptr;
   for (const std::size_t direction : {0, 1}) {
     auto* header = new (mapping.data() + direction * kHeaderBytes) Header{};
     header->reader_waits = 1;
@@ -78,11 +78,11 @@ Rings::Rings(Fd file, Mapping mapping, bool is_caller)
 }
 
 // Pages are allocated first, because touching a page for which there is no memory raises SIGBUS.
-bool Rings::bring_out_pages(std::size_t more) {
+bool Rings::allocate_out_pages(std::size_t more) {
   const auto end = static_cast<std::size_t>(std::min<std::uint64_t>(out_.position + more, kBytes));
   if (end <= out_.num_present) return true;
   const std::size_t size = round_up(end - out_.num_present, kPage);
-  if (!bring_pages(out_.bytes + out_.num_present, size)) return false;
+  if (!populate_pages(out_.bytes + out_.num_present, size)) return false;
   out_.num_present += size;
   return true;
 }
@@ -101,7 +101,7 @@ ssize_t Rings::write(std::span<const iovec> pieces) {
   }
   std::size_t wanted = 0;
   for (const iovec& piece : pieces) wanted += piece.iov_len;
-  if (!bring_out_pages(std::min(wanted, left))) return -1;
+  if (!allocate_out_pages(std::min(wanted, left))) return -1;
   std::size_t count = 0;
   for (const iovec& piece : pieces) {
     const auto* from = static_cast<const std::byte*>(piece.iov_base);

@@ -78,7 +78,7 @@ class Rings {
     std::size_t num_present = 0;  // bytes whose pages the writer has allocated
   };
   Rings(Fd file, Mapping mapping, bool is_caller);
-  bool bring_out_pages(std::size_t more);
+  bool allocate_out_pages(std::size_t more);
 
   const Fd file_;
   const Mapping mapping_;

@@ -30,14 +30,14 @@ Objects::Admission Objects::admit(ObjectNumber number, std::uint64_t class_numbe
   if (found == objects_.end() || found->second.is_released) return Admission::kNoObject;
   Object& object = found->second;
   if (object.class_number != class_number) return Admission::kOtherClass;
-  Lane& lane = object.lane;
-  if (lane.num_running == 0) {
-    lane.num_running = 1;
+  CallQueue& queue = object.queue;
+  if (queue.num_running == 0) {
+    queue.num_running = 1;
     return Admission::kRun;
   }
-  if (!lane.waiting) lane.waiting = std::make_unique<std::deque<std::shared_ptr<Incoming>>>();
-  if (lane.waiting->size() >= max_waiting) return Admission::kTooMany;
-  lane.waiting->push_back(call);
+  if (!queue.waiting) queue.waiting = std::make_unique<std::deque<std::shared_ptr<Incoming>>>();
+  if (queue.waiting->size() >= max_waiting) return Admission::kTooMany;
+  queue.waiting->push_back(call);
   return Admission::kWaits;
 }
 
@@ -76,14 +76,14 @@ std::shared_ptr<Incoming> Objects::finished(ObjectNumber number, Dead& dead) {
   const auto found = objects_.find(number);
   if (found == objects_.end()) return {};
   Object& object = found->second;
-  Lane& lane = object.lane;
-  if (lane.waiting && !lane.waiting->empty()) {
-    auto next = std::move(lane.waiting->front());
-    lane.waiting->pop_front();
-    if (lane.waiting->empty()) lane.waiting.reset();
+  CallQueue& queue = object.queue;
+  if (queue.waiting && !queue.waiting->empty()) {
+    auto next = std::move(queue.waiting->front());
+    queue.waiting->pop_front();
+    if (queue.waiting->empty()) queue.waiting.reset();
     return next;
   }
-  lane.num_running = 0;
+  queue.num_running = 0;
   if (object.is_released) {
     dead.push_back(std::move(object.instance));
     objects_.erase(found);
@@ -100,7 +100,7 @@ void Objects::bury_locked(const ObjectHolds::Destroyed& numbers, Dead& dead) {
   for (const ObjectNumber number : numbers) {
     const auto found = objects_.find(number);
     if (found == objects_.end()) continue;
-    if (found->second.lane.num_running > 0) {
+    if (found->second.queue.num_running > 0) {
       found->second.is_released = true;
       continue;
     }
@@ -127,7 +127,7 @@ std::vector<std::shared_ptr<Incoming>> Objects::take_waiting() {
   std::vector<std::shared_ptr<Incoming>> all;
   const std::lock_guard lock(mutex_);
   for (auto& [number, object] : objects_) {
-    const auto waiting = std::exchange(object.lane.waiting, nullptr);
+    const auto waiting = std::exchange(object.queue.waiting, nullptr);
     if (waiting) std::move(waiting->begin(), waiting->end(), std::back_inserter(all));
   }
   return all;

@@ -35,7 +35,7 @@ class Server;
 struct CalleeRecord;
 
 // A queue of calls that run in order, a limited number at a time. The owner's mutex guards it.
-struct Lane {
+struct CallQueue {
   int num_running = 0;
   std::unique_ptr<std::deque<std::shared_ptr<Incoming>>> waiting{};
 };
@@ -129,7 +129,7 @@ class Objects {
     std::uint64_t class_number = 0;
     std::shared_ptr<void> instance{};
     std::unique_ptr<std::string> failure{};
-    Lane lane{};
+    CallQueue queue{};
     bool is_released = false;
   };
   void bury_locked(const ObjectHolds::Destroyed& numbers, Dead& dead);

@@ -20,7 +20,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::size_t kMostStrangers =
+constexpr std::size_t kMaxStrangers =
     64;                        // unauthenticated connections; one more closes the oldest
 constexpr auto kFull = 100ms;  // pause before the next accept when descriptors ran out
 
@@ -127,7 +127,7 @@ void Server::welcome(const GuestPointer& guest) {
       ++num_strangers;
       if (!oldest || other->patience().moment() < oldest->patience().moment()) oldest = other;
     }
-    if (num_strangers < kMostStrangers) oldest.reset();
+    if (num_strangers < kMaxStrangers) oldest.reset();
     guests_.emplace(guest.get(), guest);
   }
   if (oldest) leave(*oldest);
@@ -399,7 +399,7 @@ void Server::collect_open(std::vector<OpenCall>& open) const {
     for (const auto& [number, call] : session->running) {
       const std::uint64_t begun = call->mark_.begun, started = CallStats::started(call->mark_);
       if (begun == 0) continue;
-      if (now < begun + CallGauge::kLong || open.size() == CallGauge::kMostOpen) break;
+      if (now < begun + CallGauge::kLong || open.size() == CallGauge::kMaxOpen) break;
       open.push_back({.worker = setup_->self.name,
                       .other = session->caller.name,
                       .method = call->method_->name,
@@ -416,8 +416,8 @@ void Server::begin_to_leave() {
   auto waiting = objects_.take_waiting();
   {
     const std::lock_guard lock(mutex_);
-    for (auto& [method, lane] : lanes_) {
-      const auto calls = std::exchange(lane.waiting, nullptr);
+    for (auto& [method, queue] : queues_) {
+      const auto calls = std::exchange(queue.waiting, nullptr);
       if (calls) std::move(calls->begin(), calls->end(), std::back_inserter(waiting));
     }
     for (const auto& [number, session] : sessions_) {
@@ -453,10 +453,10 @@ void Server::close() {
 }
 
 void Server::forget_waiting() {
-  std::unordered_map<const Method*, Lane> lanes;
+  std::unordered_map<const Method*, CallQueue> queues;
   {
     const std::lock_guard lock(mutex_);
-    lanes = std::exchange(lanes_, {});
+    queues = std::exchange(queues_, {});
   }
   objects_.forget_all();
 }

@@ -128,7 +128,7 @@ class Server : public std::enable_shared_from_this<Server> {
 
   mutable std::mutex mutex_;  // guards the members below
   std::unordered_map<std::uint64_t, std::shared_ptr<const Method>> methods_;
-  std::unordered_map<const Method*, Lane> lanes_;  // for methods whose threads are limited
+  std::unordered_map<const Method*, CallQueue> queues_;  // for methods whose threads are limited
   std::unordered_map<SessionNumber, SessionPointer> sessions_;
   std::unordered_map<std::string, SessionPointer>
       last_session_of_;  // keyed by the caller's incarnation

@@ -25,7 +25,7 @@ Guest::Guest(std::shared_ptr<Server> server, Fd socket, bool is_encrypted)
       socket_(std::move(socket)) {
   const Setup& setup = *server_->setup_;
   handshake_.emplace(setup.key, connection_context(setup.self, is_encrypted), peer_name(socket_),
-                     is_encrypted ? HandshakeHalf::Keys::kAgree : HandshakeHalf::Keys::kNone);
+                     is_encrypted ? HandshakeSide::Keys::kAgree : HandshakeSide::Keys::kNone);
 }
 
 // Takes the bytes of the handshake that have arrived.

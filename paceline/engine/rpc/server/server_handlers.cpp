@@ -48,12 +48,12 @@ void Server::dispatch(const std::shared_ptr<Incoming>& call) {
   }
   if (method.options.threads > 0) {
     const std::lock_guard lock(mutex_);
-    Lane& lane = lanes_[&method];
-    if (lane.num_running == method.options.threads) {
-      if (!lane.waiting) lane.waiting = std::make_unique<std::deque<std::shared_ptr<Incoming>>>();
-      if (lane.waiting->size() < method.options.queue) return lane.waiting->push_back(call);
+    CallQueue& queue = queues_[&method];
+    if (queue.num_running == method.options.threads) {
+      if (!queue.waiting) queue.waiting = std::make_unique<std::deque<std::shared_ptr<Incoming>>>();
+      if (queue.waiting->size() < method.options.queue) return queue.waiting->push_back(call);
     } else {
-      ++lane.num_running;
+      ++queue.num_running;
       return pool_->run(call);
     }
   } else {
@@ -122,12 +122,12 @@ void Server::after(const std::shared_ptr<Incoming>& call) {
     bury(std::move(dead));
   } else if (method.options.threads > 0) {
     const std::lock_guard lock(mutex_);
-    Lane& lane = lanes_[&method];
-    if (lane.waiting && !lane.waiting->empty()) {
-      next = std::move(lane.waiting->front());
-      lane.waiting->pop_front();
+    CallQueue& queue = queues_[&method];
+    if (queue.waiting && !queue.waiting->empty()) {
+      next = std::move(queue.waiting->front());
+      queue.waiting->pop_front();
     } else {
-      --lane.num_running;
+      --queue.num_running;
     }
   }
   if (next) pool_->run_next(std::move(next));

@@ -11,7 +11,7 @@ namespace paceline::tables {
 
 namespace {
 
-constexpr std::uint64_t kMostEntries = std::numeric_limits<std::uint32_t>::max() - 1;
+constexpr std::uint64_t kMaxEntries = std::numeric_limits<std::uint32_t>::max() - 1;
 
 constexpr const char* kOptimizers[] = {"SGD", "Adam", "Adagrad", "RowAdagrad"};
 
@@ -83,14 +83,14 @@ Settings Settings::of(const std::string& table, const RowOptions& options) {
   check(options.width >= 1 && options.width <= kMaxWidth,
         "open_rows: table '{}': the width must be 1 to {}, not {}", table, kMaxWidth,
         options.width);
-  check(options.capacity >= 1 && options.capacity <= kMostEntries,
-        "open_rows: table '{}': the capacity must be 1 to {} rows, not {}", table, kMostEntries,
+  check(options.capacity >= 1 && options.capacity <= kMaxEntries,
+        "open_rows: table '{}': the capacity must be 1 to {} rows, not {}", table, kMaxEntries,
         options.capacity);
   check(options.admit_after >= 1, "open_rows: table '{}': admit_after must be at least 1", table);
   const std::uint64_t candidates = options.admit_after > 1 ? options.candidates : 0;
-  check(candidates <= kMostEntries - options.capacity,
+  check(candidates <= kMaxEntries - options.capacity,
         "open_rows: table '{}': capacity and candidates are more than {} together", table,
-        kMostEntries);
+        kMaxEntries);
   check(std::isfinite(options.initial_range) && options.initial_range >= 0,
         "open_rows: table '{}': initial_range must be finite and at least 0", table);
   Settings settings{.width = options.width,

@@ -72,7 +72,7 @@ void TableMemory::allocate(std::size_t offset, std::size_t bytes) const {
   constexpr std::size_t kPage = 4096;
   const std::size_t begin = offset / kPage * kPage;
   const std::size_t end = std::min(offset + bytes, layout_.bytes);
-  if (!bring_pages(mapping_.data() + begin, end - begin)) no_memory(end - begin);
+  if (!populate_pages(mapping_.data() + begin, end - begin)) no_memory(end - begin);
 }
 
 namespace {

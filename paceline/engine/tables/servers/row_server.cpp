@@ -32,7 +32,7 @@ std::string memory_name(const OpenRows& request) {
 }  // namespace
 
 // The tables of this server, and those that it keeps open for others.
-class RowServer::Shelf {
+class RowServer::HeldTables {
  public:
   std::shared_ptr<ServedRows> open(rpc::Workers& workers, const std::string& backup,
                                    const OpenRows& request, const std::string& worker) {
@@ -185,7 +185,7 @@ class RowServer::Shelf {
   std::map<std::string, Part> held_;  // by the name of the memory
 };
 
-RowServer::RowServer() : shelf_(std::make_shared<Shelf>()) {}
+RowServer::RowServer() : held_(std::make_shared<HeldTables>()) {}
 RowServer::~RowServer() = default;
 
 void RowServer::serve(rpc::Workers& workers, const RowServerOptions& options) {
@@ -194,18 +194,18 @@ void RowServer::serve(rpc::Workers& workers, const RowServerOptions& options) {
     workers.store()->append(wards_key(options.backup), workers.name() + "\n");
   }
   workers.serve<HoldRows>(
-      [shelf = shelf_, &workers](const HoldRows::Request& request, rpc::Context& /*context*/) {
+      [shelf = held_, &workers](const HoldRows::Request& request, rpc::Context& /*context*/) {
         shelf->hold(workers, request);
         return rpc::Nothing{};
       });
-  workers.serve<HeldParts>([shelf = shelf_, &workers](const rpc::Nothing&, rpc::Context&) {
+  workers.serve<HeldParts>([shelf = held_, &workers](const rpc::Nothing&, rpc::Context&) {
     return shelf->parts(workers);
   });
-  workers.serve_made_by<ServedRows>([shelf = shelf_, &workers, backup = options.backup](
+  workers.serve_made_by<ServedRows>([shelf = held_, &workers, backup = options.backup](
                                         const OpenRows& request, rpc::Context& context) {
     return shelf->open(workers, backup, request, context.caller());
   });
-  shelf_->hold_again(workers);
+  held_->hold_again(workers);
 }
 
 std::string internal::backup_of(Store& store, const std::string& server) {

@@ -41,8 +41,8 @@ class RowServer {
   void serve(rpc::Workers& workers, const RowServerOptions& options = {});
 
  private:
-  class Shelf;
-  const std::shared_ptr<Shelf> shelf_;  // owners: this object and the open tables of workers
+  class HeldTables;
+  const std::shared_ptr<HeldTables> held_;  // owners: this object and the open tables of workers
 };
 
 inline namespace internal {

@@ -51,7 +51,7 @@ std::vector<NewChannel> Acceptor::serve(std::span<const pollfd> entries) {
   entries = entries.subspan(first_entry_, kNumDoors + callers_.size());
   auto channels = hear_callers(entries.subspan(kNumDoors));
   for (const bool is_local : {true, false}) {
-    if (num_strangers(is_local) == kMaxStrangers) send_the_silent_away(is_local);
+    if (num_strangers(is_local) == kMaxStrangers) drop_silent_callers(is_local);
     if (entries[is_local ? 0 : 1].revents != 0) let_in(is_local);
   }
   return channels;
@@ -93,7 +93,7 @@ std::size_t Acceptor::num_strangers(bool is_local) const {
       }));
 }
 
-void Acceptor::send_the_silent_away(bool is_local) {
+void Acceptor::drop_silent_callers(bool is_local) {
   const auto gone = callers_.remove_if([=](const Caller& caller) {
     return caller.is_local == is_local && !caller.has_spoken &&
            put_off(caller.first_word).expired();

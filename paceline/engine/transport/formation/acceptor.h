@@ -67,7 +67,7 @@ class Acceptor {
   std::size_t num_strangers(bool is_local) const;
   const Fd& door(bool is_local) const { return is_local ? doors_.local : doors_.tcp; }
   std::vector<NewChannel> hear_callers(std::span<const pollfd> entries);
-  void send_the_silent_away(bool is_local);
+  void drop_silent_callers(bool is_local);
   void let_in(bool is_local);
   bool advance(Caller& caller);
   void answer(Caller& caller);

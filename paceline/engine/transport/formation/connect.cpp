@@ -202,7 +202,7 @@ class Connector {
            .unix_name = is_local ? peers_[index(peer)].unix_name : "",
            .tcp = peers_[index(peer)].tcp,
            .context = is_local ? context_ : tcp_context(),
-           .keys = agrees ? HandshakeHalf::Keys::kAgree : HandshakeHalf::Keys::kNone});
+           .keys = agrees ? HandshakeSide::Keys::kAgree : HandshakeSide::Keys::kNone});
     }
     return callees;
   }

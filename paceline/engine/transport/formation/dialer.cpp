@@ -78,7 +78,7 @@ bool Dial::go_on(bool is_ready) {
 
 NewChannel Dial::take() {
   NewChannel channel{callee_.rank, static_cast<int>(channel_), std::move(socket_), {}};
-  if (callee_.keys == HandshakeHalf::Keys::kAgree) channel.keys = handshake_->session_keys();
+  if (callee_.keys == HandshakeSide::Keys::kAgree) channel.keys = handshake_->session_keys();
   return channel;
 }
 
@@ -105,7 +105,7 @@ void Dial::go_on_connecting() {
 }
 
 void Dial::refused(int error) {
-  if (!may_come_up(error)) throw system_error("connect()", error);
+  if (!is_retryable_connect_error(error)) throw system_error("connect()", error);
   if (connect_until().remaining() <= connect_pause_) {
     fail(ErrorCode::kPeerLost,
          "it has died, or a firewall is between the hosts: could not connect to {} in time: {}",
@@ -168,7 +168,7 @@ Dialer::Dialer(Caller self, std::vector<Callee> callees, const Secret& secret, s
 }
 
 void Dialer::add_to(std::vector<pollfd>& entries) {
-  while (!waiting_.empty() && calls_.size() < kMostAtOnce) {
+  while (!waiting_.empty() && calls_.size() < kMaxAtOnce) {
     const auto [callee, channel] = waiting_.front();
     waiting_.pop_front();
     calls_.emplace_back(self_.rank, *callee, channel, secret_);

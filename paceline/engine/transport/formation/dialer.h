@@ -35,7 +35,7 @@ struct Callee {
   std::string unix_name;  // the peer's Unix socket on this host; if empty, the call goes over TCP
   Endpoint tcp;
   std::string context;  // the text that both ends' handshakes must share
-  HandshakeHalf::Keys keys = HandshakeHalf::Keys::kNone;
+  HandshakeSide::Keys keys = HandshakeSide::Keys::kNone;
 };
 
 // Connects one channel to a peer while a group forms. No method waits.
@@ -92,7 +92,7 @@ class Dial {
 class Dialer {
  public:
   // The most calls at the same time; more calls would only wait at the other ends.
-  static constexpr std::size_t kMostAtOnce = 64;
+  static constexpr std::size_t kMaxAtOnce = 64;
 
   struct Caller {
     int rank = 0;

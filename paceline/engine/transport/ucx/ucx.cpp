@@ -29,7 +29,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::uint32_t kMostAddressBytes = 64 << 10;
+constexpr std::uint32_t kMaxAddressBytes = 64 << 10;
 // A wait for UCX is at most this long, because UCX's shared memory does not always wake a sleeper.
 constexpr auto kLongestSleep = 2ms;
 constexpr std::byte kGreeting{0x47};  // sent on UCX's channels, then on the data socket
@@ -138,14 +138,14 @@ void UcxWire::introduce(int peer, Deadline deadline) {
 void UcxWire::meet(int peer, Deadline deadline) {
   std::uint32_t size = 0;
   read_all(peer, std::as_writable_bytes(std::span(&size, 1)), deadline);
-  if (size > 2 * kMostAddressBytes) {
+  if (size > 2 * kMaxAddressBytes) {
     fail(ErrorCode::kCorrupt, "{} announced a UCX address of {} bytes", describe_(peer), size);
   }
   std::vector<std::byte> text(size);
   read_all(peer, text, deadline);
   ByteReader reader(text);
-  const std::string data = reader.get_string(kMostAddressBytes);
-  const std::string point_to_point = reader.get_string(kMostAddressBytes);
+  const std::string data = reader.get_string(kMaxAddressBytes);
+  const std::string point_to_point = reader.get_string(kMaxAddressBytes);
   if (data.empty() || point_to_point.empty()) {
     fail(ErrorCode::kCorrupt, "{} has no address in UCX", describe_(peer));
   }

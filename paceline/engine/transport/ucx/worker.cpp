@@ -23,7 +23,7 @@ using namespace std::chrono_literals;
 
 // The most bytes that are given to UCX at once. The rest of a message waits until these have been
 // sent, so that its sender sees progress.
-constexpr std::size_t kMostAtOnce = 1 << 20;
+constexpr std::size_t kMaxAtOnce = 1 << 20;
 constexpr auto kCloseLimit = 1s;
 constexpr auto kLastWordsLimit = 20ms;
 constexpr auto kNap = 50us;
@@ -164,7 +164,7 @@ void Worker::connect(int peer, const std::string& address) {
     params.err_mode = UCP_ERR_HANDLING_MODE_NONE;
     status = api_.ucp_ep_create(worker_, &params, &link.endpoint);
   }
-  link.tells_of_failure = params.err_mode == UCP_ERR_HANDLING_MODE_PEER;
+  link.reports_peer_failure = params.err_mode == UCP_ERR_HANDLING_MODE_PEER;
   require_ok(api_, status, "reaching another rank's worker");
 }
 
@@ -208,7 +208,7 @@ void Worker::take_status(Link& link, ucs_status_ptr_t status) {
 }
 
 void Worker::post(Link& link, std::span<const std::byte> head, std::span<const std::byte> rest) {
-  rest = rest.first(std::min(rest.size(), kMostAtOnce));
+  rest = rest.first(std::min(rest.size(), kMaxAtOnce));
   std::size_t count = 0;
   for (const auto& bytes : {head, rest}) {
     if (bytes.empty()) continue;
@@ -307,7 +307,9 @@ bool Worker::is_ready(int peer, short events) {
 void Worker::give_up_sends() {
   const std::lock_guard lock(mutex_);
   const auto is_sending = [](const Link& link) { return link.request != nullptr; };
-  const auto can_end = [&](const Link& link) { return is_sending(link) && link.tells_of_failure; };
+  const auto can_end = [&](const Link& link) {
+    return is_sending(link) && link.reports_peer_failure;
+  };
   const auto some_are_sending = [&] {
     for (const auto& link : links_) advance(*link);
     return std::any_of(links_.begin(), links_.end(),

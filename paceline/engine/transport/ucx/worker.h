@@ -103,7 +103,7 @@ class Worker {
     ucp_ep_h endpoint = nullptr;
     bool has_failed = false;
     // The endpoint reports the peer's end, and can be closed during a send.
-    bool tells_of_failure = false;
+    bool reports_peer_failure = false;
     // The send under way: its request, and the number of its bytes.
     ucp_dt_iov_t parts[2];
     ucs_status_ptr_t request = nullptr;

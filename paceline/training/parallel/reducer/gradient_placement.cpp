@@ -436,7 +436,7 @@ void HookedPlacement::verify_hook_before_pass(std::int64_t step) {
 // ---- logical shards
 
 template <class Kind>
-void Sharded<Kind>::make_memory() {
+void LogicalShardPlacement<Kind>::make_memory() {
   Kind::make_memory();
   sums_ = std::vector<ShardSum>(this->buckets_.all.size());
   for (Bucket& bucket : this->buckets_.all) {
@@ -446,13 +446,14 @@ void Sharded<Kind>::make_memory() {
 }
 
 template <class Kind>
-void Sharded<Kind>::start(std::size_t bucket, const at::Tensor& leaving, std::int64_t divisor) {
+void LogicalShardPlacement<Kind>::start(std::size_t bucket, const at::Tensor& leaving,
+                                        std::int64_t divisor) {
   sums_[bucket].finish(leaving);
   Kind::start(bucket, leaving, divisor);
 }
 
 template <class Kind>
-void Sharded<Kind>::add_shard() {
+void LogicalShardPlacement<Kind>::add_shard() {
   const at::NoGradGuard no_grad;
   const Buckets& buckets = this->buckets_;
   for (std::size_t i = 0; i < buckets.all.size(); ++i) {
@@ -465,12 +466,12 @@ void Sharded<Kind>::add_shard() {
 }
 
 template <class Kind>
-void Sharded<Kind>::forget() {
+void LogicalShardPlacement<Kind>::forget() {
   for (ShardSum& sum : sums_) sum.clear();
   Kind::forget();
 }
 
-template class Sharded<GradientPlacement>;
-template class Sharded<DividedPlacement>;
+template class LogicalShardPlacement<GradientPlacement>;
+template class LogicalShardPlacement<DividedPlacement>;
 
 }  // namespace paceline

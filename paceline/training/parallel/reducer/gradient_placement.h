@@ -2,8 +2,8 @@
 
 // How the gradients of a bucket get memory, are sent and are received. GradientPlacement averages
 // them for every rank, DividedPlacement gives each rank the part that its optimizer updates,
-// HookedPlacement leaves the average to a communication hook, and Sharded adds up a rank's logical
-// shards before GradientPlacement or DividedPlacement reduces the sum.
+// HookedPlacement leaves the average to a communication hook, and LogicalShardPlacement adds up a
+// rank's logical shards before GradientPlacement or DividedPlacement reduces the sum.
 //
 // A placement does not depend on autograd: its user (reducer.h) stores gradients, starts buckets in
 // order and waits for them.
@@ -204,7 +204,7 @@ class HookedPlacement : public GradientPlacement {
 // Adds up the gradients of a rank's logical shards, 16-bit ones in float32, before `Kind` reduces
 // the sum. In a DividedPlacement, every unit must then have its own slot.
 template <class Kind>
-class Sharded : public Kind {
+class LogicalShardPlacement : public Kind {
  public:
   using Kind::Kind;
 
@@ -217,7 +217,7 @@ class Sharded : public Kind {
   std::vector<ShardSum> sums_;  // [bucket]
 };
 
-extern template class Sharded<GradientPlacement>;
-extern template class Sharded<DividedPlacement>;
+extern template class LogicalShardPlacement<GradientPlacement>;
+extern template class LogicalShardPlacement<DividedPlacement>;
 
 }  // namespace paceline

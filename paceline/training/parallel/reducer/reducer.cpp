@@ -78,7 +78,7 @@ Reducer::Reducer(std::shared_ptr<ProcessGroup> group, std::vector<NamedParameter
                turns_->next_number()),
       placement_(make_placement(nullptr)),
       counter_(bytes_of(buckets_.parameters)) {
-  static_assert(kAloneBytes >= SymmetricTensors::kLeastBytes);
+  static_assert(kAloneBytes >= SymmetricTensors::kMinBytes);
   follow_requirements();
 }
 
@@ -175,14 +175,15 @@ std::unique_ptr<GradientPlacement> Reducer::make_placement(
   }
   if (!divides && !steps_.has_shards())
     return std::make_unique<GradientPlacement>(*group_, buckets_, limits);
-  if (!divides) return std::make_unique<Sharded<GradientPlacement>>(*group_, buckets_, limits);
+  if (!divides)
+    return std::make_unique<LogicalShardPlacement<GradientPlacement>>(*group_, buckets_, limits);
   optim::Optimizer& optimizer = *options_.optimizer;
   if (!steps_.has_shards()) {
     return std::make_unique<DividedPlacement>(*group_, buckets_, optimizer, limits,
                                               DividedPlacement::kSlots);
   }
-  return std::make_unique<Sharded<DividedPlacement>>(*group_, buckets_, optimizer, limits,
-                                                     std::numeric_limits<std::size_t>::max());
+  return std::make_unique<LogicalShardPlacement<DividedPlacement>>(
+      *group_, buckets_, optimizer, limits, std::numeric_limits<std::size_t>::max());
 }
 
 void Reducer::set_hook(std::shared_ptr<CommunicationHook> hook) {

@@ -97,7 +97,7 @@ class Collector {
     const at::Tensor& like = run ? run->like : memory;
     const auto shape = like.sizes().vec();
     const Box all = whole_box(shape);
-    BoxPlace place{static_cast<std::byte*>(memory.data_ptr()), like.strides().vec()};
+    StridedPointer place{static_cast<std::byte*>(memory.data_ptr()), like.strides().vec()};
     std::vector<Box> boxes;
     if (!run) {
       boxes.push_back(all);

@@ -24,7 +24,7 @@ constexpr std::chrono::microseconds kShortNap{50};
 constexpr std::chrono::microseconds kLongNap{500};
 constexpr std::chrono::milliseconds kShortWait{5};
 // How often the thread looks for errors that no event reports.
-constexpr std::chrono::milliseconds kLook{2};
+constexpr std::chrono::milliseconds kCheckInterval{2};
 
 }  // namespace
 
@@ -130,7 +130,7 @@ struct DeviceWatch::State {
           continue;
         }
         const auto now = Clock::now();
-        if (now - last_look > kLook) {
+        if (now - last_look > kCheckInterval) {
           last_look = now;
           hooks.look();
         }

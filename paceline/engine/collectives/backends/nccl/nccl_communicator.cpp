@@ -82,7 +82,7 @@ bool NcclCommunicator::abort() {
   const std::lock_guard lock(mutex_);
   if (handle_ == nullptr) return true;
   NcclHandle handle = std::exchange(handle_, nullptr);
-  return run_bounded("ncclCommAbort", Deadline::after(kMostToAbort),
+  return run_bounded("ncclCommAbort", Deadline::after(kAbortLimit),
                      [&api = api_, handle] { return api.ncclCommAbort(handle); });
 }
 
@@ -153,7 +153,7 @@ std::optional<nccl::Reduction> reduction_of(ReduceOp op, Dtype dtype) {
 // Queues one call with NCCL's types and functions.
 class Queued {
  public:
-  Queued(const Collective& call, const NcclPlace& place)
+  Queued(const Collective& call, const NcclEndpoint& place)
       : call_(call),
         place_(place),
         api_(place.api),
@@ -278,7 +278,7 @@ class Queued {
   }
 
   const Collective& call_;
-  const NcclPlace& place_;
+  const NcclEndpoint& place_;
   const NcclApi& api_;
   const bool moves_;
   const nccl::Type type_;
@@ -294,7 +294,7 @@ bool nccl_supports(Op op, Dtype dtype, ReduceOp reduce_op) {
   return is_defined(reduce_op, dtype) && type_of(dtype) && reduction_of(reduce_op, dtype);
 }
 
-void queue_call(const Collective& call, const NcclPlace& place) {
+void queue_call(const Collective& call, const NcclEndpoint& place) {
   if (call.parts.empty()) return Queued(call, place).plain();
   NcclBatch batch(place.api, place.self);
   for (const CollectivePart& part : call.parts) {

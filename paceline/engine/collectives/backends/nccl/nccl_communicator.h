@@ -45,13 +45,13 @@ class NcclCommunicator {
   // fails, or if its other ranks have not closed it by `deadline`. The ranks need not close several
   // communicators in the same order.
   static void close(const Several& all, Deadline deadline);
-  // Ends all operations under way, also on the device. If NCCL does not return within kMostToAbort,
+  // Ends all operations under way, also on the device. If NCCL does not return within kAbortLimit,
   // logs a warning and returns false: the communicator then exists until the process ends.
   bool abort();
   // Aborts all at the same time, so that together they take no longer than one.
   static void abort(const Several& all);
 
-  static constexpr std::chrono::seconds kMostToAbort{3};
+  static constexpr std::chrono::seconds kAbortLimit{3};
 
  private:
   bool begin_to_close();
@@ -65,7 +65,7 @@ class NcclCommunicator {
 };
 
 // A rank of a group, and the communicator and stream that carry out its calls.
-struct NcclPlace {
+struct NcclEndpoint {
   const NcclApi& api;
   NcclHandle communicator;
   CudaStream stream;
@@ -80,7 +80,7 @@ struct NcclPlace {
 bool nccl_supports(Op op, Dtype dtype, ReduceOp reduce_op);
 
 // Queues the call. Requires: nccl_supports(). Errors: those of NcclApi::require().
-void queue_call(const Collective& call, const NcclPlace& place);
+void queue_call(const Collective& call, const NcclEndpoint& place);
 
 // Groups several calls of NCCL: none of them waits for another, and the device starts them
 // together.

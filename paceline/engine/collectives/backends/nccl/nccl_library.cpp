@@ -26,7 +26,7 @@ namespace paceline {
 namespace {
 
 // The longest time that a group's destruction waits for NCCL's communicators to close.
-constexpr std::chrono::seconds kMostToClose{10};
+constexpr std::chrono::seconds kCloseLimit{10};
 
 // Lets this thread call CUDA while another thread captures a graph. Without this object, a call in
 // this thread would make that capture fail.
@@ -217,7 +217,7 @@ class NcclLibrary : public Library {
     if (mesh_.failed()) {
       NcclCommunicator::abort(open);
     } else {
-      NcclCommunicator::close(open, Deadline::after(kMostToClose));
+      NcclCommunicator::close(open, Deadline::after(kCloseLimit));
     }
     cuda_.cudaStreamDestroy(stream_);
   }

@@ -31,7 +31,7 @@ constexpr std::chrono::milliseconds kQuickFor{5};
 constexpr std::chrono::milliseconds kLookAround{2};
 // How long a message may be unfinished after its other rank has left. A rank leaves only after its
 // own end of every message has completed.
-constexpr std::chrono::seconds kMostAfterLeaving{1};
+constexpr std::chrono::seconds kMaxWaitAfterLeaving{1};
 
 // The order of a message that was started without one: after the work of the default stream.
 class DefaultStreamOrder : public DeviceOrder {
@@ -367,7 +367,7 @@ struct NcclMessages::State : std::enable_shared_from_this<State> {
     for (const NcclMessagePtr& message : on_device) {
       const auto found = left.find(message->peer);
       if (found == left.end() || message->work->is_completed()) continue;
-      if (AwakeClock::now() - found->second < kMostAfterLeaving) continue;
+      if (AwakeClock::now() - found->second < kMaxWaitAfterLeaving) continue;
       fail(ErrorCode::kPeerLost,
            {.operation = std::string(name_of(message->op)),
             .group = group,

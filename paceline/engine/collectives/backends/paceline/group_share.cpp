@@ -30,9 +30,9 @@ constexpr int kSpinsWhenSharingACore = 20;
 // number of waits sleep without yielding; this number doubles each time that a yield takes that
 // long again.
 constexpr int kYields = 50;
-constexpr auto kMostYielding = 200us;
+constexpr auto kMaxYieldTime = 200us;
 constexpr auto kForeignSlice = 1ms;
-constexpr int kMostWithoutYields = 4096;
+constexpr int kMaxSpins = 4096;
 constexpr auto kSleepSlice = 2ms;
 // How long to wait for the reason of a rank that has given up, which that rank sends to all others
 // at once.
@@ -130,13 +130,13 @@ bool PhaseBarrier::yield_to(int peer) {
   }
   const auto begin = Deadline::Clock::now();
   auto yielded = Deadline::Clock::duration::zero();
-  for (int i = 0; i < kYields && yielded < kMostYielding && !has_arrived(peer); ++i) {
+  for (int i = 0; i < kYields && yielded < kMaxYieldTime && !has_arrived(peer); ++i) {
     sched_yield();
     yielded = Deadline::Clock::now() - begin;
   }
   const int before = next_without_yields_;
-  next_without_yields_ = yielded < kForeignSlice ? kFewestWaitsWithoutYields
-                                                 : std::min(2 * before, kMostWithoutYields);
+  next_without_yields_ =
+      yielded < kForeignSlice ? kFewestWaitsWithoutYields : std::min(2 * before, kMaxSpins);
   if (yielded >= kForeignSlice) waits_without_yields_ = before;
   return has_arrived(peer);
 }

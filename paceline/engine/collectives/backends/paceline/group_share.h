@@ -24,7 +24,7 @@ namespace paceline {
 
 // Where a rank's buffer lies, for calls without copies: a symmetric region's number and a byte
 // offset.
-struct SharedPlace {
+struct BufferLocation {
   std::int64_t region = -1;  // -1: not in symmetric memory; -2: this rank has no such buffer
   std::uint64_t offset = 0;
 };
@@ -32,8 +32,8 @@ struct SharedPlace {
 // A rank's announcement of the collective that it enters.
 struct Announcement {
   Fingerprint fingerprint;
-  SharedPlace input;
-  SharedPlace output;
+  BufferLocation input;
+  BufferLocation output;
 };
 
 // The head of every rank's block of shared memory. announcements[0..1] belong to even and odd

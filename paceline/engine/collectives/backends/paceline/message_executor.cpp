@@ -29,7 +29,7 @@ constexpr std::size_t kPieceBytes = 16 << 20;
 // connection can run ahead of another: at the end a link that has sent everything would idle while
 // another still receives (benchmarks/hosts.md).
 constexpr std::size_t kOverlappingBytes = 192 << 10;
-constexpr std::size_t kLeastMessageBytes = 64 << 10;
+constexpr std::size_t kMinMessageBytes = 64 << 10;
 constexpr std::size_t kPiecesAhead = 3;
 constexpr std::size_t kMaxPlans = 256;
 // A reduce works in blocks of this size, and moves bytes through the sockets between two blocks.
@@ -137,7 +137,7 @@ std::size_t MessageExecutor::piece_count(const Collective& call, Algorithm algor
   const std::size_t blocks = blocks_of(call.op, mesh_.world_size());
   const auto world = static_cast<std::size_t>(mesh_.world_size());
   const std::size_t message =
-      std::max(kLeastMessageBytes, kOverlappingBytes / std::max<std::size_t>(1, world - 1));
+      std::max(kMinMessageBytes, kOverlappingBytes / std::max<std::size_t>(1, world - 1));
   const std::size_t overlapping = message * world * static_cast<std::size_t>(mesh_.tcp_streams());
   const std::size_t bytes =
       algorithm == Algorithm::kDirect ? std::min(kPieceBytes, overlapping) : kPieceBytes;
@@ -202,7 +202,7 @@ void MessageExecutor::make_room(Operation& operation, const Schedule& schedule,
   const std::size_t partials = schedule.partial_count * operation.partial;
   if (!operation.is_shared && scratch_.bytes() < scratch) {
     scratch_ = Mapping::anonymous(scratch, Pages::kOnTouch);
-    if (!bring_pages(scratch_.data(), scratch))
+    if (!populate_pages(scratch_.data(), scratch))
       throw system_error(
           fmt::format("{}: {} bytes for a collective's partial results", mesh_.self(), scratch));
   }

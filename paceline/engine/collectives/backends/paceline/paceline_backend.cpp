@@ -328,9 +328,9 @@ WorkPtr PacelineBackend::receive(const PointToPointCall& call, Deadline deadline
 SymmetricBuffer PacelineBackend::allocate_symmetric(std::size_t bytes, Pages pages,
                                                     const Fingerprint& fingerprint,
                                                     const WaitOptions& wait) {
-  constexpr std::size_t kLeastToAsk = 64 << 20;  // asking costs the time of a small all_gather
+  constexpr std::size_t kMinBytesToAsk = 64 << 20;  // asking costs the time of a small all_gather
   std::vector<std::byte*> blocks(static_cast<std::size_t>(mesh_->world_size()));
-  if (bytes >= kLeastToAsk && pages != Pages::kOnTouch) require_room(bytes, wait.deadline);
+  if (bytes >= kMinBytesToAsk && pages != Pages::kOnTouch) require_room(bytes, wait.deadline);
   if (shared_) {
     try {
       const auto shared = shared_->allocate(bytes, pages, wait.deadline);

@@ -220,7 +220,7 @@ void SharedRunner::reduce(const SharedPiece& piece, const Step& step) {
 namespace {
 
 // From this size on, the root also writes a part of a broadcast in place.
-constexpr std::size_t kLeastPushedBytes = 64 << 10;
+constexpr std::size_t kMinPushedBytes = 64 << 10;
 
 bool is_shared(const Announcement& said) {
   return said.input.region != -1 && said.output.region != -1;
@@ -234,7 +234,7 @@ void copy_large_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
 // How many elements each peer reads in a broadcast in place, so that all ranks have the same amount
 // of work; in whole cache lines.
 std::size_t pulled_count(std::size_t count, std::size_t element, int world) {
-  if (count * element < kLeastPushedBytes) return count;
+  if (count * element < kMinPushedBytes) return count;
   const std::size_t line = 64 / element;
   const auto ranks = static_cast<std::size_t>(world);
   return count / ranks * (ranks - 1) / line * line;

@@ -47,7 +47,7 @@ std::size_t staged_piece_count(Op op, Dtype dtype, int world_size);
 // lookup is one comparison and costs a small call a few nanoseconds. A Key has operator== and
 // place(), its slot, which is below kNumPlaces. Thread safety: none; one executor owns it.
 template <class Key, class Value>
-class MadeBefore {
+class SlotCache {
  public:
   static constexpr std::size_t kNumPlaces = 256;
 
@@ -103,7 +103,7 @@ class SharedPlans {
 
   const SharedTerms& terms_;
   const int rank_;
-  MadeBefore<Key, SharedPlan> plans_;
+  SlotCache<Key, SharedPlan> plans_;
 };
 
 // The key of a schedule. Requires: the operation has equal counts, and all keys belong to one rank
@@ -127,7 +127,7 @@ class SharedSchedules {
   }
 
  private:
-  MadeBefore<ScheduleKey, Schedule> schedules_;
+  SlotCache<ScheduleKey, Schedule> schedules_;
 };
 
 // A part of a call, with everything that its schedule needs.

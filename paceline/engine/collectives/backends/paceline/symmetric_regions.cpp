@@ -47,7 +47,7 @@ void SymmetricRegions::refresh() {
   }
 }
 
-SharedPlace SymmetricRegions::find(const void* data, std::size_t bytes) {
+BufferLocation SymmetricRegions::find(const void* data, std::size_t bytes) {
   if (data == nullptr) return {-2, 0};
   refresh();
   const auto* begin = static_cast<const std::byte*>(data);
@@ -105,7 +105,7 @@ void SymmetricRegions::require_inside(const SharedOperation& operation,
   const auto& call = operation.call;
   for (int rank = 0; rank < mesh_.world_size(); ++rank) {
     const auto& said = announced[static_cast<std::size_t>(rank)];
-    const auto fits = [&](const SharedPlace& place, std::size_t count) {
+    const auto fits = [&](const BufferLocation& place, std::size_t count) {
       if (place.region < 0) return true;
       const Region* held = region(place.region);
       const std::size_t bytes = count * operation.element;

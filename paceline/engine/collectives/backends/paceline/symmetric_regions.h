@@ -60,7 +60,7 @@ class SymmetricRegions {
   // Allocates symmetric memory. Collective. Errors: those of SharedMemory::allocate().
   std::shared_ptr<SharedBlocks> allocate(std::size_t bytes, Pages pages, Deadline deadline);
   // Finds a buffer among all allocations made so far.
-  SharedPlace find(const void* data, std::size_t bytes);
+  BufferLocation find(const void* data, std::size_t bytes);
   // The announcement of `operation`, with the places of this rank's buffers.
   Announcement announcement_for(const SharedOperation& operation);
   // Whether all inputs lie in one region and all outputs in one region, and these regions have not
@@ -69,7 +69,7 @@ class SymmetricRegions {
   bool hold_all(const SharedOperation& operation, std::span<const Announcement> announced) const;
   // The address of a rank's buffer. Requires: hold_all() returned true. Null if the rank has no
   // such buffer, or if this rank has freed its region.
-  std::byte* at(int rank, const SharedPlace& place) const {
+  std::byte* at(int rank, const BufferLocation& place) const {
     const Region* held = region(place.region);
     return held == nullptr ? nullptr : held->of(rank) + place.offset;
   }
