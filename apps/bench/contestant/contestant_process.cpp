@@ -41,17 +41,17 @@ constexpr auto kSleepSlice = 100ms;
 Fd StartBarrier::make_memory(int world_size) {
   Fd fd(memfd_create("paceline-bench", MFD_CLOEXEC));
   const auto bytes = static_cast<off_t>(sizeof(Place)) * world_size;
-  if (!fd || ftruncate(fd.get(), bytes) != 0) throw system_error("memory for the start line");
+  if (!fd || ftruncate(fd.get(), bytes) != 0) throw system_error("memory for the start barrier");
   return fd;
 }
 
 StartBarrier::StartBarrier(const std::string& path, int rank, int world_size, bool own_core)
     : rank_(rank), world_size_(world_size), own_core_(own_core) {
   const Fd fd(open(path.c_str(), O_RDWR | O_CLOEXEC));
-  if (!fd) throw system_error(fmt::format("opening the start line {}", path));
+  if (!fd) throw system_error(fmt::format("opening the memory of the start barrier, {}", path));
   memory_ =
       Mapping::of_file(fd, sizeof(Place) * static_cast<std::size_t>(world_size), Pages::kOnTouch);
-  if (!memory_) throw system_error("mapping the start line");
+  if (!memory_) throw system_error("mapping the memory of the start barrier");
 }
 
 StartBarrier::Place& StartBarrier::place(int rank) const {

@@ -53,7 +53,7 @@ std::unique_ptr<Rows> open_here(rpc::Workers& workers, const std::string& name,
     try {
       return std::make_unique<SharedRows>(directory->find_or_make(settings, deadline), shared);
     } catch (const TableMoved&) {
-      // The table moved between the two steps.
+      // The table moved after find_or_make() and before it was joined: find its new memory.
     }
   }
 }

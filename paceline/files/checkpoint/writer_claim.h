@@ -35,9 +35,10 @@ class WriterClaim {
   // Takes over from a writer that has ended, and at once from an older generation of the same job,
   // whether that generation is alive, frozen or has vanished with its host. Waits for any other
   // writer that is alive. At the timeout, Error(kInvalid) names that writer; Error(kAborted) when
-  // it is a newer generation of this job. Two live writers of the same job and generation mean that
-  // two jobs share a name. The process that is refused marks the other's workspace as contested;
-  // from then on no process takes over from that writer while it is alive. A link or a file with
+  // it is a newer generation of this job. Two live writers of the same job and generation belong to
+  // two jobs that share a name, or are two ranks of one job. The process that is refused marks the
+  // other's workspace as contested; from then on no process takes over from that writer while it is
+  // alive. A link or a file with
   // the name of a workspace is removed, but not the target of the link. Error(kInvalid) for a
   // workspace of a user who owns neither this process nor the directory. Requires: no component of
   // `directory` is a symbolic link.

@@ -15,7 +15,7 @@
 //   stop:rank=1@30s     once, 30 s after the start; without @30s: once, at the start
 //   kill:rank=1@step50  once, as soon as this rank has made 50 steps since its last start
 //
-// Times are from 1 ms to 1e7 s, and there is at most one fault per millisecond. A fault for a rank
+// Times are from 1 ms to 1e7 s, and a rate is at most one fault per millisecond. A fault for a rank
 // that is not in the world does nothing. The same seed and world give the same moments and ranks on
 // every machine, so all agents of a job follow the same plan, each for its own ranks. @stepN
 // requires rank=N, because each agent knows only the steps of its own ranks.

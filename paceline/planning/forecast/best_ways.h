@@ -8,7 +8,7 @@
 // several numbers of micro-batches.
 //
 // Cost: one forecast for each way. For a pipeline it includes the simulation of a step, which takes
-// at most a few milliseconds. A mesh of 100,000 ranks has a few hundred ways. If the program
+// at most a few milliseconds. For 100,000 ranks there are a few hundred ways. If the program
 // supports kSearched, the search also looks for better schedules for a few of the fastest pipelines
 // that are not too large; each takes about a tenth of a second.
 //

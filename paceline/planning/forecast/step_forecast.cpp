@@ -161,7 +161,7 @@ Forecaster::Passes Forecaster::simulated_passes(const Way& way) {
     const auto rank = static_cast<std::size_t>(plan.rank_of_stage[stage]);
     passes.ranks[rank].push_back(cuts[chosen][stage]);
   }
-  // Adds the exchanges of the mean rank.
+  // The time of the tensor-parallel exchanges, averaged over the pipeline's ranks.
   for (const LayerProfile& layer : profile_.layers)
     passes.exchange += 2 * exchange_of(layer, way) * way.micro_batches / way.stages;
   const double busy = std::accumulate(clock.busy_s().begin(), clock.busy_s().end(), 0.0);

@@ -27,11 +27,11 @@ at::Tensor zeros_on_device(ProcessGroup& group, std::int64_t count, at::ScalarTy
 // In a group without a CUDA backend, collectives of CUDA tensors work on copies in pinned host
 // memory.
 //
-// The copies are made on side streams. A copy to the host begins when the work that was queued on
-// the calling thread's stream at the call has ended; the thread that carries out the collective
+// The copies are made on side streams. A copy to the host begins after the work that was queued on
+// the calling thread's stream before the collective; the thread that carries out the collective
 // waits for the copy. A copy to the device begins when the collective has ended. When a thread
-// waits for the call, the thread's stream waits for this copy. So neither the calling thread nor
-// its stream waits before it needs the result.
+// waits for the collective, its stream waits for the copy to the device. So neither the calling
+// thread nor its stream waits before it needs the result.
 //
 // Thread safety: one thread adds the tensors; afterwards another thread may call the functions of
 // HostCopies.
@@ -63,7 +63,7 @@ class TensorCopies : public HostCopies {
   const c10::Device device_;
   const std::string what_;
   const std::shared_ptr<const DeviceOrder> order_;
-  const StreamEvent begin_;  // the end of the work that the caller had queued at the call
+  const StreamEvent begin_;  // copies begin after this: the end of the work queued by the caller
   std::vector<Copy> copies_;
   StreamEvent fetched_;
   mutable StreamEvent delivered_;

@@ -37,7 +37,7 @@ class Outgoing {
   const T* object() const {
     return type_ == &kTypeTag<T> ? static_cast<const T*>(object_) : nullptr;
   }
-  // Encodes a message that is_for_self(), for a reader that takes another type.
+  // Encodes a message that is_for_self(), for a receiver that expects another type.
   virtual MessageWriter write() const = 0;
 
  protected:
