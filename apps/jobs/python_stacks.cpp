@@ -70,7 +70,7 @@ std::string output_of(const std::vector<std::string>& command, Deadline deadline
 
 std::string last_line_of(const std::string& text) {
   const std::size_t end = text.find_last_not_of(" \n");
-  if (end == std::string::npos) return "it did not answer within 5 s";
+  if (end == std::string::npos) return "it printed nothing within 5 s";
   const std::size_t begin = text.rfind('\n', end);
   return text.substr(begin == std::string::npos ? 0 : begin + 1, end - begin);
 }

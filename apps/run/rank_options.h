@@ -27,9 +27,9 @@ std::optional<launcher::Binding> parse_numa_binding(const std::string& text);
 
 void declare_roles_options(OptionTable& table, launcher::LaunchOptions& launch);
 
-// Checks --roles and --until together with other options. `world_size`: the number of ranks on all
-// hosts, if it is known. If it is not known and --nproc-per-node is not given, sets the number of
-// this node's ranks. Throws UsageError.
+// Applies --until to the roles, and checks --roles against other options. `world_size`: the number
+// of ranks on all nodes, if it is known. If it is not known and --nproc-per-node is not given, sets
+// the number of this node's ranks from --roles. Throws UsageError.
 void check_roles(const OptionTable& table, launcher::LaunchOptions& launch,
                  std::optional<int> world_size);
 

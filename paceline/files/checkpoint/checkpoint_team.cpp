@@ -301,8 +301,8 @@ void CheckpointTeam::write_together(std::int64_t step, const CheckpointMetadata&
     return together([&] { return broadcast_object(*background_, folder, 0); });
   };
   const std::string run = together([&] { return broadcast_object(*background_, words.run, 0); });
-  // Writes the files that this rank has staged into the folder. Returns the reports of all ranks on
-  // rank 0.
+  // Writes this rank's staged files to the folder. On rank 0, returns the reports of all
+  // ranks.
   const auto write = [&](const std::string& folder) {
     Report report;
     try {

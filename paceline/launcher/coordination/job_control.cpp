@@ -280,7 +280,7 @@ RankFailure CoordinatorHost::on_own_clock(Agent agent, RankFailure report) const
   Failure& failure = report.failure;
   if (found == remotes_.end() || !failure.at) return report;
   const ClockComparison& clock = found->second.link->clock();
-  if (clock.measured() && is_reading(*failure.at)) {
+  if (clock.measured() && is_plausible_reading(*failure.at)) {
     *failure.at += clock.offset();
     failure.clock_error = clock.error();
   } else {

@@ -11,7 +11,9 @@ constexpr nanoseconds kLatest{std::int64_t{1} << 60};
 
 }  // namespace
 
-bool is_reading(nanoseconds reading) { return reading >= nanoseconds(0) && reading < kLatest; }
+bool is_plausible_reading(nanoseconds reading) {
+  return reading >= nanoseconds(0) && reading < kLatest;
+}
 
 nanoseconds clock_reading(Deadline::Clock::time_point moment) {
   return std::chrono::duration_cast<nanoseconds>(moment.time_since_epoch());
@@ -20,7 +22,7 @@ nanoseconds clock_reading(Deadline::Clock::time_point moment) {
 void ClockComparison::take(const ClockExchange& exchange) {
   const auto& [asked, heard, answered, returned] = exchange;
   for (const nanoseconds reading : {asked, heard, answered, returned}) {
-    if (!is_reading(reading)) return;
+    if (!is_plausible_reading(reading)) return;
   }
   const nanoseconds there_and_back = (returned - asked) - (answered - heard);
   if (returned < asked || answered < heard || there_and_back < nanoseconds(0)) return;

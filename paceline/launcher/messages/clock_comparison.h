@@ -32,7 +32,7 @@ std::chrono::nanoseconds clock_reading(Deadline::Clock::time_point moment = Dead
 
 // Whether the reading is plausible: from 0 to about 36 years. Sums of plausible readings do not
 // overflow.
-bool is_reading(std::chrono::nanoseconds reading);
+bool is_plausible_reading(std::chrono::nanoseconds reading);
 
 class ClockComparison {
  public:

@@ -18,9 +18,9 @@
 // Times are from 1 ms to 1e7 s, and a rate is at most one fault per millisecond. A fault for a rank
 // that is not in the world does nothing. The same seed and world give the same moments and ranks on
 // every machine, so all agents of a job follow the same plan, each for its own ranks. @stepN
-// requires rank=N, because each agent knows only the steps of its own ranks.
+// requires a rank, because each agent knows only the steps of its own ranks.
 //
-// Does no I/O and reads no clock: time is passed in as seconds since the job's first start.
+// The plan does no I/O and reads no clock: time is given in seconds since the job's first start.
 
 #include <cstdint>
 #include <functional>

@@ -155,7 +155,7 @@ class DistributedDataParallel {
     detail::set_hook(*state_, std::move(hook));
   }
   // For the loss of a whole step in a loop of your own: call note_loss() before each backward pass,
-  // with the loss from which the pass starts times the weight of its batch. step_loss() is the mean
+  // with the batch's loss (before loss scaling) times the batch's weight. step_loss() is the mean
   // of the noted losses of the last step over the ranks or the logical shards, the same on every
   // rank. It costs no extra communication.
   void note_loss(double loss) { detail::note_loss(*state_, loss); }

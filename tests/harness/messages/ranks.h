@@ -240,7 +240,7 @@ inline constexpr Message kRankMessages[] = {
      "group failed inside it or never returned; start the process again, or choose another "
      "backend"},
     {"library.id_of_another_size",
-     "the id of {} that rank 0 gave has {} bytes, not {}; build all ranks with the same {}"},
+     "the {} id from rank 0 has {} bytes, not {}; build all ranks with the same version of {}"},
     {"part.forming", "rank {} of the world, forming group {} of ranks {}: "},
     {"part.no_ranks", "group {} has no ranks"},
     {"part.no_rank_of_world", "group {}: {} is not a rank of a world of {}"},

@@ -89,8 +89,8 @@ void share_id(const LibraryContext& context, std::span<char> id, const std::stri
   const std::string theirs = context.store->get(key);
   if (theirs.size() != id.size()) {
     fail(ErrorCode::kCorrupt,
-         "{}: forming group {}: the id of {} that rank 0 gave has {} bytes, not {}; build all "
-         "ranks with the same {}",
+         "{}: forming group {}: the {} id from rank 0 has {} bytes, not {}; build all ranks with "
+         "the same version of {}",
          context.self(), context.group, library, theirs.size(), id.size(), library);
   }
   std::copy(theirs.begin(), theirs.end(), id.begin());

@@ -121,11 +121,11 @@ class Reducer : public GradientSync {
   // gradients are the averages.
   void pass_without_inputs();
 
-  // With logical shards: pass false before every pass of a step except the last one.
+  // With logical shards: set it to false before every backward pass of a step except the last one.
   void set_synchronize(bool synchronize) override { steps_.set_synchronize(synchronize); }
   bool synchronizes() const override { return steps_.synchronizes(); }
-  // Call it before a backward pass, with the loss from which the pass starts times the weight of
-  // its batch.
+  // Call it before a backward pass, with the batch's loss (before loss scaling) times the batch's
+  // weight.
   void note_loss(double loss) { monitor_.note_loss(loss); }
   // The loss of the last step, the same on every rank: the mean of the noted losses over the ranks
   // or the logical shards. It costs no extra communication.
@@ -134,10 +134,10 @@ class Reducer : public GradientSync {
   void begin_at(std::int64_t step) override { num_steps_ = step; }
 
   // Call it between passes; not collective. Throws DamagedState when the module's buffers or the
-  // hook's tensors have changed since the last pass. Every pass also compares both before it uses
-  // them.
+  // hook's tensors have changed since the last pass. Every pass makes the same checks before it
+  // uses them.
   void verify() const;
-  // The number of steps that have averaged, including the steps before begin_at().
+  // The number of steps whose gradients were averaged, including the steps before begin_at().
   std::int64_t num_steps() const { return num_steps_; }
 
   // The number of buckets; 0 before they are planned, and in a group of one rank without logical
