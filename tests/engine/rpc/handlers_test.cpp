@@ -1,7 +1,6 @@
 // Handlers that answer later, block, fill their queue, or end the worker that runs them.
 
 #include <atomic>
-#include <condition_variable>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -11,29 +10,6 @@
 
 namespace paceline::rpc::testing_job {
 namespace {
-
-// A gate that the test opens.
-class Gate {
- public:
-  void open() {
-    const std::lock_guard lock(mutex_);
-    is_open_ = true;
-    opened_.notify_all();
-  }
-  void close() {
-    const std::lock_guard lock(mutex_);
-    is_open_ = false;
-  }
-  bool wait() {
-    std::unique_lock lock(mutex_);
-    return opened_.wait_for(lock, 20s, [this] { return is_open_; });
-  }
-
- private:
-  std::mutex mutex_;  // guards is_open_
-  std::condition_variable opened_;
-  bool is_open_ = false;
-};
 
 TEST(Handlers, answers_may_come_later_and_from_another_thread) {
   Job job;

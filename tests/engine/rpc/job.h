@@ -3,8 +3,10 @@
 // A job of workers within the test's process, and methods to call.
 
 #include <chrono>
+#include <condition_variable>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -23,6 +25,29 @@ namespace paceline::rpc::testing_job {
 
 using namespace std::chrono_literals;
 using testing::HasSubstr;
+
+// A gate that the test opens.
+class Gate {
+ public:
+  void open() {
+    const std::lock_guard lock(mutex_);
+    is_open_ = true;
+    opened_.notify_all();
+  }
+  void close() {
+    const std::lock_guard lock(mutex_);
+    is_open_ = false;
+  }
+  bool wait() {
+    std::unique_lock lock(mutex_);
+    return opened_.wait_for(lock, 20s, [this] { return is_open_; });
+  }
+
+ private:
+  std::mutex mutex_;  // guards is_open_
+  std::condition_variable opened_;
+  bool is_open_ = false;
+};
 
 struct Add {
   static constexpr std::string_view kName = "add";
@@ -76,6 +101,7 @@ struct Sum {
     static auto fields(auto& m) { return std::tie(m.values, m.sum); }
   };
 };
+
 // The type that another program expects for method `add`.
 struct OtherAdd {
   static constexpr std::string_view kName = "add";

@@ -2,7 +2,6 @@
 // queues in a circle, and workers whose own handlers end them.
 
 #include <atomic>
-#include <condition_variable>
 #include <ctime>
 #include <functional>
 #include <memory>
@@ -23,28 +22,6 @@ namespace paceline::rpc::stuck {
 namespace {
 
 using namespace testing_job;
-
-class Door {
- public:
-  void open() {
-    const std::lock_guard lock(mutex_);
-    is_open_ = true;
-    opened_.notify_all();
-  }
-  void close() {
-    const std::lock_guard lock(mutex_);
-    is_open_ = false;
-  }
-  bool pass() {
-    std::unique_lock lock(mutex_);
-    return opened_.wait_for(lock, 20s, [this] { return is_open_; });
-  }
-
- private:
-  std::mutex mutex_;  // guards is_open_
-  std::condition_variable opened_;
-  bool is_open_ = false;
-};
 
 // ---- handlers ----
 
@@ -264,11 +241,11 @@ TEST(Stuck, a_reference_is_held_although_the_queue_at_its_owner_is_full) {
   const auto a = job.join("a", options);
   const auto b = job.join("b", options);
   a->serve<Thing>();
-  Door door;
+  Gate gate;
   std::atomic<bool> runs{false};
   a->serve<Wait>([&](const Nothing&, Context&) {
     runs = true;
-    EXPECT_TRUE(door.pass());
+    EXPECT_TRUE(gate.wait());
     return Nothing{};
   });
   std::optional<RemoteRef<Thing>> kept;
@@ -279,7 +256,7 @@ TEST(Stuck, a_reference_is_held_although_the_queue_at_its_owner_is_full) {
   auto blocked = b->call<Wait>("a");
   EXPECT_TRUE(soon([&] { return runs.load(); }));
   a->call<Keep>("b", {a->create<Thing>("a")}, {.deadline = 5s}).get();
-  door.open();
+  gate.open();
   blocked.get();
   kept->call<&Thing::touch>().get();
 }
@@ -338,10 +315,10 @@ TEST(Stuck, a_circle_of_full_queues_ends_at_its_deadline_and_harms_nothing) {
 class HangingStore final : public Store {
  public:
   StoreReply run(const StoreRequest& request) override {
-    (void)door.pass();
+    (void)gate.wait();
     return store_.run(request);
   }
-  Door door;
+  Gate gate;
 
  private:
   MemoryStore store_;
@@ -349,7 +326,7 @@ class HangingStore final : public Store {
 
 TEST(Stuck, a_store_that_hangs_costs_neither_calls_nor_the_end) {
   const auto store = std::make_shared<HangingStore>();
-  store->door.open();
+  store->gate.open();
   Job job(store);
   auto options = job.options();
   options.leave_timeout = 500ms;
@@ -360,7 +337,7 @@ TEST(Stuck, a_store_that_hangs_costs_neither_calls_nor_the_end) {
   auto caller = job.join("caller", options);
   const auto thing = caller->create<Thing>("callee");
   thing.call<&Thing::touch>().get();
-  store->door.close();
+  store->gate.close();
   const auto until = Deadline::after(2s);  // four leases
   while (!until.expired()) {
     EXPECT_EQ(caller->call<Add>("callee", {2, 3}).get().sum, 5);
@@ -372,10 +349,10 @@ TEST(Stuck, a_store_that_hangs_costs_neither_calls_nor_the_end) {
   const auto left = std::chrono::steady_clock::now();
   caller.reset();
   EXPECT_LT(std::chrono::steady_clock::now() - left, 10s);
-  store->door.open();
+  store->gate.open();
 }
 
-// A store in which Directory::find(), once it has read that a worker has left, stands at a door.
+// A store in which Directory::find(), once it has read that a worker has left, waits at a gate.
 class SlowStore final : public Store {
  public:
   SlowStore(std::shared_ptr<Store> store, std::string key)
@@ -392,11 +369,11 @@ class SlowStore final : public Store {
                        finder_ == std::this_thread::get_id();
     if (is_slow_ && finds && is_slow_.exchange(false)) {
       has_read.open();
-      (void)door.pass();
+      (void)gate.wait();
     }
     return reply;
   }
-  Door has_read, door;
+  Gate has_read, gate;
 
  private:
   const std::shared_ptr<Store> store_;
@@ -429,11 +406,11 @@ TEST(Stuck, a_call_made_while_an_earlier_process_is_found_gone_reaches_the_new_o
   EXPECT_EQ(caller->call<Add>("callee", {2, 3}).get().sum, 5);
   store->be_slow();
   callee.reset();  // the caller loses its connection, and looks for the worker
-  ASSERT_TRUE(store->has_read.pass());
+  ASSERT_TRUE(store->has_read.wait());
   callee = serve(100);
   auto call = caller->call<Add>("callee", {2, 3});
   caller->tell<Count>("callee", {});
-  store->door.open();
+  store->gate.open();
   EXPECT_EQ(call.get().sum, 105);
   EXPECT_TRUE(soon([&] { return num_counted == 1; }));
 }
