@@ -1,6 +1,6 @@
 #pragma once
 
-// The wing that works on tensors: models, data, optimizers, strategies, the training loop.
+// Public headers for work on tensors: models, data, optimizers, parallelism, the training loop.
 
 #if __cplusplus < 202002L
 #error "Paceline needs C++20: compile with -std=c++20"

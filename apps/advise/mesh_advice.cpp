@@ -33,7 +33,7 @@ using planning::Way;
 
 constexpr std::chrono::milliseconds kLookForProfileEvery{100};
 constexpr long kMaxWaysToTry = 1000;
-constexpr int kMaxRanksPerCore = 4;  // the most ranks on one core
+constexpr int kMaxRanksPerCore = 4;  // the most ranks per core in the measurement
 
 // The costs of links: between ranks of this host they are measured now; for the network they are
 // those that `paceline bench --calibrate` has stored.
@@ -148,8 +148,7 @@ class MeshAdviser {
 
   // Measures with as many ranks as the plan has on a host, because ranks that share a core slow
   // each other down; with more than kMaxRanksPerCore ranks per core the slowdown no longer changes.
-  // With
-  // --simulate, at most one rank per core.
+  // With --simulate, at most one rank per core.
   JobProfile measure() const {
     const int turns = options_.simulate.empty() ? kMaxRanksPerCore : 1;
     const int at_once =

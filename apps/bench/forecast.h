@@ -33,7 +33,7 @@ struct Cluster {
 };
 
 // Reads hosts= (required), ranks= (1 when not given), link= in bit/s with k, M, G or T, and
-// latency= with us, ms or s. Throws SettingError (engine/core/option_text.h).
+// latency= with us, ms, s, min, h or d. Throws SettingError (engine/core/option_text.h).
 Cluster parse_cluster(std::string_view text);
 
 // A text such as "64 hosts x 8 ranks, 25 Gbit/s, 20 µs; costs: ...".

@@ -160,7 +160,7 @@ class Run {
 
   std::string problem_of_end() {
     const int code = launcher_.stop();
-    return fmt::format("the ranks ended with exit code {}: {}", code, launcher_.last_words());
+    return fmt::format("the ranks ended with exit code {}: {}", code, launcher_.failure_reason());
   }
   std::string problem_of_time(const CheckSpec& check, bool has_begun) {
     if (!has_begun)
@@ -204,7 +204,7 @@ class Run {
       outcome.text = !has_ended
                          ? fmt::format("the ranks have not exited within {} s after their checks",
                                        kTimeToEnd.count())
-                         : fmt::format("exit code {}: {}", code, launcher_.last_words());
+                         : fmt::format("exit code {}: {}", code, launcher_.failure_reason());
       end(outcome);
     }
     tell(std::move(outcome));

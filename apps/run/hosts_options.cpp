@@ -216,7 +216,8 @@ void give_slots_to_roles(std::vector<Host>& hosts, const launcher::Roles& roles)
 }
 
 // Sets the number of ranks on each host. Slots are the most ranks that a host should run;
-// --nproc-per-node may ask for fewer. `asked` is 0 for "auto", and negative for "gpu".
+// --nproc-per-node may ask for fewer. `asked` is 0 for "auto" and without the option, and negative
+// for "gpu".
 void fill_slots(std::vector<Host>& hosts, const Option& option, const LaunchOptions& launch) {
   const int asked = option.given() ? launch.num_local_ranks : 0;
   if (!option.given()) give_slots_to_roles(hosts, launch.roles);

@@ -158,7 +158,8 @@ void choose_console(const OptionTable& table, LaunchOptions& launch) {
 }
 
 // Checks whether ranks can divide the shards, as far as the number of ranks is known here; with
-// several hosts the coordinator checks again.
+// several hosts the coordinator checks again. Sets one thread per rank if the user has set no
+// number of threads.
 void check_logical_shards(const OptionTable& table, LaunchOptions& launch) {
   if (launch.logical_shards == 0) return;
   const char* const chosen = std::getenv("OMP_NUM_THREADS");

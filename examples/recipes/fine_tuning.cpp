@@ -6,9 +6,9 @@
 //   paceline run --nproc-per-node 2 fine_tuning run                      # of a checkpoint
 //   paceline run --nproc-per-node 2 fine_tuning run/best.safetensors     # of a file
 //
-// With a file of torch::save: torch::load(net, path) into the old model, then
-// net->head = net->replace_module("head", head), because forward() uses the member, then the
-// optimizer, and then fully_shard().
+// For a file of torch::save, call torch::load(net, path) on the old model, then set
+// net->head = net->replace_module("head", head), because forward() uses the member. Make the
+// optimizer after that, and then call fully_shard().
 
 #include <cstdio>
 #include <string>

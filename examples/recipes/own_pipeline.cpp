@@ -14,8 +14,8 @@
 
 constexpr int kBlocks = 6, kMicroBatches = 4, kSteps = 200;
 
-// Makes the blocks [begin, end) of the model. Each block has its own seed, so its first weights do
-// not depend on how the model is divided, and its own name, by which checkpoints store it.
+// Makes the blocks [begin, end) of the model. Each block has its own seed, so its initial weights
+// do not depend on how the model is divided, and its own name, by which checkpoints store it.
 torch::nn::Sequential make_blocks(int begin, int end) {
   torch::nn::Sequential blocks;
   for (int block = begin; block < end; ++block) {

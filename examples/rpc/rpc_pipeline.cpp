@@ -81,8 +81,8 @@ void train_alone() {
   }
 }
 
-// The forward and backward pass of one micro-batch, at the same time as the other micro-batches.
-// The calling thread waits for one stage after the other.
+// Runs the forward and backward pass of one micro-batch, while other threads run the others. The
+// calling thread waits for one stage after the other.
 torch::Tensor run(const std::vector<remote::RemoteModule>& stages, const Batch& batch, int i) {
   auto output = batch.inputs[static_cast<std::size_t>(i)];
   for (const auto& stage : stages) output = stage->forward(output);

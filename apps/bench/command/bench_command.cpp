@@ -31,7 +31,7 @@ namespace paceline::apps {
 
 namespace {
 
-// The first SIGINT or SIGTERM that has arrived; 0: none.
+// The newest SIGINT or SIGTERM that has arrived; 0: none.
 volatile std::sig_atomic_t signal_that_came = 0;
 
 void print_participants(const bench::ReportHead& report) {

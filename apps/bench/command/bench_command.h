@@ -18,8 +18,8 @@ namespace paceline::apps {
 // UsageError.
 void require_writable(const std::string& flag, const std::string& path);
 
-// From now on the first SIGINT or SIGTERM ends the measurement, and the second one ends this
-// process.
+// From now on the first SIGINT or SIGTERM ends the measurement. A second signal of the same kind
+// ends this process.
 void end_bench_at_signals();
 bool bench_was_interrupted();
 

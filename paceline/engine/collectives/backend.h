@@ -92,8 +92,8 @@ class Backend {
   virtual bool is_symmetric(ConstBuffer buffer) = 0;
 
   // Called after the run() of a visit, and serialised like run(). Returns the address of every
-  // rank's visited buffer in this process; empty on every rank if not all buffers lie in memory
-  // that all ranks share.
+  // rank's visited buffer in this process; empty on every rank unless all buffers lie in one
+  // symmetric allocation.
   virtual std::vector<std::byte*> seen_by_all() const = 0;
 
   // Local; may be called from any thread. Throws the group's failure, if there is one; otherwise

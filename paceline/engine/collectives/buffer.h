@@ -89,7 +89,7 @@ class SymmetricBuffer {
  public:
   SymmetricBuffer() = default;
   // `blocks`: the address of each rank's block in this process (see of()). `rank`: this rank.
-  // `owner` keeps them alive. `has_failed` becomes true when the group fails.
+  // `owner` keeps the blocks alive. `has_failed` becomes true when the group fails.
   SymmetricBuffer(std::vector<std::byte*> blocks, int rank, std::size_t bytes,
                   std::shared_ptr<void> owner, std::shared_ptr<const std::atomic<bool>> has_failed)
       : blocks_(std::move(blocks)),

@@ -85,7 +85,7 @@ std::uint32_t layout_of(std::span<const std::size_t> counts);
 
 // A hash of the sizes and strides of a dense tensor. Two tensors have the same hash if element i in
 // the memory of one corresponds to element i in the memory of the other. The hash is 0 for one
-// dimension, as for raw buffers. Empty `strides` stand for a contiguous tensor.
+// dimension, as for raw buffers. Without `strides`, the hash covers the sizes only.
 std::uint32_t shape_of(std::span<const std::int64_t> sizes,
                        std::span<const std::int64_t> strides = {});
 // Combines the hashes of the tensors of a coalesced call; 0 if all of them are 0.

@@ -20,7 +20,7 @@ class Progress;
 struct Fingerprint;
 struct FlightTicket;
 
-// An operation under way. The caller keeps the buffers alive until it has completed.
+// An operation under way. The caller keeps the buffers alive until the operation has completed.
 //
 // An operation on a device's memory that was called with a DeviceOrder ends twice. It ends first
 // when all of it has been queued on the device. From then on the caller can queue work that follows

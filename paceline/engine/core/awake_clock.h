@@ -66,7 +66,7 @@ Deadline put_off_since(Deadline::Clock::time_point begun, const Deadline& deadli
 // of the loop shows that this process stood still. The Vigil reports the standstill to AwakeClock,
 // and extends the deadline of the wait before any rank is blamed for being late.
 //
-// Cost: one reading of the clock per round. Thread safety: none; each Vigil belongs to one loop.
+// Cost: at most two clock readings per round. Thread safety: none; each Vigil belongs to one loop.
 class Vigil {
  public:
   // The longest time that a loop may take between two calls of look().

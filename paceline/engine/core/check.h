@@ -1,7 +1,7 @@
 #pragma once
 
 // Checks of a caller's arguments, and phrases for messages. A message is built only when its
-// condition fails.
+// condition fails; its arguments are always evaluated.
 //
 //   check(root < world_size, "broadcast: root {} is outside the group of {} ranks", root, size);
 //

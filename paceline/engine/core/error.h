@@ -24,7 +24,7 @@ enum class ErrorCode {
   kPeerLost,     // a peer died; form a new group
   kAborted,      // another rank failed first; the message gives that rank's error
   kCorrupt,      // data is damaged or malformed; use an older copy
-  kSystem,       // the operating system refused; the message carries errno
+  kSystem,       // the operating system or a library refused; the message says why
 };
 
 // "invalid", "timeout", ...: the code as it is printed.

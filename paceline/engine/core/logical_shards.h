@@ -24,7 +24,7 @@ inline constexpr std::int64_t kMaxLogicalShards = 1 << 20;
 
 // Whether `num_shards` shards can be divided among `num_ranks` ranks.
 bool shards_fit(std::int64_t num_shards, std::int64_t num_ranks);
-// All numbers of ranks that fit, from 1 on, as text: "1, 2, 4 or 8".
+// All numbers of ranks that fit, from 1 on, as text: "1, 2, 4 or 8". Requires: num_shards > 0.
 std::string ranks_that_fit(std::int64_t num_shards);
 
 // The shards that one rank computes in each step.

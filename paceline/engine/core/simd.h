@@ -27,8 +27,8 @@ std::size_t last_level_cache_bytes();
 // first, which saves a third of the traffic. It is 1.1 to 1.5 times as fast as memcpy() for copies
 // that do not fit into the last-level cache, and slower for smaller copies. The C library does the
 // same only above a threshold derived from the cache's size, and a virtual machine may see a larger
-// cache than its share. The ranges must not overlap. The bytes written are ordered before this
-// thread's later stores.
+// cache than its share. The ranges must not overlap. A later release store of this thread also
+// publishes the bytes.
 void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes);
 
 // As above, for `rows` rows of `bytes` bytes; `distance` is the number of bytes from one row's

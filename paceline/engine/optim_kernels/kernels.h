@@ -90,7 +90,7 @@ void average_kernel(float decay, float one_minus_decay, const float* values, flo
 // float32 numbers are exact in float64, and the order of the additions is fixed. Element i is added
 // to lane i mod 16, and the 16 lanes are added as a balanced tree.
 
-// The number of elements in each partial sum of a norm.
+// The number of elements of a block. A norm has one partial sum for each block.
 constexpr std::int64_t kBlock = 1024;
 
 double sum_of_squares(const float* values, std::int64_t count);

@@ -46,7 +46,7 @@ class Arrival {
 
   // Claims this rank's place and waits for the other ranks. Throws the errors of rendezvous().
   void meet(std::chrono::milliseconds timeout, LogTimes log_times = kLogTimes);
-  // Called instead of meet(): meet() of the other ranks then throws `reason`.
+  // Called instead of meet(): meet() of the other ranks then throws an Error with this reason.
   void decline(const Error& reason) { give_up(reason); }
   // Called by the rank that hosts the store: waits until all other ranks have arrived, so that they
   // learn the outcome.

@@ -172,8 +172,8 @@ Role fork_seed(const Fd& socket, pid_t launcher) {
     return Role::kSeed;
   }
   others.reset();
-  // Invariant 1: other threads of this process would be missing in the child, together with the
-  // locks that they hold.
+  // Invariant 1: other threads of this process would be missing in the child, and the locks that
+  // they hold would never be released there.
   const bool whole = num_threads() == 1 && say(own, kGoOn);
   if (!whole) own.reset();
   see_off(helper);

@@ -98,8 +98,8 @@ class LoadedFiles {
   std::vector<File> files_;
 };
 
-// The variable that tells a rank that it may make a seed. The rank removes it from its environment
-// before main().
+// The variable that tells a rank that it may make a seed. A program that is linked with this file
+// removes the variable from its environment before main().
 inline constexpr const char* kForkServerVariable = "PACELINE_FORK_SERVER";
 
 // The value of that variable. `device` and `file` are the device and inode numbers of the program's

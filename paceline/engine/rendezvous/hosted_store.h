@@ -49,8 +49,8 @@ class HostedStore {
   const std::shared_ptr<TcpStore> client_;  // destroyed before the server
   const int host_, self_;
   std::mutex mutex_;  // guards uses_
-  // The ranks that have not ended each use yet. The hosting rank lists the other ranks; any other
-  // rank lists only itself.
+  // The ranks that must end each use. The hosting rank lists the other ranks; any other rank lists
+  // only itself, until it has ended the use.
   std::map<std::string, std::vector<int>> uses_;
 };
 

@@ -40,7 +40,7 @@ GetVariable process_environment();
 
 // Finds the launcher and this process's rank; without any launcher, a group of one. Throws
 // Error(kInvalid) when a variable is missing, out of range or contradicts another; the message
-// names the variable, its value and the corrected command.
+// names the variable and its value and, where one exists, the corrected command.
 LaunchEnvironment detect_launch_environment(const GetVariable& variable = process_environment());
 
 // The whole number from 0 to `greatest` in a variable; nullopt when it is unset. Throws
@@ -58,8 +58,8 @@ std::string own_command();
 
 // The job's secret. No variable holds the secret itself, because every process of the user could
 // read it. It is read from PACELINE_SECRET_FD, a memory file that the rank inherited, unless a
-// wrapper has closed that descriptor; otherwise from PACELINE_SECRET_FILE (0600 or 0400, owned by
-// this user). Programs that are started after the call do not inherit the descriptor. Returns
+// wrapper has closed that descriptor; otherwise from PACELINE_SECRET_FILE (closed to others, owned
+// by this user). Programs that are started after the call do not inherit the descriptor. Returns
 // nullopt when neither variable is set. Throws Error(kInvalid), which names the variable and the
 // problem.
 std::optional<Secret> find_job_secret(const GetVariable& variable);
@@ -68,7 +68,7 @@ std::optional<Secret> find_job_secret(const GetVariable& variable);
 // than 65,536 nodes.
 std::optional<std::vector<std::string>> expand_node_list(const std::string& text);
 
-// "2(x3),1" is 2, 2, 2, 1. Returns nullopt for another form, a count of 0 or over 65,536 nodes.
+// "2(x3),1" is 2, 2, 2, 1. Returns nullopt for another form, a count of 0, or over 65,536 nodes.
 std::optional<std::vector<int>> expand_task_counts(const std::string& text);
 
 // Whether this process is a task of a step that a user's srun made. SLURM also makes steps by

@@ -28,8 +28,8 @@ struct MeetingPoint {
 };
 
 // Finds where the ranks meet, from the init method, the launch environment and the launcher's
-// variables, without I/O; docs/launching.md has the table. Throws Error(kInvalid) when they name
-// no place; the message shows a command that names one.
+// variables, without I/O; docs/launching.md has the table. Throws Error(kInvalid) when they name no
+// place or an invalid one; the message shows how to name a place.
 MeetingPoint find_meeting_point(const std::string& init_method,
                                 const LaunchEnvironment& environment, const GetVariable& variable);
 

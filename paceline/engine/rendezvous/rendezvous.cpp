@@ -243,7 +243,7 @@ Secret meet_at_rank_zero(Attendance& attendance, const Endpoint& endpoint,
   return *given;
 }
 
-// The ranks trust a store or a file that the caller chose, so it may pass the secret to them.
+// The ranks trust a store or a file that the caller chose, so the secret may travel through it.
 Secret secret_through(Store& store, const LaunchEnvironment& environment,
                       const std::optional<Secret>& given) {
   if (given) return *given;

@@ -31,15 +31,15 @@ struct Rendezvous {
   Secret secret;                 // the job's secret
   // The address at which other hosts reach this process; loopback when all ranks are on one host.
   std::string address = "127.0.0.1";
-  // The number of earlier rendezvous in this store. Keys contain this number, so that the keys of
-  // different rendezvous do not collide.
+  // The number of earlier rendezvous of this generation in this store. Keys contain this number, so
+  // that the keys of different rendezvous do not collide.
   std::int64_t round = 0;
   // Keeps the store open if a rank hosts it. Null for other stores.
   std::shared_ptr<HostedStore> hosted;
 };
 
-// The place of this process in the job, from the options or else from the environment. Throws the
-// errors of rendezvous().
+// The rank and the launcher of this process, from the options or else from the environment. Throws
+// the errors of rendezvous().
 LaunchEnvironment own_launch_environment(const RendezvousOptions& options = {},
                                          const GetVariable& variable = process_environment());
 

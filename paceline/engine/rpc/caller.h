@@ -71,7 +71,7 @@ class PendingCall {
   Payload reply_;
   std::optional<CallError> error_;
   std::optional<ReferenceError> reference_error_;
-  std::function<void(CallEnd)> when_ended_;  // called under the caller's mutex; may be empty
+  std::function<void(CallEnd)> when_ended_;  // called under Caller::mutex_; may be empty
   std::atomic<std::uint32_t> state_{0};
 };
 using PendingPointer = std::shared_ptr<PendingCall>;
@@ -115,8 +115,8 @@ class Caller final : public Pool::Source,
   // call this object.
   PendingPointer call(const CallTarget& target, OutgoingPointer request, Deadline deadline,
                       std::function<void(CallEnd)> when_ended = {});
-  // Sends a one-way message. Throws CallError(kSystem), not executed, when too many earlier one-way
-  // messages have not been handled yet.
+  // Sends a one-way message. Throws CallError(kSystem), not executed, if this worker has left, or
+  // if too many earlier one-way messages have not been handled yet.
   void tell(const CallTarget& target, OutgoingPointer request);
   // Returns when the call is done or the deadline has passed.
   void wait(const PendingPointer& call, Deadline deadline);
@@ -127,8 +127,8 @@ class Caller final : public Pool::Source,
   // Ends a call that is not done, as if its deadline had passed.
   void give_up(const PendingPointer& call);
 
-  // Whether the callee still keeps the state of this worker's session; also true before the first
-  // session.
+  // Whether the callee still keeps the state of this worker's session; also true while this worker
+  // has no session with it.
   bool lease_counts() const;
   // The incarnation of the callee at the last connection; empty before the first connection, and
   // once the callee is gone.

@@ -53,8 +53,8 @@ void Caller::want_connection_locked(std::chrono::milliseconds delay) {
 }
 
 void Caller::connect() {
-  // The directory is read only after this. If the directory says that the worker has left, calls
-  // that begin from now on may be for another process that has taken the worker's name.
+  // Read before the directory. If the directory says that the worker has left, calls that begin
+  // from now on may be for another process that has taken the worker's name.
   const Begun before = begun();
   try {
     const auto callee = setup_->directory->find(name_);
@@ -105,9 +105,8 @@ std::pair<Fd, std::unique_ptr<Cipher>> Caller::make_connection(const WorkerEntry
   while (error == EINPROGRESS) {
     error = wait_ready(attempt.socket().get(), POLLOUT, deadline) ? attempt.go_on() : ETIMEDOUT;
   }
-  // A worker listens until it leaves or ends, even while it is frozen, and no other user may take
-  // the name of its Unix socket. So a refusal is final. If the port now belongs to another program,
-  // the handshake fails.
+  // A worker listens until it leaves or ends, even while it is frozen, so a refusal is final. If
+  // another program now has the port, or the name of the Unix socket, the handshake fails.
   if (error == ECONNREFUSED) {
     setup_->directory->change(callee, WorkerInfo::State::kLost);
     throw CalleeGone();

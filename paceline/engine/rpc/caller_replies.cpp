@@ -143,7 +143,7 @@ void Caller::ready() {
   }
   std::unique_lock receiving(receiving_, std::try_to_lock);
   if (!receiving) {
-    has_missed_ = true;  // the reading thread checks it afterwards, unless it has just stopped
+    has_missed_ = true;  // the reading thread checks this flag when it stops reading
     if (!receiving.try_lock()) return;
   }
   if (!receive(connection, nullptr)) return;

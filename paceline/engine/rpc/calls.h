@@ -68,7 +68,7 @@ class FutureReply {
   std::shared_ptr<ReferenceTable> references_;
 };
 
-// Waits until the owners of the references that were read have confirmed or refused the holds.
+// Waits until the references' owners have confirmed or refused the holds, or for the deadline.
 void confirm_references(const MessageReader& read, const ReceivedMessage& message);
 
 // Reads a message that has arrived. The result may refer to memory of the message.
@@ -159,8 +159,8 @@ class RequestOf {
 
 }  // namespace detail
 
-// A handler's duty to answer, which it may pass on to another thread or a queue. The handler's
-// request lives as long as the Answer. Destroying it without an answer fails the call.
+// A handler's obligation to answer, which can be passed on to another thread or a queue. The
+// handler's request lives as long as the Answer. Destroying an unused Answer fails the call.
 //
 // Thread safety: one thread at a time may use it.
 template <Message Reply>

@@ -73,7 +73,7 @@ class Directory {
 
   // Enters a worker. Throws Error(kInvalid) if a worker of this name is present.
   void enter(const WorkerEntry& self);
-  // Writes `state`, unless the name now belongs to another incarnation or is no longer present.
+  // Writes `state`, unless the worker is no longer present or its name has another incarnation.
   void change(const WorkerEntry& entry, WorkerInfo::State state);
   std::optional<WorkerEntry> find(const std::string& name);
   // All entries, including workers that have left.

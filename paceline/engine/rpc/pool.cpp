@@ -338,7 +338,7 @@ void Pool::stay_with(const std::shared_ptr<Source>& source) {
       is_taken_over = !source->stay_.compare_exchange_strong(expected, Stay::kReads);
       if (is_taken_over) break;
       const std::lock_guard lock(mutex_);
-      stays = stays && tasks_.empty();  // a thread must watch a queue that the limit holds up
+      stays = stays && tasks_.empty();  // if the limit holds tasks up, check the queue instead
     }
     if (!is_taken_over) {
       source->stay_ = Stay::kNone;

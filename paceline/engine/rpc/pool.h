@@ -149,7 +149,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
   };
   struct Runner {
     pid_t thread = 0;
-    bool is_asleep = false;  // at the last look, so it does not count
+    bool is_asleep = false;  // at the last look, so its task does not count
   };
   using Senders = std::vector<std::shared_ptr<Sender>>;
 

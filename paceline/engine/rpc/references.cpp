@@ -336,7 +336,7 @@ void ReferenceTable::send_releases(const OwnerId& owner, bool now) {
   try {
     const auto caller = find_caller_(owner.name);
     if (!now && caller->num_calls() >= kMaxCalls) return;
-    // The owner's limit for messages may be smaller than kMaxReleases.
+    // A message of kMaxReleases numbers may be above the owner's limit.
     const std::size_t most =
         std::min(kMaxReleases, caller->max_message() / (2 * sizeof(ObjectNumber)));
     do {

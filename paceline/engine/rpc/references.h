@@ -153,7 +153,7 @@ inline constexpr std::string_view kHoldMethod = "paceline.hold",
 // steps of ReferenceCounts by calls of the built-in methods "hold" and "release". Releases are
 // collected for up to a tenth of a second, so dropping a reference never waits.
 //
-// Lock order: a thread may take this mutex while it holds a caller's mutex, not the other way
+// Lock order: a thread may take mutex_ while it holds the mutex of a Caller, not the other way
 // round.
 //
 // Thread safety: every method may be called from any thread.
@@ -166,7 +166,7 @@ class ReferenceTable : public std::enable_shared_from_this<ReferenceTable> {
   HandlePointer created(const ObjectId& id);
   // Takes a reference that arrived in a message, and begins to ask the owner for a hold.
   HandlePointer receive(const ObjectId& id);
-  // Waits for the owners' answers. A reference that is not held afterwards fails when it is used.
+  // Waits for the owners' answers until the deadline. A refused reference fails when it is used.
   void confirm(const std::vector<HandlePointer>& references, Deadline deadline);
   // The Caller of the object's owner. Throws ReferenceError for a reference that can no longer be
   // used.

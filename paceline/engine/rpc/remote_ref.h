@@ -149,8 +149,8 @@ template <RemoteClass T>
 std::shared_ptr<T> find_object(const Context& context, ObjectNumber number) {
   return std::static_pointer_cast<T>(context.find_own(detail::method_id(T::kName), number));
 }
-// For a method that was called by call_and_keep(): keeps `object` for the caller, which then has a
-// reference to it. Throws Error(kAborted) if the caller no longer waits.
+// For a method that was called by call_and_keep(): keeps `object` for the caller, which then refers
+// to it. Throws Error(kAborted) if the caller no longer waits, Error(kInvalid) for a number in use.
 template <RemoteClass T>
 void keep_object(Context& context, ObjectNumber number, std::shared_ptr<T> object) {
   context.keep_own(detail::method_id(T::kName), number, std::move(object));

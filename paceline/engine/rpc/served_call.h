@@ -57,7 +57,7 @@ class Context {
 
 // How a method is served. A call that finds its queue full is refused.
 struct ServeOptions {
-  int threads = 0;           // handlers of this method that may run at a time; 0: any number
+  int threads = 0;           // handlers that may run at a time; 0: any number; not for objects
   std::size_t queue = 4096;  // calls that may wait for an object, or for limited `threads`
 };
 

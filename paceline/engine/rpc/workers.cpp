@@ -114,7 +114,7 @@ struct Workers::Impl : std::enable_shared_from_this<Impl> {
     references = std::make_shared<ReferenceTable>(
         setup->self.name, setup->lease, [weak = weak_from_this()](const std::string& owner) {
           const auto self = weak.lock();
-          check(self != nullptr, "a call to worker {} over a worker that has left", owner);
+          check(self != nullptr, "a call to worker {} after this worker has left", owner);
           return self->caller_of(owner);
         });
     server->set_references(references);

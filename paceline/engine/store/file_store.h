@@ -1,7 +1,7 @@
 #pragma once
 
 // A store in one file that all ranks can open, on a local disk or a network file system with fcntl
-// locks. store/FORMAT.md lays out the bytes.
+// locks. store/FORMAT.md describes the bytes.
 
 #include <cstddef>
 #include <cstdint>
@@ -31,9 +31,9 @@ class FileStoreLog {
  public:
   static constexpr std::uint64_t kMaxBytes = 1ULL << 30;
 
-  // Opens the file or creates it (0600). Throws Error(kInvalid) when the file is not a store,
-  // belongs to another user, or is left over from an earlier run, whose process, host and time the
-  // message names.
+  // Opens the file or creates it (0600). Throws Error(kSystem) when that fails, and Error(kInvalid)
+  // when the file is not a store, belongs to another user, or is left over from an earlier run,
+  // whose process, host and time the message names.
   FileStoreLog(std::string path, Deadline deadline);
   FileStoreLog(const FileStoreLog&) = delete;
   FileStoreLog& operator=(const FileStoreLog&) = delete;

@@ -55,7 +55,7 @@ class KeyValues {
                           const std::string& desired);
   void append(const std::string& key, const std::string& value);
   bool erase(const std::string& key);
-  // Requires: the keys of kGet and kWait exist.
+  // Requires: the keys of kGet and kWait exist. A kSet that fails may have set some of its keys.
   StoreReply apply(const StoreRequest& request);
 
  private:

@@ -44,8 +44,8 @@ StoreReply decode_reply(std::span<const std::byte> body);
 std::size_t frame_length(std::span<const std::byte> header);
 
 // The TCP server's end of the connection to one client. It turns received bytes into requests and
-// replies into bytes to send, and never waits. Until the handshake is done it buffers at most 72
-// bytes from the peer; after that, at most one frame and the bytes of one call of read().
+// replies into bytes to send, and never waits. Until the handshake is done it reads at most 72
+// bytes from the peer; after that, it buffers up to a frame and the bytes of one call of read().
 //
 // Thread safety: none; the server's loop owns it.
 class StoreConnection {

@@ -23,8 +23,8 @@ constexpr auto kHandshakeTimeout = 10s;
 // A server that was reached before and refuses connections for this long has ended; a shorter
 // refusal may be a full backlog.
 constexpr auto kRefusedFor = 500ms;
-// The server answers a wait only at its deadline, so the client waits this much longer for the
-// answer.
+// The server reports missing keys only at the deadline of a wait, so the client waits this much
+// longer for the answer.
 constexpr auto kAnswerGrace = 1s;
 
 std::chrono::milliseconds plus_grace(std::chrono::milliseconds timeout) {

@@ -3,7 +3,7 @@
 // The server of a job's TCP store: one thread, one epoll, all values in memory. It listens exactly
 // on the given address ("127.0.0.1" means loopback only) and parses nothing from a peer that has
 // not proved that it knows the job's secret. Such peers, the *strangers*, cost the server a bounded
-// number of descriptors and 72 bytes each, and cannot delay the processes of the job:
+// number of descriptors and at most 72 bytes of input each, and cannot delay the job's processes:
 //
 //   - a handshake may take 3 s; when too many connections have not completed it, or when
 //     descriptors run out, the oldest of these connections is closed;

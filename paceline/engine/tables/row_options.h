@@ -12,9 +12,9 @@ namespace paceline::tables {
 // Any 64-bit number, for example a hash of a feature, so that no vocabulary is needed.
 using Id = std::int64_t;
 
-// The optimizers compute what torch::optim's optimizers of these names compute. A row takes one
-// step for each push that contains its id or, in a synchronous table, for each clock with such a
-// push. State that a row needs is kept beside the row.
+// SGD, Adam and Adagrad compute what torch::optim's optimizers of these names compute. A row takes
+// one step for each push that contains its id or, in a synchronous table, for each clock with such
+// a push. State that a row needs is kept beside the row.
 struct SGD {
   double lr = 0.01, momentum = 0, weight_decay = 0;
 };
@@ -66,8 +66,8 @@ struct RowOptions {
   float initial_range = 0.01F;
   std::uint64_t seed = 0;
   // A row is admitted by the push that contains its id for the `admit_after`th time. Earlier pushes
-  // are only counted: their gradients are dropped, and a pull gets the initial values. At most
-  // `candidates` ids may be counted at a time.
+  // are only counted: their gradients are dropped, and a pull gets the initial values. A table has
+  // room for `capacity` + `candidates` ids in all.
   std::uint32_t admit_after = 1;
   std::uint64_t candidates = 1'000'000;
   // A row that was neither pulled nor pushed for more than this number of ticks begins again with

@@ -28,7 +28,7 @@ namespace paceline::tables {
 // run one at a time. A forked child must not use its parent's rows.
 //
 // Every method that waits throws Error(kTimeout), which names the worker that it waits for, after
-// TableOptions::timeout. All throw Error(kPeerLost) if the other workers have given this one up.
+// TableOptions::timeout. All but the accessors throw Error(kPeerLost) if this worker was given up.
 class Rows {
  public:
   // A worker's view of a table. The counts are this worker's own, unless noted otherwise.
@@ -47,7 +47,7 @@ class Rows {
     std::uint64_t largest_staleness = 0;
     double mean_staleness = 0;
     std::uint64_t evicted_workers = 0;   // workers that died or were given up, in the whole table
-    std::uint64_t repaired_updates = 0;  // rows that a dead worker had half written
+    std::uint64_t repaired_updates = 0;  // unfinished changes of lost workers that were completed
   };
 
   virtual ~Rows() = default;  // leaves
@@ -67,7 +67,8 @@ class Rows {
   //
   // `sequence` is the number of the push in its session, for a worker that was started again and
   // does not know whether its last push arrived. A push with a number that has been applied changes
-  // nothing; one that was applied in part continues. By default the next number.
+  // nothing; one applied in part continues. Default: the next number. A synchronous table knows
+  // only the numbers that were pushed through this object.
   virtual void push(std::span<const Id> ids, std::span<const float> gradients,
                     std::optional<std::uint64_t> sequence) = 0;
   void push(std::span<const Id> ids, std::span<const float> gradients);
@@ -91,7 +92,7 @@ class Rows {
   virtual double lr() const = 0;
   virtual void set_lr(double lr) = 0;
 
-  // The session of this worker's pushes, and the number of the last one that began.
+  // The session of this worker's pushes, and the number of the last push that began.
   virtual std::uint64_t session() const = 0;
   virtual std::uint64_t sequence() const = 0;
   virtual Stats stats() const = 0;

@@ -6,9 +6,9 @@
 // PACELINE_FLIGHT_DIR/rank-000.calls; the kernel keeps the file however the process ends.
 // telemetry/FORMAT.md describes every byte, call_gauge_file.h reads it.
 //
-// Cost of a call: two readings of record_time() and two additions at the caller, and three
-// additions at the callee; nothing without PACELINE_FLIGHT_DIR. The tables of open calls are
-// written about ten times a second, and list only calls that have been open for a while (kLong).
+// Cost of a call: two readings of record_time() and two additions at the caller, three of each at
+// the callee; next to nothing without PACELINE_FLIGHT_DIR. The tables of open calls are written
+// about ten times a second, and list only calls that have been open for a while (kLong).
 //
 // Thread safety: every method may be called from any thread. A forked child has no gauge.
 
@@ -74,7 +74,7 @@ class CallGauge {
   // Whether the file was made.
   bool is_open() const { return file_ != nullptr; }
 
-  // Requires: `number` is not 0. Only the first 64 methods are counted.
+  // Requires: `number` is not 0. Only the first 64 methods of each side are counted.
   CallCounter counter(CallSide side, std::uint64_t number, std::string_view name) noexcept;
   static void begin(CallCounter counter) noexcept;
   // Counts a call whose handler starts to run.

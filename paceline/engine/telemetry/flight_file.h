@@ -92,7 +92,7 @@ struct Operation {
   std::uint8_t error;  // 0, or 1 + ErrorCode
   std::uint8_t asynchronous;
   std::uint16_t reserved;
-  std::uint32_t check;  // check_of() all fields before it
+  std::uint32_t check;  // check_of() over all fields before it
 };
 static_assert(sizeof(Operation) == 88);
 inline constexpr std::size_t kNumWords = sizeof(Operation) / sizeof(std::uint64_t);

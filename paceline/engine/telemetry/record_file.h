@@ -46,8 +46,8 @@ File* map_record(int file, int flags = 0) {
       mmap(nullptr, sizeof(File), PROT_READ | PROT_WRITE, MAP_SHARED | flags, file, 0);
   return memory == MAP_FAILED ? nullptr : static_cast<File*>(memory);
 }
-// Maps a gauge; an existing file is continued. A gauge is optional, so the result is null when it
-// cannot be mapped.
+// Maps a gauge; an existing file keeps its contents. A gauge is optional, so the result is null
+// when it cannot be mapped.
 template <class File>
 File* map_gauge(const std::string& path) {
   const Fd file = open_to_write(path, O_RDWR | O_CREAT, 0600);

@@ -20,8 +20,8 @@ struct StepReading {
   std::uint64_t samples = 0;         // the samples of this rank
   double seconds = 0;                // of all steps together
   double communication_seconds = 0;  // the part of `seconds` in which the rank waited for others
-  // The number of steps that the training had made before `steps`, for example before a restart;
-  // nullopt: unknown.
+  // The number of steps that the training had made before the first counted step, for example
+  // before a restart; nullopt: unknown.
   std::optional<std::uint64_t> begun_at;
   // When the first counted step began and the last one ended, in seconds on this host's monotonic
   // clock; nullopt: unknown.

@@ -5,8 +5,8 @@
 // survives the process however it ends. `paceline run --timeline FILE` puts the spans of all ranks
 // on one clock (launcher/job_timeline/timeline_trace.h).
 //
-// Cost of a span: one reading of the clock and one store of 64 bytes, about 40 ns, without
-// allocation, lock or system call. A forked child must not record.
+// Cost of a span: one store of 64 bytes, about 40 ns with the caller's reading of the clock,
+// without allocation, lock or system call. A forked child must not record.
 //
 // Thread safety: every method may be called from any thread. The groups and the workers of a rank
 // share ownership of the timeline with programs that record spans of their own.
@@ -104,7 +104,7 @@ class Timeline {
 
 // The timeline of a rank in the directory PACELINE_TIMELINE_DIR; null when that is unset or empty.
 // All groups and workers of the rank in this process share one timeline. If the directory cannot be
-// written, one warning is logged and no spans are recorded.
+// written, each call logs a warning and returns null.
 std::shared_ptr<Timeline> open_timeline(
     int rank, int world_size, int generation,
     const std::function<std::optional<std::string>(const std::string&)>& variable);

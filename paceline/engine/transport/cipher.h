@@ -6,7 +6,7 @@
 // (engine/core/authentication.h), one for each direction, and records are counted, so that none can
 // be read, changed, repeated, left out or swapped.
 //
-// Cost: a pass of the cipher over every byte at both ends, a copy, and 20 bytes per 64 KiB.
+// Cost: a pass of the cipher over every byte at both ends, a copy, and 20 bytes per record.
 //
 // Thread safety: none; sending and receiving may be done by two threads.
 
@@ -45,9 +45,9 @@ class Cipher {
   Cipher(const Cipher&) = delete;
   Cipher& operator=(const Cipher&) = delete;
 
-  // Sends `head` and then `payload` as sendmsg() would, without waiting. Returns how many of their
-  // bytes were sent, or -1 with errno. After EAGAIN the caller must pass the same bytes again, and
-  // may append more; EINVAL if it passes fewer.
+  // Sends `head`, which must fit into one record, and then `payload` as sendmsg() would, without
+  // waiting. Returns how many of their bytes were sent, or -1 with errno. After EAGAIN the caller
+  // must pass the same bytes again, and may append more; EINVAL if it passes fewer.
   ssize_t send(int socket, std::span<const std::byte> head, std::span<const std::byte> payload);
   // Like recv(), without waiting. Returns -1 with EBADMSG if a record differs from the record that
   // the other end sent.

@@ -78,8 +78,8 @@ std::optional<Notice> decode_notice(std::span<const char> bytes) {
 
 namespace {
 
-// Each of these messages begins with a byte that is not a valid ErrorCode. A question is that byte
-// alone.
+// Questions, answers and reasons begin with a byte that is not a valid ErrorCode. A question is
+// that byte alone.
 constexpr char kQuestion = 0x7e;
 // An answer continues with the number of ranks (1 byte) and the ranks (4 bytes each); the highest
 // bit of a rank is set if the rank has arrived.

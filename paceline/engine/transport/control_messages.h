@@ -52,14 +52,14 @@ class Inquiry {
   // Encodes the first 64 ranks.
   static std::string encode_answer(std::span<const Awaited> awaited);
 
-  // Text beyond 1024 bytes is cut.
+  // Cuts the text, so that the whole message has at most kMaxNoticeBytes bytes.
   static std::string encode_reason(const std::string& text);
 
   explicit Inquiry(int world_size) : world_size_(world_size) {}
 
   // Takes the questions, answers and reasons at the front of the bytes that have arrived from
-  // `peer`. Returns the bytes that follow them: a notice, or nothing. A message that has arrived in
-  // part is kept until the rest arrives.
+  // `peer`. Returns the bytes that follow them: a notice, invalid bytes, or nothing. A message that
+  // has arrived in part is kept until the rest arrives.
   std::string take(int peer, std::string_view bytes);
 
   void forget_answers() { answers_.clear(); }

@@ -119,7 +119,7 @@ void Exchange::run_until(const std::function<bool()>& done, const CheckHeader& c
     wait_for_peers(kSlice);
     if (pump(check)) continue;
     WaitCheck::run();
-    mesh_.throw_if_failed();  // a rank that leaves cleanly ends its data channel last
+    mesh_.throw_if_failed();  // a clean leave shows later, at the end of the data channel
     on_slow();
   }
 }

@@ -54,8 +54,8 @@ class Stripes {
   struct Run {
     std::size_t offset = 0, count = 0;
   };
-  // Where the bytes of a stream's share lie that follow its first `done` bytes; an empty run at the
-  // end of the share.
+  // The consecutive bytes that follow the first `done` bytes of the stream's share, up to the end
+  // of their block; an empty run at the end of the share.
   Run next(std::size_t stream, std::size_t done) const {
     if (done >= share(stream)) return {bytes_, 0};
     if (streams_ == 1) return {done, bytes_ - done};
@@ -80,7 +80,7 @@ class Exchange {
 
   // post_send() and post_receive() return the number of the message among all messages to, or from,
   // this peer. Requires: the memory stays valid until sent_bytes(), or received_bytes(), returns
-  // kAll; the header that arrives announces as many bytes as `into` has.
+  // kAll. A header that announces another size than that of `into` gives Error(kInvalid).
   std::uint64_t post_send(int peer, const MessageHeader& header,
                           std::span<const std::byte> payload);
   std::uint64_t post_receive(int peer, std::span<std::byte> into);
@@ -97,11 +97,11 @@ class Exchange {
 
   // Moves all bytes that can move without waiting; returns whether any did.
   bool pump(const CheckHeader& check);
-  // Runs until `done` returns true. `on_slow` is called about every 10 ms while nothing moves; it
-  // may throw.
+  // Runs until `done` returns true or the deadline passes. `on_slow` is called about every 10 ms
+  // while nothing moves; it may throw.
   void run_until(const std::function<bool()>& done, const CheckHeader& check, Deadline deadline,
                  const std::function<void()>& on_slow);
-  // True if no send or receive is under way.
+  // True if no send or receive is under way; presence messages do not count.
   bool idle() const;
   // Forgets everything that was posted. For use after an error.
   void clear();
@@ -113,8 +113,8 @@ class Exchange {
   };
   // The progress of one stream.
   struct Stream {
-    std::uint64_t message = 0;  // the number of the message being sent
-    // bytes sent of the stream's share; the first stream's includes the header
+    std::uint64_t message = 0;  // index of the message being sent; presence messages count
+    // bytes sent of the stream's share; for the first stream, the header's bytes count too
     std::size_t sent = 0;
     std::size_t got = 0;  // bytes received of the stream's share of the arriving message
   };

@@ -281,7 +281,7 @@ Lendings& lendings() {
   return *instance;
 }
 
-// A block that this rank lends while it is in scope.
+// Lends a block of this rank until the object goes out of scope.
 class Loan {
  public:
   explicit Loan(Block block) : number_(block ? lendings().lend(std::move(block)) : 0) {}

@@ -24,9 +24,9 @@ struct MemoryHandle {
 
 // Exchanges handles: `make(peer)` returns the handle for a peer, `take(peer, handle)` receives the
 // peer's handle. Collective. Returns 0, or the errno with which the kernel refused to pass one of
-// this rank's descriptors; that peer received the value 0 without a descriptor. Errors: kInvalid on
-// every rank if the ranks asked for different sizes, kTimeout naming the rank that did not arrive,
-// kPeerLost.
+// this rank's descriptors; a peer whose descriptor was refused receives the value 0. Errors:
+// kInvalid on every rank if the ranks asked for different sizes, kTimeout naming the rank that did
+// not arrive, kPeerLost.
 int exchange_with_peers(Mesh& mesh, std::size_t bytes, Deadline deadline,
                         const std::function<MemoryHandle(int peer)>& make,
                         const std::function<void(int peer, MemoryHandle handle)>& take);
@@ -37,8 +37,8 @@ int exchange_with_peers(Mesh& mesh, std::size_t bytes, Deadline deadline,
 void require_all_mapped(Mesh& mesh, std::size_t bytes, Deadline deadline, int error);
 
 // Shared memory among the processes of one host: each rank makes an anonymous file (memfd),
-// reserves its pages and passes the descriptor to its peers. The file has no name, so a process
-// that dies leaves nothing behind, and it does not count against /dev/shm.
+// reserves its pages unless they are allocated on touch, and passes the descriptor to its peers. A
+// process that dies leaves no file behind, and the file does not count against /dev/shm.
 class ShmMemory : public SharedMemory {
  public:
   // Requires: `mesh` outlives this object.

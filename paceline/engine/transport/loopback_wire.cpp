@@ -77,8 +77,8 @@ std::size_t Pipe::copy_out(std::span<std::byte> into) const {
 
 namespace {
 
-// The rooms of the process. They are global, because ranks that are threads share nothing else, and
-// kept until the process ends.
+// The rooms of the process, by name. The table is global, because ranks that are threads share
+// nothing else, and is never destroyed; each room is destroyed with its last owner.
 struct Rooms {
   std::mutex mutex;  // guards by_name
   std::unordered_map<std::string, std::weak_ptr<Room>> by_name;
@@ -238,8 +238,8 @@ bool LoopbackWire::is_ready(const Interest& interest) const {
   return out == nullptr || !out->is_full();
 }
 
-// Sleeps until an interest is ready. `seen` is the bell's count, read before any event that the
-// sleeper must not miss.
+// Sleeps until the bell rings, unless an interest is ready. `seen` is the bell's count, read before
+// any event that the sleeper must not miss.
 void LoopbackWire::sleep(Bell& bell, std::span<Interest> interests, std::chrono::nanoseconds limit,
                          std::uint32_t seen) const {
   const auto look = [&] {

@@ -13,7 +13,7 @@
 // TCP ends after kSilenceLimit without an answer.
 //
 // Failure is final: the first cause (a lost peer, another rank's abort notice, an error of this
-// rank) is kept, and every later call throws it. A rank that finds a cause tells all peers before
+// rank) is kept, and every later check throws it. A rank that finds a cause tells all peers before
 // it leaves, so that a rank that checks later does not take a survivor's exit for the cause.
 //
 // A failure of another group of the same ranks does not end this group, but the rank tells its
@@ -108,13 +108,13 @@ class Mesh {
   // costs a time slice.
   bool oversubscribed() const { return oversubscribed_; }
 
-  // Throws the group's failure, if there is one: kPeerLost, which names the rank that died, or the
-  // error in another rank's abort notice. Returns the peers that have left cleanly. Everything that
-  // they did before leaving is visible to the caller now: if the caller still misses something from
-  // one of them after this call, it will never arrive.
+  // Throws the group's failure, if there is one: kPeerLost, which names the rank that died,
+  // kAborted with another rank's cause, or the cause passed to abort(). Returns the peers that have
+  // left cleanly. Everything that they did before leaving is visible to the caller now; anything
+  // that the caller still misses from one of them after this call will never arrive.
   std::vector<int> throw_if_failed();
   // For a caller that waits for `peer` in vain, because the peer left or a connection to it broke.
-  // Throws the known cause, or kPeerLost naming `peer` if none is known.
+  // Throws the known cause or, if none arrives within a second, kPeerLost naming `peer`.
   [[noreturn]] void throw_lost(int peer, const std::string& how);
   // Records `cause` as this group's failure and tells all peers. Does nothing after a failure.
   void abort(const Error& cause);

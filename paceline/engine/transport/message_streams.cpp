@@ -65,7 +65,7 @@ constexpr std::size_t kMaxCapacity = 256 << 10;  // stays in a core's L2 cache
 constexpr std::size_t kMinCapacity = 4 << 10;
 // The most memory of a rank's rings, unless there are very many ranks.
 constexpr std::size_t kMaxBlockBytes = 4 << 20;
-// A position is published after this many bytes, so that the other end can continue.
+// A position is published after at most this many bytes, so that the other end can continue.
 constexpr std::size_t kPieceBytes = 16 << 10;
 // The most bytes of an offered payload that are read before the other peers get their turn.
 constexpr std::size_t kPieceOfOffer = 256 << 10;

@@ -138,7 +138,7 @@ class MessageStreams {
   bool has_ring(int peer) const { return lane(peer).in != nullptr; }
   bool has_room(int peer, std::size_t bytes);
   bool has_arrived(int peer, std::size_t bytes);
-  // Like the functions of Wire.
+  // Like the functions of Wire, but peek() returns 0 while a ring is empty.
   ssize_t send(int peer, std::span<const std::byte> head, std::span<const std::byte> rest);
   // Error(kCorrupt) if the bytes are not those that `peer` sent.
   ssize_t receive(int peer, std::span<std::byte> into);

@@ -16,7 +16,7 @@ namespace paceline {
 // A connection that the formation of a group hands to the wire. Both ends have proved that they
 // know the secret.
 struct NewChannel {
-  int peer = 0;  // the peer's rank, as the caller claims; the called end does not check it
+  int peer = 0;  // the peer's rank, as the caller claims; the called end cannot verify it
   int channel = 0;
   Fd socket;
   SessionKeys keys;  // keys of the connection, if it is to be encrypted

@@ -28,7 +28,7 @@ namespace paceline {
 
 inline constexpr std::size_t kChunkBytes = 4 << 10;
 
-// Identifies a file. The trailer contains all of these fields.
+// Identifies a file. The trailer contains these fields, but only the first 24 bytes of `run`.
 struct BoxFileId {
   std::int64_t step = 0;
   std::string run;

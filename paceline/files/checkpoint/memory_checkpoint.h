@@ -55,7 +55,7 @@ class MemoryCheckpoint {
   std::array<std::int64_t, 2> identity() const;
 
   // The sealed slots, the newest first. The seal of each slot and its list of files are verified;
-  // the files themselves are not. A damaged slot is logged and left out.
+  // the files themselves are not. A slot with a damaged list is logged and left out.
   std::vector<SealedSlot> sealed() const;
 
   // Breaks the seal of the older slot. Error(kSystem) when the header cannot be written; seal(),

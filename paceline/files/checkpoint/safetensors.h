@@ -62,7 +62,7 @@ enum class ForeignTypes { kRefuse, kKeep };
 // `head`: the first bytes of a file of `size` bytes, with all of its header. Error(kCorrupt), which
 // begins with `where`, for a file that is not valid; if the first bytes are those of another format
 // (a Git LFS pointer, a web page, a file of torch.save), the message names it. Error(kUnsupported)
-// for an element type without a Dtype.
+// for an element type without a Dtype, unless `foreign` is kKeep.
 SafetensorsHeader parse_safetensors_header(std::span<const std::byte> head, std::uint64_t size,
                                            const std::string& where,
                                            ForeignTypes foreign = ForeignTypes::kRefuse);

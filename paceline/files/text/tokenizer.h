@@ -82,10 +82,10 @@ class BpeTokenizer : public Tokenizer {
       merges_;  // key: two tokens, the left one in the high 32 bits
 };
 
-// BERT's tokenizer. A text is cut into words at white space and punctuation, and each word, from
-// its beginning, into the longest pieces that the vocabulary has (WordPiece; Schuster and Nakajima,
-// 2012; as in Devlin et al., 2018). The name of a piece that continues a word begins with "##". A
-// word with a part that matches no piece becomes [UNK].
+// BERT's tokenizer. A text is cut into words at white space, punctuation and Chinese characters,
+// and each word, from its beginning, into the longest pieces that the vocabulary has (WordPiece;
+// Schuster and Nakajima, 2012; Devlin et al., 2018). Pieces that continue a word begin with "##". A
+// word of over 100 characters, or with a part that matches no piece, becomes [UNK].
 //
 // encode() adds neither [CLS] nor [SEP]; find() returns their tokens. Decoding gives words
 // separated by single spaces, not the original text.

@@ -39,7 +39,7 @@ void append_plain_lower_case(char32_t code, std::string& to);
 // concatenated, they are the text.
 std::vector<std::string_view> split_for_gpt2(std::string_view text);
 
-// Reads a vocabulary's file, without a UTF-8 byte order mark. Throws Error(kCorrupt), which names
+// Reads a vocabulary's file and drops a UTF-8 byte order mark. Throws Error(kCorrupt), which names
 // the file, when it is missing, is not a regular file, is a web page or a pointer of Git LFS, is
 // marked as another encoding, cannot be read, or has more than `max_bytes` bytes.
 std::string read_text_file(const std::string& path, std::uint64_t max_bytes = 1ULL << 32);

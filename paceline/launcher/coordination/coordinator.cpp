@@ -25,8 +25,8 @@ constexpr auto kFirstReminder = 5s, kNextReminder = 30s;
 // How long this process may take to read a report that has arrived.
 constexpr auto kDelayHere = 20ms;
 // A signal that makes a host leave is often sent to all hosts, for example after Ctrl-C at the
-// launcher of --hosts or at the end of a batch job. The other hosts may get the signal this much
-// later; until then nothing is started on them.
+// launcher of --hosts or at the end of a batch job. The other hosts may get the signal up to this
+// much later; until then no generation is started.
 constexpr auto kSignalDelay = 1s;
 
 }  // namespace

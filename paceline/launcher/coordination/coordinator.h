@@ -126,7 +126,7 @@ class Coordinator {
     Joining joining;
     Stage stage = Stage::kReady;
     std::int64_t arrival = 0;
-    int node_rank = -1;      // the node's rank in the last generation; -1: it was in none
+    int node_rank = -1;      // the node's rank in the last generation; -1: none since admission
     bool work_done = false;  // only ranks of serving roles (--until) still run on the node
   };
   // A node that waits because it cannot join now.

@@ -40,7 +40,7 @@ struct GenerationEnd {
 struct RestartDecision {
   bool restart = false;
   std::chrono::nanoseconds pause{};  // before the restart
-  std::string reason;                // why the job is not restarted, for users
+  std::string reason;                // why the job ends, for users; "" if max_restarts is 0
 };
 
 class RestartPolicy {

@@ -15,11 +15,11 @@ namespace paceline::launcher {
 enum class CalleeState {
   kRunning,   // the handler runs
   kQueued,    // the call waits for a handler, or for its object
-  kNotTaken,  // the callee is alive, and the call is not among its open calls
+  kNotTaken,  // the call is not among the callee's open calls
   kNotSent,   // the caller has no connection
   kStopped,   // the callee's process is stopped (SIGSTOP)
-  kGone,      // the callee's process has ended
-  kUnknown,   // the callee has no record in this folder
+  kGone,      // the callee's process has ended, but the caller's has not
+  kUnknown,   // the callee is not among the readings
 };
 // The name of a state: "running", "queued", "not taken", "not sent", "stopped", "gone", "unknown".
 const char* name_of(CalleeState state);
@@ -30,7 +30,7 @@ struct CallWait {
   std::optional<int> callee_rank;
   double seconds = 0;  // since the call was made
   CalleeState state = CalleeState::kUnknown;
-  double state_seconds = 0;  // how long the call has been kRunning or kQueued
+  double state_seconds = 0;  // how long the call has been running or queued at the callee
   // "trainer0 (rank 0) has been waiting for 12.3 s for ask of observer1 (rank 3): its handler has
   // been running there for 12.3 s".
   std::string sentence;

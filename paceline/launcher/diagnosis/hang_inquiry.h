@@ -51,8 +51,8 @@ std::string hang_text(const HangOrder& hang);
 // the hang limit (Whereabouts::limit), the job makes progress, and nothing is reported. Each
 // standstill is decided once, however many agents report it.
 //
-// Cost: nothing while the job makes progress. In a standstill, one answer of at most 384 KiB from
-// each agent.
+// Cost: nothing while the job makes progress. In a standstill, each inquiry takes one answer of at
+// most 384 KiB from each agent. Inquiries are repeated until a blocking rank is known.
 //
 // Thread safety: none. Callers pass the time.
 class HangInquiry {

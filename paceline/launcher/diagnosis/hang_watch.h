@@ -23,9 +23,9 @@ namespace paceline::launcher {
 
 // The signs that the ranks make no progress although no flight record shows it:
 //
-//   idle     no rank used its cpu between the last two looks, which are at least half of the limit
-//            apart. HangWatch uses this sign only after steps were made. Ranks that evaluate or
-//            load data do not show it, because they compute.
+//   idle     no rank used more than 2% of a cpu between the last two looks, which are at least half
+//            of the limit apart. HangWatch uses this sign only after steps were made. Ranks that
+//            evaluate or load data do not show it, because they compute.
 //   stopped  a process of a rank was stopped (state T, not by a debugger) at both of these looks
 //   missing  ranks have waited for other ranks in the first rendezvous for as long as the limit
 //

@@ -109,7 +109,7 @@ void StackReader::read() {
 
 namespace {
 
-constexpr std::size_t kAtOnce = 4;  // most processes whose stacks are read at the same time
+constexpr std::size_t kAtOnce = 4;  // the most processes whose stacks are read at the same time
 
 // Threads with the same frames.
 struct Group {

@@ -111,8 +111,8 @@ class HostRetrySchedule {
 // The agent of --hosts. It has one thread, with one event loop over the connections to the hosts.
 //
 // No host starts a rank before every host has answered or start_timeout has passed; then the job
-// begins without the missing hosts, if enough hosts have answered. Host 0 gets its part first,
-// reserves the port where the agents meet and reports it; then the other hosts get their parts.
+// begins without the missing hosts, if host 0 and enough hosts have answered. Host 0 gets its part
+// first, reserves the port where the agents meet and reports it; then the other hosts get theirs.
 //
 // From then on the agents lead the job (launcher/coordination/coordinator.h) and report when it is
 // over, and with which exit code; this process prints their messages. It makes only the decisions
@@ -128,9 +128,9 @@ class HostsAgent {
   HostsAgent& operator=(const HostsAgent&) = delete;
 
   // Runs the job and returns its exit code: the code that its agents reported, kStoppedAsAgreed
-  // when the ranks of all hosts ended by an agreed stop, or 128 + N when signal N ended the
-  // launcher. When too few hosts are left, the code with which the last lost host ended, or 3 if
-  // that host reported none. Also 3 instead of 0 when output of the ranks was lost.
+  // when the ranks of all remaining hosts ended by an agreed stop, or 128 + N when signal N ended
+  // the launcher. When too few hosts are left, the code with which the last lost host ended, or 3
+  // if that host reported none. Also 3 instead of 0 when output of the ranks was lost.
   int run();
 
  private:
@@ -230,7 +230,7 @@ class HostsAgent {
   std::optional<std::uint16_t> port_;  // the port of host 0 where the agents meet, once reported
   Deadline start_by_;
   Deadline alive_at_ = Deadline::after(kAliveInterval);
-  bool abandoned_ = false;             // the supervisor has ended
+  bool abandoned_ = false;             // the supervisor has ended, or SIGINT skips the last output
   int stop_signal_ = 0;                // the first signal that asked the job to end; 0: none
   std::optional<int> over_;            // the exit code of the job, once the agents have reported it
   std::optional<Deadline> finish_by_;  // when all hosts must have ended; set with over_

@@ -192,7 +192,8 @@ void RemoteEnd::on_signal() {
   signalfd_siginfo info;
   while (read_record(signals_.get(), info)) {
     const int signal = static_cast<int>(info.ssi_signo);
-    if (child_ < 0 && signal != SIGUSR1 && signal != SIGUSR2) stage_ = Stage::kLost;
+    const bool asks_to_end = signal != SIGUSR1 && signal != SIGUSR2;
+    if (stage_ == Stage::kGreeting && asks_to_end) stage_ = Stage::kLost;
     send_signal(signal);
   }
 }

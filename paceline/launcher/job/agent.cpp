@@ -21,8 +21,8 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kEndOfJobsDescendants = 5s;
-// How long ranks may take to end when they are stopped because a rank failed on another node, or
-// because a host was lost. After such a loss they could only wait for the lost node.
+// How long ranks may take to end after an order to stop, and after the loss of a host, when they
+// could only wait for the lost host.
 constexpr std::chrono::nanoseconds kGraceOfOthers = 5s, kGraceAfterLoss = 500ms;
 // How long the last messages to other agents may take to be sent at the end of the job.
 constexpr auto kLastWords = 2s;
@@ -447,7 +447,7 @@ void Agent::finish_timeline() {
                                    : timeline_.finish());
 }
 
-// Prints how the time was spent, if the run had more than one generation or faults of --chaos.
+// Prints how the time was spent, if the run had more than one generation or --chaos was given.
 void Agent::say_tally() {
   const std::string faults = chaos_.summary();
   if (tally_.num_generations() == 0 || (tally_.num_generations() == 1 && faults.empty())) return;
@@ -466,7 +466,7 @@ void Agent::explain_end() {
 
 void Agent::remove_records() {
   if (generation_) flights_.remove(generation_->ranks());
-  // Keeps the logs if the job had a failure, because the report of the failure names a log.
+  // Keeps the logs of several generations, because the report of a failure may have named a log.
   if (!generation_ || generation_->place().generation == 0) logs_may_go_ = true;
 }
 

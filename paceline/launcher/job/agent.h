@@ -71,9 +71,9 @@ class Agent {
   void on_generation_over();
   bool running() const { return generation_ && !generation_->over(); }
 
-  // The stage of the newest generation; kFinished also before the first one. "order": StopOrder.
-  //   running ──order, or a rank failed──▶ stopping ──over──▶ stopped
-  //      └──over without a failure──▶ finished ──order──▶ stopped
+  // The newest generation's stage, at first kFinished. "stop": StopOrder, or a lost coordinator.
+  //   running ──stop──▶ stopping ──over──▶ stopped ◀──over after a failure── running
+  //      └──over without a failure──▶ finished ──stop──▶ stopped
   enum class Stage { kRunning, kStopping, kStopped, kFinished };
   bool stops() const { return stage_ == Stage::kStopping || stage_ == Stage::kStopped; }
   bool all_ended() const { return stage_ == Stage::kStopped || stage_ == Stage::kFinished; }
@@ -122,12 +122,12 @@ class Agent {
   std::unique_ptr<Generation> generation_;
   std::string stopped_for_;    // why the coordinator stopped the last generation
   std::string own_cause_;      // the failure of this node's culprit, as reported to the coordinator
-  bool failed_first_ = false;  // a rank of this node was the first to fail in this generation
+  bool failed_first_ = false;  // the job's first failure in this generation was on this node
   std::string held_back_;      // messages about a failure that may not be the first of the job
   bool work_done_ = false;     // on_work_done() was called in this generation
   Stage stage_ = Stage::kFinished;
   bool warned_about_logs_ = false, warned_about_terminals_ = false, warned_about_console_ = false;
-  bool abandoned_ = false;    // the supervisor has ended
+  bool abandoned_ = false;    // the supervisor has ended, or a second SIGINT skips the last output
   bool logs_may_go_ = false;  // logs may be removed, unless output was lost on the console
   int stop_signal_ = 0;       // the first signal that asked the job to end; 0: none
   std::optional<EndOrder> end_;

@@ -10,9 +10,9 @@
 //      order of deaths is the order of these calls.
 //   2. A rank that is being killed by a signal counts as first, even if another rank noticed that
 //      and exited earlier (look_for_deaths).
-//   3. If the output of a failed rank accuses another rank of this node that still runs, the
-//      decision waits for the end of that other rank. If the other rank ends in time, it counts as
-//      first (accused_rank in failure_report.h).
+//   3. If the output or the flight record of a failed rank accuses another rank of this node that
+//      still runs, the decision waits for the end of the accused rank. If that rank fails in time,
+//      it counts as first (accused_rank in failure_report.h).
 //   4. If a rank was killed by a signal that usually stops whole jobs, the decision also waits: the
 //      signal may be meant for the whole job, and may be about to reach the launcher. If another
 //      rank fails meanwhile, but not by such a signal, the signal was meant only for the rank that
@@ -166,7 +166,7 @@ class Generation {
   std::function<void()> when_failed_;
   std::function<void(const std::string&)> when_reported_;
   int num_running_ = 0;
-  std::size_t num_stopped_ = 0;  // ranks that ended by an agreed stop
+  std::size_t num_stopped_ = 0;  // ranks that ended by an agreed stop, before wind_up()
   bool winds_up_ = false;
   enum class Stopping { kNo, kAsked, kKilled } stopping_ = Stopping::kNo;
   Deadline kill_at_ = Deadline::never();  // when to send SIGKILL, while kAsked

@@ -161,8 +161,8 @@ std::string arguments_of(const TimelineSpan& span, const RankTimeline& timeline)
   return text + "}";
 }
 
-// The tracks of one rank. Spans that overlap need several lanes with the same name; each lane is a
-// track.
+// The tracks of one rank. Spans of one kind that overlap are divided among several lanes. Each lane
+// is a track; from the second lane on, the track's name ends with the number of the lane.
 class Tracks {
  public:
   Tracks(NewFile& out, const RankTimeline& timeline) : out_(out), timeline_(timeline) {}

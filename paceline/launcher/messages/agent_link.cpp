@@ -84,7 +84,7 @@ std::vector<std::string> AgentLink::read() {
   }
   std::vector<std::string> messages;
   bool more = true;
-  while (more && input_.size() <= kMaxAgentMessage) more = receive();
+  while (more && input_.size() < kHeader + kMaxAgentMessage) more = receive();
   std::size_t taken = 0;
   while (input_.size() - taken >= kHeader) {
     const std::size_t length = length_in(input_.substr(taken, kHeader));

@@ -131,7 +131,7 @@ struct Looking {
 struct Standstill {
   double seconds = 0;        // since any rank last began an operation or made a step
   std::uint64_t steps = 0;   // made by all ranks together in this generation
-  bool idle = false;         // no rank uses processor time
+  bool idle = false;         // no rank uses more than 2% of a cpu
   std::vector<int> running;  // ranks whose processes have not ended
   std::vector<int> stopped;  // ranks that are stopped, by SIGSTOP or by a terminal
   // Ranks of any node that wait in the first rendezvous, and ranks that have not arrived there.

@@ -40,9 +40,9 @@ struct JobAnswers {
   std::vector<std::string> silent;  // marks of jobs whose answers were not complete in time
 };
 
-// Asks the jobs of these marks, many at once. Leaves out sockets on which no process listens any
-// more, and sockets that are not trusted. While other jobs wait to be asked, a job whose answer is
-// not complete after half a second counts as silent and makes room for the next job.
+// Asks the jobs of these marks, many at once. Leaves out jobs for which ask_job() would fail, and
+// answers beyond 64 MiB in total. While other jobs wait to be asked, a job whose answer is not
+// complete after half a second counts as silent and makes room for the next job.
 JobAnswers ask_jobs(const std::vector<std::string>& marks, const std::string& request,
                     Deadline deadline);
 

@@ -31,9 +31,9 @@ class LineFormatter {
   bool after_return_ = false;
 };
 
-// Returns `text` with control characters shown as text; keeps tabs and line ends.
+// Returns `text` with control characters shown as text; keeps tabs and newlines.
 std::string neutralise(std::string_view text);
-// As above, for a text inside a line, such as a column: also shows line ends and tabs as text.
+// As above, for a text inside a line, such as a column: also shows newlines and tabs as text.
 std::string neutralise_in_line(std::string_view text);
 
 }  // namespace paceline::launcher

@@ -1,6 +1,7 @@
 #include "paceline/launcher/output/log_directory.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cerrno>
 #include <cstdlib>
@@ -106,8 +107,8 @@ bool is_made_by_paceline(std::string_view name) {
   const bool numbered = !number.empty() && std::all_of(number.begin(), number.end(), [](char c) {
     return is_digit(c) || c == '-';
   });
-  return numbered &&
-         (kind == ".log" || kind == ".flight" || kind == ".steps" || kind == ".timeline");
+  constexpr std::array kKinds = {".log", ".flight", ".steps", ".calls", ".timeline"};
+  return numbered && std::ranges::find(kKinds, kind) != kKinds.end();
 }
 
 // Returns the names of the files in a folder that may be removed. Returns nullopt for a folder that

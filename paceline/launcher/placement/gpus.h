@@ -27,8 +27,8 @@ struct Gpu {
 std::vector<Gpu> find_gpus(const std::filesystem::path& root = "/");
 
 // Returns the GPUs that a process sees if its CUDA_VISIBLE_DEVICES is `list`, in the order of the
-// list; all GPUs if `list` is nullopt. Entries may be numbers, or UUIDs ("GPU-..."). An entry with
-// a UUID becomes an empty Gpu, because its bus id is not known.
+// list; all GPUs if `list` is nullopt. Entries may be numbers, or UUIDs ("GPU-...", "MIG-..."). An
+// entry with a UUID becomes an empty Gpu, because its bus id is not known.
 std::vector<Gpu> visible_gpus(const std::vector<Gpu>& all, const std::optional<std::string>& list);
 
 // Chooses cores of its own for each rank, near its GPU; rank i has gpus[i]. Ranks whose GPUs are

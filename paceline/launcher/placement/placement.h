@@ -11,7 +11,7 @@
 //   a map    every rank gets the set of cpus that the user gave
 //
 // With more ranks than cores no rank gets cores of its own: ranks bound to the same core would wait
-// for each other while another core is idle. The ranks share their NUMA node instead.
+// for each other while another core is idle. The ranks share NUMA nodes (one node: not bound).
 //
 // Pure functions, which make a plan from a topology and a request.
 

@@ -12,8 +12,8 @@ namespace paceline::launcher {
 
 namespace {
 
-// Memory in multiples of the model's size: kCopies is that of the parameters, the gradients and
-// Adam's two moments, kCopiesOfMoments that of the moments alone.
+// Memory in multiples of the model's size: kCopies counts the parameters, the gradients and Adam's
+// two moments, kCopiesOfMoments only the moments.
 constexpr double kCopies = 4, kCopiesOfMoments = 2;
 // The share of the machine's memory that a job may use; the rest is for the system and for peaks.
 constexpr double kUsable = 0.9;

@@ -152,17 +152,21 @@ std::vector<ChaosPlan::Action> ChaosPlan::due(double seconds, int world_size,
                                               const StepsOf& steps) {
   std::vector<Action> actions;
   go_on(seconds, actions);
-  for (Pending& pending : pending_) {
-    while (pending.is_due(seconds, steps)) {
-      const Fault& fault = pending.fault;
-      const bool again = fault.mean_seconds > 0 || fault.every_seconds > 0;
-      const int rank = fault.rank ? *fault.rank : static_cast<int>(uniform() * world_size);
-      actions.push_back(begin(fault, rank, seconds));
-      pending.done = !again;
-      plan_next(pending);
+  for (;;) {
+    // The earliest fault begins first, so that the order of the random numbers does not depend on
+    // how often this function is called.
+    Pending* next = nullptr;
+    for (Pending& pending : pending_) {
+      if (pending.is_due(seconds, steps) && (next == nullptr || pending.moment < next->moment))
+        next = &pending;
     }
+    if (next == nullptr) return actions;
+    const Fault& fault = next->fault;
+    const int rank = fault.rank ? *fault.rank : static_cast<int>(uniform() * world_size);
+    actions.push_back(begin(fault, rank, seconds));
+    next->done = fault.mean_seconds == 0 && fault.every_seconds == 0;
+    plan_next(*next);
   }
-  return actions;
 }
 
 double ChaosPlan::next_moment() const {

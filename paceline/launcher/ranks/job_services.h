@@ -44,8 +44,8 @@ Environment worker_environment(const Environment& inherited, const LaunchOptions
 void set_terminal(Environment& env, const LaunchOptions& options, const NodePlace& place,
                   int local_rank);
 
-// The secret of a job on several nodes, as the launcher of --hosts sent it, or as read from
-// PACELINE_SECRET_FILE. Error(kInvalid) if there is none.
+// The secret of a job on several nodes, as the launcher of --hosts sent it, or as find_job_secret()
+// reads it. Error(kInvalid) if there is none.
 Secret require_job_secret(const LaunchOptions& options);
 
 // The job's store, a port for programs that create a store of their own, and the secret that only

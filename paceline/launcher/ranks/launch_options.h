@@ -78,7 +78,7 @@ struct LaunchOptions : JobTerms {
 
   const JobTerms& terms() const { return *this; }
   bool several_nodes() const { return num_nodes > 1; }
-  // With --hosts, a lost host is noticed at once because its connection breaks. So if the loss of a
+  // With --hosts, most losses of hosts are noticed because a connection breaks. So if the loss of a
   // host ends the job, silence between the agents counts as a loss only after a longer time.
   KeepAlive keep_alive() const {
     const int usual = part && !may_restart() ? 60 : KeepAlive{}.max_attempts;

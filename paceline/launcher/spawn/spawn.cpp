@@ -133,6 +133,7 @@ void SpawnedJob::start(int rank, const std::function<void(int)>& body, const Job
   if (pid == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(128 + SIGKILL);
+    clearenv();  // of variables that the rank must not inherit, too
     for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
     const int status = run_body(body, rank, message.write_end.get());
     std::fflush(nullptr);

@@ -3,7 +3,7 @@
 // Predicts how much memory a job needs on a rank and on a host, if it is divided in a given way,
 // before anything runs.
 //
-// A rank has P parameters: its part of each layer of its stages. With D replicas and the stages of
+// A rank has its part of the parameters of its stages. With D replicas and the stages of
 // ZeRO (Rajbhandari et al., 2020; training/parallel/fully_shard.h), the optimizer state is divided
 // by D from stage 1 on and the gradients from stage 2 on (a pipeline's gradients are whole until
 // its step ends), and in stage 3 each host has one copy of the parameters. Activations take the

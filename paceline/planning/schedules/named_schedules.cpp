@@ -33,8 +33,8 @@ PipelineSchedule empty_schedule(std::string_view name, const PipelineScheduleSiz
   return schedule;
 }
 
-// The stage and the micro-batch on which a rank works in step t of its forward or backward passes.
-// Stages take turns of `per_turn` micro-batches.
+// Returns one after the other the actions of one kind of a rank. The rank's stages take turns of
+// `per_turn` micro-batches.
 class Turns {
  public:
   Turns(const PipelineScheduleSize& size, int rank, int per_turn, Action::Kind kind)

@@ -97,9 +97,9 @@ struct SearchResult {
 // memory. The search starts from the named schedules and from those that list_schedule() makes with
 // many policies. Then it improves the best ones: it moves an action by a few places, splits a
 // backward pass into halves or joins the halves again, and keeps the change unless the simulated
-// step becomes slower. Measurements cannot distinguish schedules within a percent of the fastest;
-// among these, the search chooses the one with the least memory, but never one that is slower than
-// the best named schedule that fits into memory.
+// step takes longer, or equally long with more work. Measurements cannot distinguish schedules
+// within a percent of the fastest; among these, the search chooses the one with the least memory,
+// but never one that is slower than the best named schedule that fits into memory.
 //
 // The same arguments give the same schedule on every rank and machine. A better schedule may exist;
 // `lower_bound_s` limits how much faster it can be.

@@ -149,8 +149,8 @@ class DataLoader {
   };
 
   // For training; copies `sampler`. Error(kInvalid) when the sampler is for another number of
-  // samples, when the number of ranks does not divide the logical shards, or when the groups are
-  // for another number of samples or no group fills a batch.
+  // samples, when the number of ranks does not fit the logical shards, or when groups are given for
+  // another number of samples or for fewer samples than a batch has.
   DataLoader(std::shared_ptr<const Dataset> dataset, const DistributedSampler& sampler,
              const DataLoaderOptions& options = {});
   // For evaluation: takes exactly these samples, in this order.

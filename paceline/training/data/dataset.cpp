@@ -30,7 +30,7 @@ std::vector<at::Tensor> TensorDataset::batch(std::span<const std::int64_t> indic
 
 namespace {
 
-// Error(kInvalid) unless every sample has the same number of tensors, of the same types.
+// Error(kInvalid) unless the samples' tensors agree in number, types and numbers of dimensions.
 void require_alike(const std::vector<Sample>& samples) {
   check(!samples.empty(), "collate: a batch without samples");
   const Sample& first = samples.front();

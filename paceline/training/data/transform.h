@@ -22,7 +22,7 @@ struct ImageShape {
 
 class ImageTransform {
  public:
-  // Error(kInvalid) when the size of mean or std is not the number of channels.
+  // Error(kInvalid) for options out of range, and unless mean and std are empty or per channel.
   ImageTransform(const ImageShape& shape, const ImageSamplesOptions& options);
 
   // Transforms one image of the given shape: planes of bytes become planes of floats, or floats

@@ -15,7 +15,7 @@
 namespace paceline::models {
 
 // The part of the whole layer's weights that a divided layer holds: the number of parts and the
-// index of this part. Plain data: nothing here communicates. Along one dimension a weight is a list
+// index of this part. Plain data: no function communicates. Along one dimension a weight is a list
 // of sections, each of which is cut into equal parts; the weight that computes queries, keys and
 // values has three.
 //

@@ -75,7 +75,7 @@ class GptImpl : public torch::nn::Cloneable<GptImpl> {
   // Error(kInvalid) unless all ranks that share the layers pass the same `doing`.
   void require_same(const std::string& doing) const;
 
-  // Makes an empty past with room for `tokens` tokens of each sequence.
+  // Makes an empty cache with room for `tokens` tokens of each sequence.
   KeyValueCache make_past(std::int64_t sequences, std::int64_t tokens) const;
 
   const GptOptions& options() const { return options_; }
@@ -128,7 +128,7 @@ struct GenerateOptions {
 // Generates text: one token after another, each drawn from the model's prediction. Keys and values
 // of earlier tokens are kept, so a token costs one step of the model. Returns `prompt` [N, T]
 // followed by the new tokens, [N, T + tokens], or fewer when every sequence has ended; a sequence
-// that ended earlier is filled up with its end token. During the call the model is in evaluation
+// that ended earlier is filled up with the end token. During the call the model is in evaluation
 // mode; afterwards its own mode is restored. The same model, prompt and options give the same
 // tokens; they are drawn on the CPU. The prompt is on the model's device, as is the result.
 // Error(kInvalid) when the prompt is empty, when prompt and new tokens together exceed the context,

@@ -9,10 +9,10 @@
 // the ranks' sums are added in rank order.
 //
 // Call these functions after the backward pass. If the gradients or the model are divided among
-// ranks, pass the optimizer; the calls are then collective. Parameters without a gradient are left
-// out; a tensor that is passed twice counts once. Error(kInvalid) for gradients that are not dense
+// ranks, pass the optimizer; norms are then collective. Parameters without a gradient are left out;
+// a tensor that is passed twice counts once. Error(kInvalid) for gradients that are not dense
 // float32, bfloat16 or float16 tensors on the CPU or CUDA, and when a function gets parameters
-// although their gradients or model are known to be divided. Thread safety: none.
+// although their gradients or, for norms, their model are known to be divided. Thread safety: none.
 
 #include <vector>
 

@@ -21,7 +21,7 @@ namespace paceline::optim {
 class LibTorchOptimizer final : public Optimizer {
  public:
   // Error(kUnsupported) for LBFGS, which needs a closure; Error(kInvalid) for a program's own
-  // options without get_lr() and set_lr(); errors of Optimizer.
+  // options without get_lr(); errors of Optimizer. Requires: the options have set_lr() too.
   explicit LibTorchOptimizer(torch::optim::Optimizer& wrapped);
 
   torch::optim::Optimizer& wrapped() const { return wrapped_; }
@@ -30,7 +30,7 @@ class LibTorchOptimizer final : public Optimizer {
 
   double momentum(std::size_t group) const override;
   void set_momentum(std::size_t group, double momentum) override;
-  // "torch::optim::SGD"
+  // The class of `wrapped`, for instance "torch::optim::SGD".
   const char* name() const override { return name_.c_str(); }
 
  private:

@@ -147,7 +147,7 @@ struct OneCycleLROptions {
   double max_momentum = 0.95;
   double div_factor = 25;         // the first rate is max_lr / div_factor
   double final_div_factor = 1e4;  // the last rate is the first rate divided by this factor
-  bool three_phase = false;  // the rate falls to the first rate as it rose, then to the last rate
+  bool three_phase = false;  // the fall to the first rate mirrors the rise; the last rate follows
 };
 
 // One cycle (Smith and Topin, 2018), as torch.optim.lr_scheduler.OneCycleLR computes it: the rate

@@ -1,9 +1,9 @@
 #pragma once
 
 // Optimizers that take a whole step in one pass over memory: parameter, gradient and state are read
-// once per element, and parameter and state are written once, vectorised. The formulas are
-// LibTorch's; a step equals LibTorch's own up to rounding. Parameters come in groups, each with its
-// own learning rate and options (update_rules.h). fully_shard() (training/parallel/fully_shard.h)
+// once per element, and parameter and state are written once, vectorised. Steps of Adam, AdamW and
+// SGD equal LibTorch's up to rounding. Parameters come in groups, each with its own
+// learning rate and options (update_rules.h). fully_shard() (training/parallel/fully_shard.h)
 // divides the step among ranks; the parameters get the same bits as without it. A 16-bit parameter
 // has a float32 master in the state. If a parameter differs from its rounded master, because it was
 // loaded or averaged, the master takes the parameter's value. See docs/optimizers.md.
@@ -103,7 +103,7 @@ class Optimizer {
   // The group of parameters()[parameter].
   std::size_t group_of(std::size_t parameter) const;
 
-  // "adam", "adamw", "sgd", "lamb" or "lars".
+  // "adam", "adamw", "sgd", "lamb", "lars" or the class of a wrapped LibTorch optimizer.
   virtual const char* name() const = 0;
   // The whole state. For each state name there is one float32 tensor for each parameter, with the
   // parameter's shape: "exp_avg.3" belongs to parameter 3, and so does "master.3" if that is a
@@ -138,8 +138,8 @@ class Optimizer {
   // Updates the elements of `slice`. `norms`: the square roots of measure()'s sums over the whole
   // parameter; zeros without Norms::kPerParameter.
   virtual void update(const UpdateSlice& slice, const NormPair& norms) const = 0;
-  // With Norms::kPerParameter it is called before update(). Returns the sums of squares over these
-  // elements; there are at most kBlock of them.
+  // Called before update() with Norms::kPerParameter. Returns the sums of squares over the elements
+  // of `slice`, of which there are at most kBlock.
   virtual NormPair measure(const UpdateSlice& slice) const;
   // As above, on a CUDA device; measure() returns two float64 sums for each parameter.
   // Error(kUnsupported) for an optimizer that does not override them.

@@ -47,8 +47,8 @@ class OptimizerCore {
   // Divides the steps among the ranks of `group`. Collective; call it before the first step.
   // Afterwards step(), state() and set_state() are collective too. Requires: every rank has the
   // same parameters with the same values and, at every step, the same gradients (as
-  // DistributedDataParallel leaves them). The parameters move into the group's symmetric memory, or
-  // into one copy per host. Does nothing in a group of one rank.
+  // DistributedDataParallel leaves them). The parameters move into memory that the ranks share or
+  // divide (parameter_home.h). Does nothing in a group of one rank.
   void shard(std::shared_ptr<ProcessGroup> group, const ShardOptions& options = {});
   std::shared_ptr<void> writable_parameters() const;
   std::shared_ptr<void> whole_parameters() const { return home_->whole(); }
@@ -89,7 +89,7 @@ class OptimizerCore {
 
   // The gradients that this rank has: whole gradients or, if gradients are divided, those of this
   // rank's part. Error(kInvalid) for gradients that are not dense float32, bfloat16 or float16
-  // tensors on the device of their parameters.
+  // tensors on the CPU or a CUDA device.
   std::vector<OrderedGradient> gradients() const { return rows_.gradients(); }
   // The memory of these gradients, so that callers can change them in place. Throws the errors of
   // gradients().

@@ -150,7 +150,7 @@ class DistributedDataParallel {
   }
 
   // Collective; call it between passes. Null restores the plain average. Error(kInvalid), on every
-  // rank, when the ranks' hooks have different names.
+  // rank, for hooks with different names, and for a hook with logical shards or divided gradients.
   void register_comm_hook(std::shared_ptr<CommunicationHook> hook) {
     detail::set_hook(*state_, std::move(hook));
   }

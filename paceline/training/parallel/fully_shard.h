@@ -27,7 +27,7 @@
 //
 // fully_shard() returns a DistributedDataParallel: gradient accumulation, unused and frozen
 // parameters, tied weights, logical shards, join() and the replica guard work as usual.
-// Communication hooks require stage 1.
+// Communication hooks require stage 0 or 1.
 //
 // Memory in bytes on each rank, without activations, for P float32 parameters and Adam on W ranks:
 // 16 P undivided; 8 P + 8 P / W in stage 1; 4 P + 12 P / W in stage 2; 12 P / W in stage 3, which
@@ -124,8 +124,8 @@ int fully_shard(const Module& module, const FullyShardOptions& /*options*/ = {})
 
 namespace detail {
 
-// Calls `build` on each rank in turn, and moves the parameters of the module that it returns into
-// the host's copy, as build_once() explains. Collective; `build` must not communicate. In a group
+// Calls `build` on each rank of a host in turn, and moves the parameters of the module that it
+// returns to the host's copy (build_once()). Collective; `build` must not communicate. In a group
 // of one rank the parameters stay where they are. If `build` throws on one rank, the group is
 // aborted, and the reason is reported. Error(kInvalid) when ranks build different parameters, or
 // parameters that are not dense tensors on the CPU; errors of OneCopy.

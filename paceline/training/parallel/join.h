@@ -74,7 +74,7 @@ void join(DataParallelState& model, optim::Optimizer* optimizer, const std::func
 
 // Collective: runs `loop`. An average divides by the number of all ranks or, without
 // `divide_by_initial_world_size`, by the number of ranks with inputs. With
-// `throw_on_early_termination` every rank throws Error(kInvalid) when the inputs of one rank end.
+// `throw_on_early_termination` every rank throws Error(kInvalid) if some ranks' inputs end early.
 // Every forward pass of `loop` that records gradients must be followed by its backward pass. A rank
 // without inputs takes its steps with the averaged gradients. If `loop` contains other collectives,
 // including SyncBatchNorm's, set throw_on_early_termination. Error(kInvalid) with logical shards,

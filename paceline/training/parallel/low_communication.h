@@ -100,7 +100,8 @@ class LowCommunication {
   // Collective: waits for the fragment in flight, if there is one, and takes its outer step.
   void finish();
 
-  // Whether all learners had the same parameters after the last step(); false with a server.
+  // Whether all learners had the same parameters after the last step(); false with a server, except
+  // before the first step().
   bool is_synchronised() const { return is_synchronised_; }
   std::int64_t num_rounds() const { return num_rounds_; }
   // The payload bytes that this rank has sent to other learners or to the server.

@@ -77,11 +77,13 @@ class OuterServer::Rounds {
           "outer.exchange: learner {} sent {} elements of version {} for {} elements of version {}",
           context.caller(), values.numel(), request.version, fragment.anchor.numel(),
           fragment.version);
-    const std::uint64_t version = fragment.version;
+    const std::uint64_t version = fragment.version, num_failed = fragment.num_failed;
+    withdraw(fragment, context.caller());  // an update whose call the learner no longer waits for
     fragment.arrived.push_back(
         {{context.caller(), request.tokens, static_cast<std::int64_t>(version - request.version)},
          values.slice(0, 0, fragment.anchor.numel())});
-    while (fragment.version == version && !context.is_cancelled()) {
+    while (fragment.version == version && fragment.num_failed == num_failed &&
+           !context.is_cancelled()) {
       if (has_all(workers, fragment)) {
         end_round(fragment);
         changed_.notify_all();
@@ -89,6 +91,8 @@ class OuterServer::Rounds {
         changed_.wait_for(lock, kCheckInterval);
       }
     }
+    if (fragment.num_failed != num_failed) std::rethrow_exception(fragment.error);
+    if (fragment.version == version) withdraw(fragment, context.caller());  // cancelled
     return {fragment.version, fragment.anchor.clone()};
   }
 
@@ -110,8 +114,7 @@ class OuterServer::Rounds {
   }
 
  private:
-  static constexpr std::chrono::milliseconds kCheckInterval{
-      10};  // between checks for lost learners
+  static constexpr std::chrono::milliseconds kCheckInterval{10};  // looks for lost learners
   using Clock = std::chrono::steady_clock;
   struct Arrived {
     Update update;
@@ -122,6 +125,8 @@ class OuterServer::Rounds {
     std::uint64_t version = 0;    // the number of rounds that have ended
     std::vector<Arrived> arrived;
     std::optional<Clock::time_point> quorum_since;
+    std::uint64_t num_failed = 0;  // rounds that ended with an error
+    std::exception_ptr error;      // of the last failed round
   };
 
   at::Tensor copy_of(const at::Tensor& tensor) const {
@@ -154,6 +159,12 @@ class OuterServer::Rounds {
     }
   }
 
+  static void withdraw(Fragment& fragment, const std::string& learner) {
+    const auto count = std::erase_if(
+        fragment.arrived, [&](const Arrived& one) { return one.update.learner == learner; });
+    if (count > 0) fragment.quorum_since.reset();
+  }
+
   bool has_all(rpc::Workers& workers, Fragment& fragment) const {
     std::size_t lost = 0, missing = 0;
     for (const std::string& learner : learners_) {
@@ -180,7 +191,8 @@ class OuterServer::Rounds {
   }
 
   // The mean has the bits of an all-reduce if all weights are equal. If the program's weight
-  // function throws, nothing has changed, and each learner of the round gets the error.
+  // function throws, the parameters do not change, the updates are dropped, and each learner of the
+  // round gets the error.
   void end_round(Fragment& fragment) {
     const at::NoGradGuard no_grad;
     std::vector<Arrived>& arrived = fragment.arrived;
@@ -188,7 +200,15 @@ class OuterServer::Rounds {
       return a.update.learner < b.update.learner;
     });
     std::vector<double> weights;
-    for (const Arrived& one : arrived) weights.push_back(weight_of(one.update));
+    try {
+      for (const Arrived& one : arrived) weights.push_back(weight_of(one.update));
+    } catch (...) {
+      fragment.error = std::current_exception();
+      ++fragment.num_failed;
+      arrived.clear();
+      fragment.quorum_since.reset();
+      return;
+    }
     const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
     std::vector<const std::byte*> sources;
     for (std::size_t i = 0; i < arrived.size(); ++i) {

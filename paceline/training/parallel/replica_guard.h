@@ -33,9 +33,9 @@ void require_same_parameters(ProcessGroup& group, const std::vector<NamedParamet
 c10::Device one_device_of(const std::vector<NamedParameter>& parameters, int rank);
 
 // Detects damaged memory in tensors that one pass leaves to the next: a module's buffers
-// (BatchNorm's statistics) or a communication hook's tensors. It hashes them after a pass has
-// written them, and compares the hashes before the next pass reads them, as an optimizer does with
-// its state (training/optim/parameters/guarded_state.h).
+// (BatchNorm's statistics) or a communication hook's tensors. note() hashes them after a pass has
+// written them; verify() compares the hashes before the next pass reads them, as an optimizer does
+// with its state (training/optim/parameters/guarded_state.h).
 //
 // When a BatchNorm layer updates its statistics, LibTorch does not change their version counters;
 // it changes only that of num_batches_tracked. So if the version of any tensor has changed
@@ -88,7 +88,7 @@ void require_own_names(ProcessGroup& group, const std::vector<NamedParameter>& p
 // parameters, a different part in each pass, and the hashes are sent with the gradients. Bits are
 // compared, not numbers: the payload of a NaN and the sign of a zero matter.
 //
-// It cannot distinguish damage from rounding: if the ranks' processors differ, nothing that a rank
+// The guard cannot tell damage from rounding: if the ranks' processors differ, nothing that a rank
 // computes by itself may depend on the processor (docs/data_parallel.md lists the operations that
 // do).
 //

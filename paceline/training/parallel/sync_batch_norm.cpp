@@ -236,10 +236,12 @@ void SyncBatchNormImpl::update_running_statistics(const at::Tensor& mean,
 void SyncBatchNormImpl::update_running_on_device(const at::Tensor& mean, const at::Tensor& variance,
                                                  const at::Tensor& count) {
   if (!options.track_running_stats()) return;
-  num_batches_tracked += 1;
-  const at::Tensor share = (options.momentum() ? at::full_like(count, *options.momentum())
-                                               : num_batches_tracked.to(at::kDouble).reciprocal()) *
-                           count.gt(0);
+  const at::Tensor has_values = count.gt(0);
+  num_batches_tracked += has_values.to(num_batches_tracked.scalar_type());
+  const at::Tensor share =
+      (options.momentum() ? at::full_like(count, *options.momentum())
+                          : num_batches_tracked.clamp_min(1).to(at::kDouble).reciprocal()) *
+      has_values;
   const at::Tensor unbiased = variance * (count / (count - 1));
   running_mean.add_(((mean - running_mean) * share).to(running_mean.scalar_type()));
   running_var.add_(((unbiased - running_var) * share).to(running_var.scalar_type()));

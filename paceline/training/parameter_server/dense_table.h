@@ -17,8 +17,8 @@
 //
 // The parameters become views of one tensor, in which they follow each other. A row of the table is
 // a block of that tensor, and is read into it without an intermediate copy. With a gradient_scale
-// of 1 / W, where W is a power of two, a synchronous table gives the same bits as
-// DistributedDataParallel with the same batches and the optimizer of the same name.
+// of 1 / W, where the number W of workers is a power of two, a synchronous table gives the same
+// bits as DistributedDataParallel with the same batches and the optimizer of the same name.
 //
 // Thread safety: none; one thread trains.
 

@@ -29,9 +29,9 @@ struct LayerTimes {
 };
 
 // Collective. Every rank passes `inputs`, a micro-batch, forward and backward through all layers,
-// once to warm up and then `repeats` times, with whole backward passes and with halves; then it
-// adds up the gradients, as a pipeline does. Returns the median of each layer's passes, averaged
-// over all ranks. So the times include how much ranks on the same machine slow each other down.
+// once to warm up and then `repeats` times, with whole backward passes and with halves, and adds up
+// the gradients of each pass, as a pipeline does. Returns the median of each layer's passes,
+// averaged over all ranks. So the times include how much ranks on one machine slow each other down.
 // `loss` is as in Pipeline::step(). Gradients are left unchanged; random numbers are drawn.
 // Error(kInvalid) if there are no layers or `repeats` is below 1; a layer's own error.
 std::vector<LayerTimes> measure_layers(GroupRef group, const std::vector<PipelineStage>& layers,

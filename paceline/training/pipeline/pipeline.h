@@ -44,8 +44,8 @@
 
 namespace paceline {
 
-// A stage: any function from tensors to tensors. It must not change its inputs in place; doing so
-// is Error(kInvalid) on every rank.
+// A stage: any function from tensors to tensors. It must not change its inputs in place; in every
+// stage but the first, doing so is Error(kInvalid) on the stage's rank.
 struct PipelineStage {
   using Tensors = std::vector<at::Tensor>;
   int index = 0;

@@ -7,12 +7,12 @@
 //                                   {tokens}, loss, {.num_ranks = 4, .num_micro_batches = 8});
 //   Pipeline pipeline(group, division.schedule(), stages);  // stage s: layers()[s] layers
 //
-// The schedule is the named one (named_schedules.h) or, for "search", the one with the shortest
-// step in any layout of stages on ranks (one stage per rank, several, or a V); the layers are cut
-// for each layout. A searched schedule is never slower than the best named schedule that fits into
-// memory. Among schedules within a percent of the fastest, which measurements cannot distinguish,
-// the search chooses the one that needs the least memory. The same measurements give the same
-// schedule on every rank and machine.
+// The schedule is the named one (named_schedules.h) or, for "search", the fastest in any layout of
+// stages on ranks (one stage per rank, several, or a V); the layers are cut for each layout. A
+// searched schedule is never slower than the best named one that fits into memory. Measurements
+// cannot distinguish schedules within a percent of the fastest: the search chooses the layout with
+// the fewest stages among them and, within a layout, the schedule that needs the least memory. The
+// same measurements give the same schedule on every rank and machine.
 //
 // Thread safety: the object is a value; its collectives follow the rules of ProcessGroup.
 

@@ -27,7 +27,7 @@ using OptimizerPointer = std::unique_ptr<torch::optim::Optimizer>;
 
 // The type of the options selects the optimizer. The options are sent as a message, and each owner
 // constructs the optimizer itself. Options for torch::optim's optimizers are below. For an
-// optimizer of its own, a program defines a type like this one, and the owners serve it
+// optimizer of its own, a program defines a type such as the following, and the owners serve it
 // (serve_optimizer()):
 //
 //   struct Lion {
@@ -191,7 +191,7 @@ class StepError : public Error {
 //
 // step() applies gradients only from passes that go through these modules and belong to the graph
 // of the loss. So workers that share a module and have separate optimizers do not mix their
-// gradients. It makes one call to each owner, all at the same time. Modules on other workers, which
+// gradients. It calls all owners of such passes at the same time. Modules on other workers, which
 // the owners call themselves, take part if they are among the optimizer's modules. Several losses,
 // for instance of micro-batches, can be one step: their gradients are added up in the order of the
 // list.

@@ -120,7 +120,7 @@ struct BackwardRequest {
   bool retains = false;
   static auto fields(auto& m) { return std::tie(m.gradients, m.retains); }
 };
-// A pass through a module of another worker, made as part of this pass.
+// The worker that keeps a pass, and the pass's number there.
 struct PassAt {
   std::string owner;
   rpc::ObjectNumber number = 0;
@@ -133,9 +133,9 @@ struct BackwardReply {
 };
 
 // The owner's end of a pass through a remote module: the graph of one forward pass, kept for the
-// backward pass, and then the gradients of the weights, kept until an optimizer takes them. It is
-// an object of the worker that called forward() (engine/rpc/remote_ref.h), and is destroyed when
-// that worker drops its graph or has not been heard from for the duration of a lease.
+// backward pass, and then the gradients of the weights, kept until an optimizer takes them. The
+// worker that called forward() has a reference to the pass (engine/rpc/remote_ref.h). The pass is
+// destroyed when that worker drops its graph or has not been heard from for a lease.
 //
 // Thread safety: any thread may call the functions. Calls to one pass run one at a time, in
 // parallel with other passes of the same module.

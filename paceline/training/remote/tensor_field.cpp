@@ -47,8 +47,8 @@ std::optional<std::size_t> bytes_of(std::span<const std::int64_t> sizes, std::si
   std::int64_t count = 1, stride = static_cast<std::int64_t>(element);
   for (const std::int64_t size : sizes) {
     if (size < 0) return {};
-    count *= size;  // at most `stride`, so it does not overflow
     if (__builtin_mul_overflow(stride, std::max<std::int64_t>(size, 1), &stride)) return {};
+    count *= size;  // at most `stride`, so it does not overflow
   }
   return static_cast<std::size_t>(count) * element;
 }

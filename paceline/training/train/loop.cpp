@@ -224,7 +224,7 @@ std::optional<std::int64_t> add_up_step(data::Epoch& epoch, const std::string& d
 }
 
 // Stores the numbers of logical shards and threads in `state`. A resumed run has the bits of an
-// uninterrupted one only if both are the same as before.
+// uninterrupted one only if neither number changes.
 void take_shards(TrainingState& state, const data::DataLoader& loader) {
   const std::int64_t shards = loader.logical_shards();
   check(state.step == 0 || state.logical_shards == shards,

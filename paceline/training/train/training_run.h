@@ -93,7 +93,7 @@ struct Training {
    public:
     AnyOptimizer(optim::Optimizer& optimizer);  // NOLINT: the conversion is the point
     // Error(kUnsupported) for LBFGS, whose step needs a closure; Error(kInvalid) for options
-    // without get_lr() and set_lr().
+    // without get_lr().
     AnyOptimizer(torch::optim::Optimizer& optimizer);  // NOLINT: the conversion is the point
 
    public:  // internal
@@ -162,7 +162,7 @@ class TrainingRun {
   // Checkpointer::begin(); kInvalid on every rank when a continued run has another seed or data
   // set; kSystem for a file that cannot be written; kUnsupported for clipping by norm or loss
   // scaling if ranks divide the model and Optimizer::set_model_parts() was not called; also for
-  // averaged weights if the ranks of a host share one copy of the weights.
+  // averaged weights if the ranks share or divide the weights (stage 3 of fully_shard()).
   TrainingRun(std::shared_ptr<ProcessGroup> group, const Training& training,
               const TrainingRunOptions& options);
   ~TrainingRun();

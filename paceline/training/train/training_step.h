@@ -60,8 +60,8 @@ Precision precision_of(const std::string& name);
 class TrainingStep {
  public:
   // `num_steps`: the steps of the whole run. Error(kInvalid) when the schedule is unknown or its
-  // options do not fit together; kUnsupported for averaged weights if the ranks of a host share one
-  // copy of the weights.
+  // options do not fit together; kUnsupported for averaged weights if the ranks share or divide the
+  // weights (stage 3 of fully_shard()).
   TrainingStep(const StepOptions& options, optim::Optimizer& optimizer, std::int64_t num_steps);
 
   at::Tensor scaled(const at::Tensor& loss) const { return scaler_ ? scaler_->scale(loss) : loss; }

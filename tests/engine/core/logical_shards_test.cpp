@@ -42,6 +42,11 @@ TEST(LogicalShards, go_to_the_ranks_in_blocks) {
   }
 }
 
+TEST(LogicalShards, of_the_number_0_are_an_error) {
+  EXPECT_THROW(shards_of(0, 1, 0), Error);
+  EXPECT_THROW(shards_of(-8, 2, 0), Error);
+}
+
 TEST(LogicalShards, that_do_not_fit_are_an_error_with_the_numbers_that_do) {
   try {
     shards_of(12, 5, 3);

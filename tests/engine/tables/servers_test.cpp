@@ -118,6 +118,26 @@ TEST_F(Servers, APushIsAppliedOnce) {
   EXPECT_EQ(rows->sequence(), 3U);
 }
 
+TEST_F(Servers, ARepeatedPushOfASynchronousTableIsAppliedOnce) {
+  const auto names = start(2);
+  const auto workers = worker("w");
+  Tables tables(*workers);
+  RowOptions options = adding_rows(1);
+  options.consistency = Consistency::synchronous();
+  const auto rows = tables.open_rows("t", options, {.servers = names});
+  const std::vector<Id> ids = {1, 2, 3, 4, 5, 6, 7, 8};
+  const std::vector<float> ones(ids.size(), 1);
+  rows->push(ids, ones, 1);
+  rows->push(ids, ones, 1);
+  rows->tick();
+  EXPECT_EQ(pull(*rows, ids), ones);
+  rows->push(ids, ones, 1);
+  rows->push(ids, ones);
+  rows->tick();
+  EXPECT_EQ(pull(*rows, ids), std::vector<float>(ids.size(), 2));
+  EXPECT_EQ(rows->stats().duplicate_pushes, 4U);  // two pushes, two servers
+}
+
 TEST_F(Servers, AWrongOwnerRefuses) {
   const auto names = start(2);
   const auto workers = worker("w");

@@ -42,6 +42,20 @@ TEST(Spawn, ranks_meet_in_the_jobs_store) {
   }
 }
 
+TEST(Spawn, ranks_do_not_inherit_the_variables_of_an_outer_launcher) {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PACELINE_LOGICAL_SHARDS"}) {
+    setenv(name, "2", 1);
+    setenv("PACELINE_OF_THE_USER", "kept", 1);
+    spawn(2, [name](int) {
+      if (std::getenv(name) != nullptr) throw std::runtime_error(std::string(name) + " is set");
+      if (std::getenv("PACELINE_OF_THE_USER") != std::string("kept"))
+        throw std::runtime_error("the user's variable is lost");
+    });
+    unsetenv(name);
+    unsetenv("PACELINE_OF_THE_USER");
+  }
+}
+
 TEST(Spawn, the_first_failure_is_thrown_with_its_message_and_code) {
   const Error error = failure_of(3, [](int rank) {
     if (rank == 1) throw Error(ErrorCode::kCorrupt, "shard 7 is broken");

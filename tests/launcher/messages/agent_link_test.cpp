@@ -55,6 +55,17 @@ TEST_F(AgentLinks, compare_their_clocks_beside_the_messages) {
   EXPECT_FALSE(far_->clock().measured());
 }
 
+TEST_F(AgentLinks, the_largest_messages_arrive) {
+  const std::string largest(kMaxAgentMessage, 'x');
+  near_->send(largest);
+  near_->send(largest);
+  const std::jthread sender([&](const std::stop_token& stop) {
+    while (!stop.stop_requested()) near_->flush();
+  });
+  const auto all = read_until(*far_, [](const auto& texts) { return texts.size() == 2; });
+  EXPECT_TRUE(all == std::vector({largest, largest}));
+}
+
 TEST_F(AgentLinks, readings_that_are_none_end_the_connection) {
   for (const char* text : {"?", "?x", "?1 2", "!1", "!1 2", "!1 2 3 4", "?99999999999999999999"}) {
     near_->send(text);

@@ -142,7 +142,7 @@ class OldLogFolders : public testing::Test {
 
 TEST_F(OldLogFolders, are_removed_after_a_week) {
   for (const char* file : {"rank-000.log", "rank-1234.flight", "rank-001-002.timeline",
-                           "rank-000.steps", ".paceline.lock"}) {
+                           "rank-000.steps", "rank-000.calls", ".paceline.lock"}) {
     EXPECT_FALSE(is_kept(leave(kName, file, week_ + 1h))) << file;
   }
   EXPECT_TRUE(is_kept(leave(kName, "rank-000.log", week_ - 1h)));

@@ -63,6 +63,21 @@ TEST(ChaosPlan, the_same_seed_gives_the_same_moments_and_ranks) {
   for (const int count : per_rank) EXPECT_GT(count, 70);
 }
 
+TEST(ChaosPlan, a_late_call_gives_the_same_ranks) {
+  const auto ranks = [](double interval) {
+    ChaosPlan plan(parse_faults("kill:rate=1/2s,kill:every=1.5s,kill:rank=2@3s"), 7);
+    std::vector<int> all;
+    for (double now = interval; now <= 60; now += interval) {
+      for (const auto& action : plan.due(now, 1000, no_steps)) all.push_back(action.rank);
+    }
+    return all;
+  };
+  const auto often = ranks(0.25);
+  EXPECT_GT(often.size(), 50U);
+  EXPECT_EQ(often, ranks(10));
+  EXPECT_EQ(often, ranks(60));
+}
+
 TEST(ChaosPlan, exact_moments_come_exactly) {
   EXPECT_THAT(
       kills("kill:rank=1:every=3s,kill:rank=0@4s", 1, 9.5),

@@ -135,6 +135,20 @@ TEST(DeviceDataParallel, averages_parameters_that_one_rank_or_none_has_used) {
 
 TEST(DeviceDataParallel, normalises_over_all_ranks) { expect_parity(plain_step, true); }
 
+TEST(DeviceDataParallel, normalises_no_values_without_a_change_of_the_statistics) {
+  for (const std::optional<double> momentum :
+       {std::optional<double>(0.1), std::optional<double>()}) {
+    run_on_devices(2, [&](ProcessGroup& group, c10::Device device) {
+      SyncBatchNorm norm(torch::nn::BatchNormOptions(4).momentum(momentum), shared(group));
+      norm->to(device);
+      norm(torch::empty({0, 4}, device));
+      EXPECT_TRUE(torch::equal(norm->running_mean.cpu(), torch::zeros({4})));
+      EXPECT_TRUE(torch::equal(norm->running_var.cpu(), torch::ones({4})));
+      EXPECT_EQ(norm->num_batches_tracked.item<int>(), 0);
+    });
+  }
+}
+
 TEST(DeviceDataParallel, compresses_gradients) {
   expect_parity(
       [](auto& model, const at::Tensor& input, int step) {

@@ -246,6 +246,47 @@ TEST(OuterServer, AWeightThatIsNoNumberIsAnErrorAndChangesNothing) {
   }
 }
 
+TEST(OuterServer, AFailedRoundIsAnErrorForItsLearnersAndLeavesNothingBehind) {
+  Job job;
+  OuterServerOptions options = plain_sgd();
+  options.quorum = 2;
+  std::atomic<bool> fails = true;
+  options.weight = [&](const OuterServer::Update&) { return fails ? -1.0 : 1.0; };
+  const Served served(job, options);
+  Lone one(job, "one"), two(job, "two");
+  std::jthread other([&] { EXPECT_THROW(one.train(4), Error); });
+  EXPECT_THROW(two.train(8), Error);
+  other.join();
+  fails = false;
+  EXPECT_EQ(served.server.anchor().item<float>(), 0);
+  // The updates of the failed round, 4 and 8, do not count in the next one.
+  const auto send = [&](Lone& learner, float difference) {
+    return learner.workers->call<detail::ExchangeUpdate>(
+        "server", {.fragment = 0, .version = 0, .tokens = 1, .payload = at::full({1}, difference)});
+  };
+  auto first = send(one, 1), second = send(two, 3);
+  EXPECT_EQ(first.get().anchor.item<float>(), -2);
+  EXPECT_EQ(second.get().anchor.item<float>(), -2);
+}
+
+TEST(OuterServer, AnUpdateWhoseCallHasEndedDoesNotCount) {
+  Job job;
+  OuterServerOptions options = plain_sgd();
+  options.quorum = 2;
+  const Served served(job, options);
+  Lone one(job, "one"), two(job, "two");
+  const auto send = [&](Lone& learner, float difference, const rpc::CallOptions& call) {
+    return learner.workers->call<detail::ExchangeUpdate>(
+        "server", {.fragment = 0, .version = 0, .tokens = 1, .payload = at::full({1}, difference)},
+        call);
+  };
+  EXPECT_THROW(send(one, 100, {.deadline = 100ms}).get(), Error);
+  auto again = send(one, 1, {}), other = send(two, 3, {});
+  EXPECT_EQ(again.get().anchor.item<float>(), -2);
+  EXPECT_EQ(other.get().anchor.item<float>(), -2);
+  EXPECT_EQ(served.server.stats().updates, 2U);
+}
+
 TEST(OuterServer, ARequestThatNoLearnerSendsChangesNothing) {
   using detail::OpenLearner;
   Job job;

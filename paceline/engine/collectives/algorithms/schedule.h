@@ -121,7 +121,7 @@ struct ScheduleSpec {
   int rank = 0;
   int world_size = 1;
   int root = 0;
-  std::size_t count = 0;  // as in Collective; with `blocks`, the length of the longest block
+  std::size_t count = 0;  // as in Collective; with `blocks`, at least the longest block's
   std::size_t input_stride = 0;
   std::size_t output_stride = 0;
   const BlockTable* blocks = nullptr;  // for operations with unequal counts

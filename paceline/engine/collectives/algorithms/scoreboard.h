@@ -3,7 +3,7 @@
 // Records which bytes of a rank are being sent or received, so that steps can overlap with earlier
 // sends and receives: a read waits while its bytes are being received; a write waits while its
 // bytes are being received or sent. Bytes that a transfer has already moved are free, even if the
-// transfer continues. Executors use Scoreboard, the simulator uses RangesInUse. Thread safety:
+// transfer continues. MessageExecutor uses Scoreboard, the simulator RangesInUse. Thread safety:
 // none.
 
 #include <algorithm>

@@ -30,9 +30,9 @@ class SymmetricRegistry;
 // backend reports the same typed error for calls that differ, for a missing rank and for a dead
 // one. That costs one barrier of the engine for each call and, with oneCCL, an agreement about
 // turns (docs/network.md). The engine alone carries out barriers, messages in host memory,
-// symmetric memory, operations with unequal counts in host memory, operations that make groups, and
-// every call on host memory in a group of one rank. An error inside a library is an error of the
-// group, and the engine's lifelines show which rank died.
+// symmetric memory, visits, operations with unequal counts in host memory, operations that make
+// groups, and every call on host memory in a group of one rank. An error inside a library is an
+// error of the group, and the engine's lifelines show which rank died.
 class LibraryBackend : public PacelineBackend {
  public:
   struct Libraries {
@@ -98,8 +98,8 @@ struct BackendOptions {
   PlanningOptions planning;
   std::chrono::milliseconds timeout{300'000};
   std::function<std::vector<int>()> look_after_parent = {};  // passed to ConnectOptions
-  std::shared_ptr<SymmetricRegistry> symmetric;              // shared by all groups of this rank
-  std::shared_ptr<FailureDomain> failures;                   // shared by all groups of this rank
+  std::shared_ptr<SymmetricRegistry> symmetric;              // shared by related groups
+  std::shared_ptr<FailureDomain> failures;                   // shared by related groups
 
   // The names of a member and of this rank in messages.
   std::string name_of(std::size_t member) const {

@@ -13,7 +13,7 @@
 namespace paceline {
 
 enum class Verdict : std::uint8_t {
-  kNothing,       // no rank waits, and none is known to have finished a collective
+  kNothing,       // no rank waits, and no current group is known to have finished a collective
   kFinished,      // no rank waits in an operation
   kStraggler,     // as kFinished, but one rank kept the others waiting
   kMismatch,      // ranks called different operations
@@ -32,8 +32,8 @@ struct Explanation {
   Verdict verdict = Verdict::kNothing;
   std::string sentence;
   std::vector<int> ranks;      // the ranks that the verdict is about; empty if not known
-  std::string group;           // the group in which the job is stuck; empty if none
-  std::uint32_t sequence = 0;  // number of the collective at which the group is stuck
+  std::string group;           // the group that the verdict is about; empty if none
+  std::uint32_t sequence = 0;  // the collective at which `group` is stuck, or that it finished last
   double waited_seconds = 0;   // the longest known wait; for a straggler, the total that it caused
 };
 
@@ -42,9 +42,9 @@ struct Explanation {
 // returns.
 //
 // Method. In each group, a rank has a *position*: the last collective that it finished and the
-// first that it did not finish. The group *stands* at the lowest sequence number that some rank did
-// not finish. If ranks describe that operation differently, it is a mismatch. Ranks that have no
-// record of it never entered it; if one of them is inside another group that stands, the search
+// first that it did not finish. The group is *stuck* at the lowest sequence number that some rank
+// did not finish. If ranks describe that operation differently, it is a mismatch. Ranks without a
+// record of it never entered it; if one of them is inside another stuck group, the search
 // continues in that group, and groups that wait for each other are reported as crossed.
 //
 // A group that has failed refuses every call, so a rank did not enter operations that it called

@@ -25,8 +25,8 @@ struct Position {
   bool has_passed(std::uint32_t sequence) const {
     return last != nullptr && last->sequence >= sequence;
   }
-  // True if the operation was called after the group had failed on this rank, so this rank did not
-  // enter it.
+  // True if the operation failed and began after the group had failed on this rank, so this rank
+  // did not enter it.
   bool was_refused(const FlightOperation& operation) const;
   std::uint32_t number = 0;     // the group's number on this rank
   std::uint64_t failed_at = 0;  // when the group failed on this rank; 0 if it has not
@@ -85,7 +85,7 @@ std::string seconds_text(double seconds);
 
 // Texts about a rank that has not arrived where the others wait for it.
 
-// The operation outside the position's group in which the rank waits or has failed; null if none.
+// The message, or other group's collective, in which the rank waits or has failed; null if none.
 const FlightOperation* unfinished_elsewhere(const Position& position);
 
 // "it last finished all_reduce #41".

@@ -84,8 +84,8 @@ void CallOrder::add(Call call) {
   queue_->changed.notify_all();
 }
 
-// Takes the lock before it notifies, so that a thread that has checked for the change but does not
-// sleep yet does not miss it (invariant 4).
+// Takes the lock before it notifies, so that a thread that has checked its condition but does not
+// sleep yet does not miss the notification (invariant 4).
 void CallOrder::wake() noexcept {
   { const std::lock_guard lock(queue_->mutex); }
   queue_->changed.notify_all();

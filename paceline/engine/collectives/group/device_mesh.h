@@ -11,9 +11,9 @@
 // host and its size divides the ranks of a host. describe() shows which axes cross hosts.
 //
 // Rules. All ranks of the group make the same meshes in the same order. Blocking calls of different
-// axes must come in the same order on all ranks; beside them, only one axis at a time may have
-// asynchronous calls under way. The axes' groups can use the symmetric memory of the group from
-// which they are made.
+// axes must come in the same order on all ranks; in addition, only one axis at a time may
+// have asynchronous calls under way. The axes' groups can use the symmetric memory of the group
+// from which they are made.
 //
 // Thread safety: reading is safe from any thread; the groups have the rules of ProcessGroup. Meshes
 // are values that share the groups.
@@ -42,7 +42,7 @@ std::string to_string(const std::vector<MeshAxis>& axes);
 class DeviceMesh {
  public:
   // Collective. Error(kInvalid), on every rank, if the product of the sizes is not the group's
-  // size, a size is not positive, a name is empty or occurs twice, or the ranks name different
+  // size, a size is not positive, a name is invalid or occurs twice, or the ranks name different
   // axes.
   DeviceMesh(std::shared_ptr<ProcessGroup> world, std::vector<MeshAxis> axes);
 
@@ -63,7 +63,7 @@ class DeviceMesh {
 
   // A text for users: a line for each group of the last axis, with its hosts, its positions on the
   // other axes and its ranks; then, for each axis of several ranks, whether it stays within hosts;
-  // then, if the last axis crosses hosts, a hint how to keep it within a host.
+  // then, if the last axis crosses hosts, a hint on how to keep it within a host.
   std::string describe() const;
 
  private:

@@ -181,7 +181,7 @@ class EngineGroup final : public ProcessGroup {
   const std::shared_ptr<FailureDomain> failures_;
   std::unique_ptr<Backend> backend_;  // null if this rank is not a member
   const LastWords last_words_;        // tells the other ranks of an uncaught exception
-  int num_children_ = 0;              // groups made by new_group and split; the same on every rank
+  int num_children_ = 0;              // calls of new_group and split so far; the same on every rank
   // The rendezvous of the groups made from this one, if it is not rendezvous_; used only by the
   // thread that runs operations.
   std::optional<Rendezvous> own_meeting_;
@@ -202,8 +202,8 @@ class EngineGroup final : public ProcessGroup {
   CallOrder order_;  // the last member, because its thread uses the other members
 };
 
-// Throws Error(kInvalid), which names no rank, for values that no group can have: a timeout of 0, a
-// host's name that is too long.
+// Throws Error(kInvalid), which names no rank, for values that no group can have: a timeout below
+// 1 ms, a host's name that is too long.
 void require_possible(const GroupOptions& options);
 
 // The group as its implementation: every ProcessGroup is an EngineGroup, because only an

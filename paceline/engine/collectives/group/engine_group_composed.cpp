@@ -39,7 +39,7 @@ std::vector<std::size_t> EngineGroup::agree_on_counts(std::span<const std::size_
   call.op = Op::kAllGather;
   call.dtype = Dtype::kInt64;
   call.count = mine.size();
-  call.layout = layout_of({});  // a value that no all_gather of a user has
+  call.layout = layout_of({});  // no all_gather of a user's elements has this value
   call.input = reinterpret_cast<const std::byte*>(mine.data());
   call.output = reinterpret_cast<std::byte*>(all.data());
   execute(call, {}, wait);
@@ -182,7 +182,7 @@ void require_apart(const std::string& self, std::string_view what,
 
 // `inputs` and `outputs`: one stream for each block of the plain operation's buffers.
 struct EngineGroup::Coalesced {
-  Collective call;        // the call without buffers and count
+  Collective call;        // the call; its buffers and count are set later
   std::size_t total = 0;  // number of elements of a stream
   std::vector<Stream> inputs;
   std::vector<Stream> outputs;

@@ -11,8 +11,8 @@
 // Rules. All ranks of the group make the same collective calls in the same order, with the same
 // operation, type, count and root; otherwise every rank gets Error(kInvalid) (or kAborted with the
 // cause) that shows both calls. A sum has the same bits on every rank and over every transport,
-// unless another backend is chosen. An error in a running operation finishes the group: every later
-// call throws the cause, and the program must make a new group. Refused arguments leave it usable.
+// unless another backend or the ring is chosen. An error in a running operation fails the group:
+// later calls throw the cause, and the program needs a new group. Refused arguments do no harm.
 //
 // Roots and peers are ranks of the called group, as rank() returns them. In a group made by
 // new_group() or split() they may differ from ranks of the world, which torch.distributed's
@@ -59,8 +59,8 @@ class ProcessGroup {
  public:
   virtual ~ProcessGroup() = default;
 
-  // Whether this rank is a member. If it is not (new_group(), split()), only the accessors up to
-  // world_ranks() work; every other call throws Error(kInvalid).
+  // Whether this rank is a member. If not, only the accessors up to name_of_member(), options(),
+  // timeout() and timeline() work; every other call throws Error(kInvalid).
   virtual bool is_member() const = 0;
   virtual int rank() const = 0;  // -1 if this rank is not a member
   virtual int world_size() const = 0;
@@ -166,9 +166,9 @@ class ProcessGroup {
   WorkPtr reduce_scatter_v(Buffer output, ConstBuffer input, std::span<const std::size_t> counts,
                            ReduceOp op = ReduceOp::kSum, const CollectiveOptions& options = {});
   // Like all_to_all, with a count for each pair: receive_counts[r] elements come from rank r, and
-  // rank r gets the send_counts[r] elements of block r of `input`. If rank r expects another
-  // number, every rank throws Error(kInvalid) before any element moves. The ranks exchange their
-  // counts first, which costs the time of a small all_gather.
+  // rank r gets the send_counts[r] elements of block r of `input`. The ranks first exchange their
+  // counts, in the time of a small all_gather. If two ranks disagree, the group fails before any
+  // element moves: ranks throw Error(kInvalid), or kAborted with the cause.
   WorkPtr all_to_all_v(Buffer output, ConstBuffer input,
                        std::span<const std::size_t> receive_counts,
                        std::span<const std::size_t> send_counts,

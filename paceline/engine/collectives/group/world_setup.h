@@ -19,7 +19,7 @@ namespace paceline {
 // the events of several hosts can be shown on one time axis. Wall clocks are not used, so a host
 // whose date is wrong does no harm.
 //
-// One rank of each host sends small messages to rank 0, which come back with rank 0's time. The
+// One rank of each other host sends messages to rank 0, which come back with rank 0's time. The
 // fastest round trip is used: rank 0 answered at some moment between sending and receiving, so the
 // middle of that interval is wrong by at most half the round trip (Cristian, "Probabilistic clock
 // synchronization", 1989). Afterwards the clocks drift apart, by some microseconds per second if

@@ -7,7 +7,7 @@
 // The model. A message costs the sender processor time, uses the link, then costs the receiver
 // processor time. Between hosts the link is the sending host's interface, the network, which has no
 // limit, and the receiving host's interface (the ranks of a host share its interface; first come,
-// first served). Inside a host its bytes cost processor time of the sender, then of the receiver;
+// first served). Inside a host, moving bytes costs the sender processor time, then the receiver;
 // each rank moves one message after the other, in or out. Reducing and copying take time at
 // a fixed rate. There is no loss, no congestion inside the network, and no competition for
 // processors, so a machine with fewer cores than ranks is slower than predicted.
@@ -70,8 +70,8 @@ class SimulationObserver {
   virtual void on_meet(const std::vector<int>& ranks) = 0;
 };
 
-// Runs the simulation. Error(kInvalid) names a rank and its step if the schedules never end or do
-// not match; kUnsupported if they have more than most_steps steps.
+// Runs the simulation. Error(kInvalid) names a rank and its step if the schedules never end, or
+// the ranks of messages that do not match; kUnsupported for more than most_steps steps.
 SimulationResult simulate(const SimulatedCluster& cluster,
                           const std::function<Schedule(int rank)>& build,
                           const SimulationOptions& options = {},

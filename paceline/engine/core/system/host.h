@@ -67,8 +67,8 @@ struct InterfaceAddress {
   bool is_loopback = false;
 };
 
-// The addresses of the interfaces that are up, in the kernel's order, without link-local ones. May
-// throw Error(kSystem).
+// The addresses of the interfaces that are up, in the kernel's order, without IPv6 link-local ones.
+// May throw Error(kSystem).
 std::vector<InterfaceAddress> interface_addresses();
 
 // The address at which this host takes part in a job that spans hosts. `wanted` has the syntax of

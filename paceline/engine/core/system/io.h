@@ -4,7 +4,7 @@
 // than requested, and a descriptor that poll() reported as ready may still answer EAGAIN. All of
 // that is handled here and nowhere else: an interrupted call is repeated, a `_whole` function
 // continues until everything has been moved, and the caller of a `_some` function must expect fewer
-// bytes and EAGAIN. SIGPIPE is never raised by a socket.
+// bytes and EAGAIN. The functions that send on sockets never raise SIGPIPE.
 //
 // The free functions neither throw, log nor allocate. Functions without a Deadline may be called in
 // a signal handler and before main(); functions with a Deadline take a mutex (Vigil).

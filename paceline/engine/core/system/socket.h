@@ -1,8 +1,8 @@
 #pragma once
 
 // Stream sockets with deadlines: TCP over IPv4 or IPv6, and Unix sockets. All descriptors are
-// non-blocking and close-on-exec; every call that may wait takes a Deadline. SIGPIPE is never
-// raised.
+// non-blocking and close-on-exec; every call that may wait for a peer takes a Deadline. SIGPIPE is
+// never raised.
 //
 // Thread safety: free functions; a descriptor may be used by one reader and one writer at a time.
 
@@ -56,7 +56,7 @@ bool is_of_this_host(const std::string& host);
 
 // Listens on one address only: the first to which `endpoint.host` resolves and which belongs to
 // this host ("127.0.0.1" means loopback only). Port 0 picks a free port. Throws Error(kSystem),
-// which names the endpoint.
+// which names the endpoint, and Error(kInvalid) when the host does not resolve.
 Fd listen_tcp(const Endpoint& endpoint, int backlog = 1024);
 // As above, for an endpoint that other hosts use too. If only this host resolves the name to
 // loopback ("127.0.1.1 box" in Debian's /etc/hosts), the socket listens on all addresses; so
@@ -86,7 +86,7 @@ std::string peer_name(const Fd& socket);
 
 // Connects, and tries again until the deadline, because the listener may not be up yet; waits for
 // an address as await_address() does. Throws Error(kTimeout), which names the endpoint and the last
-// cause. Sets TCP_NODELAY.
+// cause, kInvalid as await_address(), and kSystem for other causes. Sets TCP_NODELAY.
 Fd connect_tcp(const Endpoint& endpoint, Deadline deadline);
 Fd connect_unix(const std::string& name, Deadline deadline);
 

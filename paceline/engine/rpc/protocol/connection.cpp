@@ -138,8 +138,8 @@ void Connection::append_message(const OutgoingPointer& message) {
   append_piece(bytes.subspan(begin));
 }
 
-// Copies a message into shared memory; nullopt if it must go through the socket. Requires: the
-// mutex is held.
+// Copies a message into shared memory; nullopt if it must go through the rings or the socket.
+// Requires: the mutex is held.
 std::optional<AreaPlace> Connection::put_into_area(const MessageWriter& message) {
   if (!shares_memory_ || has_no_area_ || message.size() <= kCopied) return {};
   if (!area_) {
@@ -481,7 +481,7 @@ bool Connection::receive_through_rings(Receiver& receiver, const Deadline* deadl
   return is_open;
 }
 
-// Waits until the rings have data; returns false at the end of the connection.
+// Waits for data in the rings until the deadline; returns false at the end of the connection.
 bool Connection::wait_for_data(const Deadline& deadline) {
   if (rings_->has_data()) return true;
   if (spin_ > std::chrono::nanoseconds(0)) {

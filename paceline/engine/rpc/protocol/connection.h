@@ -52,7 +52,7 @@ class Connection {
   // Appends a frame; flush() sends it. `message` and the memory to which it refers must live until
   // the message has been sent, or until own() is called.
   void queue(const Frame& frame, const OutgoingPointer& message = {});
-  // Puts an urgent frame before everything that is queued.
+  // Inserts an urgent frame at the first frame boundary after the piece that is being sent.
   void queue_urgent(Frame frame);
   // Sends as much as the socket takes now. Returns false when the connection is broken.
   bool flush();
@@ -72,9 +72,9 @@ class Connection {
     ~Receiver() = default;
   };
   // Reads the bytes that have arrived and passes every complete frame to the receiver. With a
-  // deadline it waits for bytes, until the deadline but at most for kLongestWait, and reads once.
-  // Returns false at the end of the connection, or when it is broken. Throws Error(kCorrupt) for
-  // bytes that no worker sends.
+  // deadline it waits for bytes, until the deadline but at most for kLongestWait, and reads once;
+  // from rings it reads all. Returns false at the end of the connection, or when it is broken.
+  // Throws Error(kCorrupt) for bytes that no worker sends.
   bool receive(Receiver& receiver, const Deadline* deadline = nullptr);
   static constexpr std::chrono::milliseconds kLongestWait{100};
   // Like receive(), but reads until nothing is left. Use it for a connection that the other end has

@@ -25,7 +25,7 @@
 
 namespace paceline::rpc {
 
-// Types that the installed headers keep in namespace detail, without that prefix.
+// Names that the installed headers define in namespace detail.
 using detail::CallTarget;
 using detail::FieldKind;
 using detail::make_outgoing;
@@ -161,7 +161,7 @@ class LocalMessages {
  public:
   // Returns a ticket for the message, which take() redeems once.
   static std::uint64_t keep(OutgoingPointer message);
-  // Throws Error(kCorrupt) for a ticket that this process has not issued.
+  // Throws Error(kCorrupt) for a ticket that was never issued, or was redeemed or discarded.
   static OutgoingPointer take(std::uint64_t ticket);
   // Drops the message of a ticket that may have been lost.
   static void discard(std::uint64_t ticket);

@@ -74,10 +74,10 @@ enum class FieldKind : std::uint8_t {
 // "int64", "list", ...; "unknown kind 77" for a number that no build of Paceline sends.
 std::string to_string(FieldKind kind);
 
-// Writes the bytes of a message. It refers to large spans instead of copying them.
+// Writes the bytes of a message. It refers to large lists of numbers instead of copying them.
 class MessageWriter {
  public:
-  // A span of at least this many bytes is sent without a copy.
+  // A list of numbers of at least this many bytes is not copied into bytes().
   static constexpr std::size_t kLargeSpan = 32 << 10;
   // The data of lists begin at a multiple of this, counted from the beginning of the message.
   static constexpr std::size_t kAlignment = 8;

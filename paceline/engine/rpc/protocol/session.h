@@ -11,7 +11,7 @@
 //     when the callee dies and another process takes its name.
 //  2. A call that ends with a reply was executed, and the reply is its own.
 //  3. A call that ends as "not executed" was not executed, and never will be.
-//  4. A kOnce call ends with a reply if caller and callee live and keep the session.
+//  4. A kOnce call ends with a reply unless a worker dies, the session ends or the caller gives up.
 //  5. The callee keeps a record only of calls whose end the caller may not know yet.
 //
 // Why they hold. Requests have numbers that the caller never reuses. A connection delivers frames

@@ -98,7 +98,7 @@ class Rings {
 //     header (release; the sender's load acquires, so all reads of the block happen before its
 //     memory is written again).
 //  3. Pages are reserved before they are written, so that a lack of memory raises no SIGBUS; the
-//     message then goes through the socket, as it does when the area is full.
+//     message then goes through the rings or the socket, as it does when the area is full.
 //  4. The sender drops an area at the end of its connection. Messages that the receiver still reads
 //     stay mapped in the receiver, and the sender never writes to them again.
 //

@@ -154,7 +154,7 @@ std::shared_ptr<void> Incoming::find_own(std::uint64_t class_number, ObjectNumbe
 void Incoming::keep_own(std::uint64_t class_number, ObjectNumber number,
                         std::shared_ptr<void> kept) {
   // A caller that gave up the call has already released the object, so an object that is added
-  // after that would stay forever.
+  // after that would stay until the session ends.
   bool is_wanted = false, is_new = false;
   {
     const std::lock_guard lock(session_->mutex);

@@ -40,8 +40,8 @@ struct CallQueue {
   std::unique_ptr<std::deque<std::shared_ptr<Incoming>>> waiting{};
 };
 
-// A request that has arrived. As a task of the pool it runs its handler, which reads and answers
-// it.
+// A request that has arrived, as a task of the pool: the task runs the handler, which reads the
+// request and answers it.
 //
 // Thread safety: as ServedCall; any thread may also call cancel().
 class Incoming final : public detail::ServedCall, public Pool::Task {

@@ -20,9 +20,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::size_t kMaxStrangers =
-    64;                        // unauthenticated connections; one more closes the oldest
-constexpr auto kFull = 100ms;  // pause before the next accept when descriptors ran out
+// Connections that are not authenticated yet; one more closes the oldest.
+constexpr std::size_t kMaxStrangers = 64;
 
 SessionNumber random_number() {
   SessionNumber number = 0;

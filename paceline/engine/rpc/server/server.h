@@ -162,7 +162,7 @@ class Guest final : public Pool::Source,
   // Sends the queued frames; the pool later sends the bytes that the socket does not take now.
   void send() override;
   bool is_known() const { return is_known_.load(std::memory_order_acquire); }
-  // A caller that has not proved by then that it belongs to the job is disconnected.
+  // The time by which the caller must prove that it belongs to the job.
   Deadline patience() const { return patience_; }
 
   // The session that this connection carries.

@@ -69,7 +69,7 @@ void Guest::ready() {
 bool Guest::wait_until_ready() {
   if (!is_known() || connection_->has_unsent()) return false;
   const auto before = connection_->bytes_received();
-  const auto deadline = Deadline::after(2 * Connection::kLongestWait);  // a receive() waits once
+  const auto deadline = Deadline::after(2 * Connection::kLongestWait);  // for one full receive()
   do {
     if (!receive(&deadline)) return false;
   } while (connection_->bytes_received() == before &&

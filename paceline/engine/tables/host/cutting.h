@@ -25,8 +25,8 @@ TableCut select(const TableCut& cut, const TakesId& takes);
 TableCut merge(std::span<const TableCut> parts);
 
 // Copies the table as it is between two transactions. A push waits only until the rows that it
-// needs have been copied, which happens before other rows are copied; pulls do not wait. For a
-// synchronous table the moment is the end of a clock: staged pushes are not part of it.
+// needs have been copied, which happens before other rows are copied; pulls do not wait. A
+// synchronous table is copied as it is at the end of a clock, without the staged pushes.
 TableCut take_cut(const TableAccess& access);
 
 // Puts the ids of a cut that `takes` accepts (null: all) into an empty table. Throws

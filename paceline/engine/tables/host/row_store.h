@@ -39,7 +39,7 @@ class Transaction {
   void set(LongWord& word, std::uint64_t value) { add(&word, value, sizeof word); }
   // Sets the entry whose version tells readers of the change.
   void changes(Entry& entry);
-  // Returns the place at which to write the new row before commit(), which copies it to `data`.
+  // Returns the buffer for the new row. Fill it before commit(), which copies it to `data`.
   float* image_of(std::uint32_t data);
 
   // Makes the change. Throws Error(kPeerLost) if the worker was revoked: nothing has changed.

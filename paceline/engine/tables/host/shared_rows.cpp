@@ -131,9 +131,16 @@ void SharedRows::push(std::span<const Id> ids, std::span<const float> gradients,
   const std::lock_guard lock(pushing_);
   batch_.assign(ids);
   if (is_synchronous()) {
-    return stage([&](std::size_t i, float* out) {
+    if (number && *number <= last_staged_) {
+      return with_access("push", [](const TableAccess& access) {
+        count(access.self().counts.duplicate_pushes, 1);
+      });
+    }
+    stage([&](std::size_t i, float* out) {
       std::copy_n(batch_.gradient(i, gradients, width_, sum_), width_, out);
     });
+    last_staged_ = number.value_or(last_staged_);
+    return;
   }
   std::optional<std::uint64_t> sequence = number;
   with_access("push", [&](const TableAccess& access) {

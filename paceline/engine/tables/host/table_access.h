@@ -13,8 +13,8 @@
 //  3. As 2, but the owner was frozen in the middle of writing a row. It will continue writing when
 //     it thaws, and nothing can stop it. So the table moves to new memory (table_workers.h).
 //
-// A thread takes the lock of one slot, and after it the allocator's. Only take_cut() takes the
-// locks of all slots.
+// Lock order: `applying` or the lock of an ApplyPart, the lock of one slot (only take_cut() takes
+// all of them), the allocator's lock, `repairing`.
 //
 // Thread safety: none for one TableAccess; each thread has its own, or holds the caller's mutex.
 

@@ -25,8 +25,8 @@ namespace paceline::tables {
 void set_clock(const TableAccess& access, std::uint64_t clock);
 
 // Waits until the clocks of all present workers have reached `clock`. Workers that die or
-// are given up meanwhile are evicted. Throws TableMoved, MustTakeOver, and Error(kTimeout), which
-// names the slowest worker.
+// are given up meanwhile are evicted. Throws the errors of require_open(), MustTakeOver, and
+// Error(kTimeout), which names the slowest worker.
 void wait_for_clocks(const TableAccess& access, std::uint64_t clock);
 
 // How many clocks this worker is ahead of the slowest: the clocks whose pushes a pull may miss.
@@ -41,7 +41,7 @@ using StageWriter = std::function<void(std::size_t i, float* gradient)>;
 void stage_push(const TableAccess& access, std::uint64_t before, const RowBatch& batch,
                 const StageWriter& write);
 
-// Whether some stages of a clock have been applied and others not.
+// Whether workers have begun to apply the stages of a clock and have not applied all of them.
 bool is_applying(const TableHeader& header);
 
 // Applies the stages of `clock` together with other workers; returns when all are applied.

@@ -85,12 +85,12 @@ struct TableHeader {
   Word num_entries, num_data;      // used and free ones; later ones have never been used
   Word ready_entries, ready_data;  // entries and data whose pages are allocated
   Word num_rows;                   // admitted rows
-  Word repairing;                  // the lock of the one worker that repairs or evicts another one
-  Word applying;                   // the lock of the worker that begins or ends to apply a clock
+  Word repairing;                  // the lock of a worker that joins, leaves or evicts another one
+  Word applying;                   // the lock for beginning or ending the application of a clock
   Word apply_claims;               // spreads the parts over the workers
   LongWord applied;                // the number of clocks whose staged pushes have been applied
-  LongWord apply_clock;    // 1 + the clock that was begun last; above `applied` until it ends
-  LongWord apply_workers;  // the workers that have staged pushes of it, a bit for each
+  LongWord apply_clock;            // 1 + the clock applied last; above `applied` while in progress
+  LongWord apply_workers;          // the workers that staged pushes in that clock, a bit for each
   Word num_evicted, num_repaired;  // lost workers; unfinished updates completed for them
   std::array<ApplyPart, kApplyParts> parts;
 };
@@ -113,21 +113,21 @@ struct alignas(64) WorkerSlot {
   Word session;               // index of its SessionRecord
   LongWord clock;
   LongWord staged_rows;   // rows in its stage
-  LongWord staged_clock;  // 1 + the clock to which they belong
+  LongWord staged_clock;  // 1 + the clock to which these rows belong
   std::array<char, 128> name;
   WorkerCounts counts;
 };
 
-// The pushes of one session: how far they are applied. It changes only in the transaction that
-// changes a row, so it says exactly which rows of which push have been changed.
+// How far the pushes of one session are applied. A push changes its record only in the transactions
+// that change rows, so the record says exactly which rows of which push have been changed.
 struct alignas(64) SessionRecord {
   LongWord number;  // 0: free
   Word owner;       // the token of the worker that uses it, or 0
   Word position;    // the rows of push `sequence` that are done
-  Word size;        // its rows in all
+  Word size;        // all rows of that push
   Word unused;
   LongWord sequence;
-  LongWord digest;    // of its ids
+  LongWord digest;    // of the ids of that push
   LongWord ended_at;  // the table's time at which its worker left or was evicted
 };
 

@@ -92,8 +92,8 @@ class TableMemory {
   const Mapping mapping_;
   const TableLayout layout_;
 };
-using MemoryPointer = std::shared_ptr<TableMemory>;  // owners: the Rows of this process, copies of
-                                                     // the pointer in calls under way
+using MemoryPointer = std::shared_ptr<TableMemory>;  // owners: the Rows and row servers of this
+                                                     // process, and calls under way
 
 // Finds the memory of a host's table.
 //

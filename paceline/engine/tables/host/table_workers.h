@@ -16,7 +16,7 @@ enum class WorkerState {
   kPresent,
   kDead,      // its process has ended
   kFrozen,    // its process lives, but the calls between workers have given it up
-  kReplaced,  // it was evicted before
+  kReplaced,  // it left or was evicted before
 };
 
 WorkerPhase phase_of(const WorkerSlot& slot);
@@ -31,7 +31,7 @@ struct SessionWish {
 
 // Takes a slot for this process and fills in `access`. The worker's clock starts at the fastest
 // worker's clock, less the bound of a bounded table. Throws Error(kInvalid) if no slot is free, or
-// if the session is unknown or in use.
+// if the session is unknown or in use. Other errors as LockGuard.
 void join_table(TableAccess& access, const std::string& name, const SessionWish& session);
 // Gives the slot back: the others do not wait for this worker any more. Errors as LockGuard.
 void leave_table(const TableAccess& access);
@@ -52,8 +52,8 @@ void announce(const TableMemory& memory);
 // all other workers stop; then it is copied, and the frozen worker's change, which is committed, is
 // completed in the copy. No worker reads what the frozen worker writes after that.
 //
-// Several workers may take a table over at the same time: they only read the old memory, and one of
-// the copies is chosen (SharedRowsOptions::next_memory).
+// Several workers may take a table over at the same time: they do not change the old rows, and one
+// of the copies is chosen (SharedRowsOptions::next_memory).
 //
 // Closes the memory and returns a copy of it, with the next epoch, without the workers that are
 // dead or given up. Throws Error(kSystem) if there is no memory for a copy, and Error(kTimeout) if

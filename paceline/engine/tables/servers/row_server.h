@@ -36,8 +36,8 @@ class RowServer {
   RowServer& operator=(const RowServer&) = delete;
 
   // Serves the calls of Tables::open_rows() with TableOptions::servers, until `workers` leaves.
-  // Opening a table fails with Error(kInvalid) if the backup is on another host, and with errors of
-  // the calls if the backup does not answer.
+  // Opening a table fails with rpc::ReferenceError if the backup is on another host, or if it lives
+  // and does not answer.
   void serve(rpc::Workers& workers, const RowServerOptions& options = {});
 
  private:

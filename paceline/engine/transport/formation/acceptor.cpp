@@ -19,7 +19,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kHandshakeTimeout = 3s;
-// How long a connection may stay silent while others wait to be accepted.
+// How long a connection may stay silent while its door is full.
 constexpr auto kFirstWordTimeout = 1s;
 
 // The number of bytes that receive_some() received; 0 if there were none.

@@ -6,9 +6,9 @@
 // group. A caller that fails is disconnected with a warning.
 //
 // Each door has at most kMaxStrangers connections that have not yet proved that they know the
-// secret (strangers); the kernel's backlog holds the others. A handshake may take 3 s; when others
-// wait, a connection that has sent nothing is closed after 1 s. A caller that was merely slow may
-// call again.
+// secret (strangers); the kernel's backlog holds the others. A handshake may take 3 s; while the
+// door is full, a connection that has sent nothing is closed after 1 s. A caller that was merely
+// slow may call again.
 //
 // Thread safety: none.
 
@@ -56,7 +56,7 @@ class Acceptor {
     bool agrees_on_keys;
     ServerHandshake handshake;
     Deadline deadline;    // for the handshake; ignored once the caller has completed it
-    Deadline first_word;  // for the first byte, if other callers are waiting
+    Deadline first_word;  // for the first byte, while the door is full
     bool has_spoken = false;
     std::array<std::byte, kHelloSize> hello{};
     std::size_t got = 0;  // bytes of the hello

@@ -178,7 +178,7 @@ class Connector {
       if (!same_host(peer)) remote.push_back(peer);
     }
     try {
-      // No bytes travel between hosts if there is only one.
+      // If all ranks are on one host, UCX has nothing to carry.
       wire_ =
           remote.empty() ? std::move(sockets_) : over_ucx(sockets_, remote, describer(), deadline_);
     } catch (const Error& error) {

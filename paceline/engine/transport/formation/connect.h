@@ -45,9 +45,9 @@ struct ConnectOptions {
   // find out soon. Neither function throws an Error. Both may be left out.
   std::function<void(const std::string& notice)> give_up;
   std::function<std::string(std::chrono::milliseconds wait)> given_up;
-  // For a subgroup: checks the group that it was split from, about ten times a second while ranks
-  // are missing. Throws that group's failure; returns the ranks of this group that have left that
-  // group cleanly. May be left out.
+  // For a subgroup: checks the group that it was split from, at least about once a second while
+  // ranks are missing. Throws that group's failure; returns the ranks of this group that have left
+  // that group cleanly. May be left out.
   std::function<std::vector<int>()> look_after_parent;
 
   int in_world(int member) const {
@@ -64,9 +64,9 @@ struct ConnectOptions {
 
 // Connects the ranks; warns after 10 s which ranks are missing. Error(kInvalid) if the ranks name
 // different members, chose different transports or numbers of streams, or only some of them
-// encrypt. Error(kTimeout) names the ranks that did not arrive. Error(kUnsupported) if
-// `link.transport` is not available, cannot connect these hosts, or cannot be encrypted although
-// `link.encrypt` is set.
+// encrypt, and if `link.transport` (shm, loopback) cannot connect these ranks. Error(kTimeout)
+// names the ranks that did not arrive. Error(kUnsupported) if `link.transport` is not available, or
+// cannot be encrypted although `link.encrypt` is set.
 std::unique_ptr<Mesh> connect_mesh(const ConnectOptions& options, const Secret& secret);
 
 }  // namespace paceline

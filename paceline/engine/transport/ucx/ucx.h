@@ -32,7 +32,7 @@ using DescribeRank = std::function<std::string(int rank)>;
 
 // Moves the channels to `remote` ranks to UCX; collective among these ranks. Requires: every peer
 // is connected on `sockets`, which is taken over on success. Errors: kUnsupported if UCX is not
-// available, kTimeout, kPeerLost, and kSystem with UCX's text.
+// available, kTimeout, kPeerLost, kCorrupt, and kSystem with UCX's text.
 std::unique_ptr<Wire> over_ucx(std::unique_ptr<SocketWire>& sockets, const std::vector<int>& remote,
                                const DescribeRank& describe, Deadline deadline);
 

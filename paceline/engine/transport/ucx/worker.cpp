@@ -302,8 +302,8 @@ bool Worker::is_ready(int peer, short events) {
 
 // UCX can end a stream's send only together with its endpoint, and only if the endpoint handles
 // failures of peers. After that the worker is not called any more, so that it does not read the
-// abandoned bytes: UCX 1.13 also crashes in the remains of an endpoint that was closed during a
-// send over TCP.
+// abandoned bytes, and because UCX 1.13 crashes in the remains of an endpoint that was closed
+// during a send over TCP.
 void Worker::give_up_sends() {
   const std::lock_guard lock(mutex_);
   const auto is_sending = [](const Link& link) { return link.request != nullptr; };
@@ -315,7 +315,7 @@ void Worker::give_up_sends() {
     return std::any_of(links_.begin(), links_.end(),
                        [&](const auto& link) { return is_sending(*link); });
   };
-  // Gives the sends under way a moment to complete: a short one may tell its peer the reason.
+  // Gives the sends under way a moment to complete: they may tell a peer why this rank fails.
   const auto deadline = Deadline::after(kLastWordsLimit);
   while (!is_dead_ && some_are_sending() && !deadline.expired()) std::this_thread::yield();
   is_dead_ = is_dead_ || some_are_sending();

@@ -128,7 +128,7 @@ class DeviceParameters : public WatchedUnits,
   // Releases all units, because the current stream is about to change Unit::own. Error(kInvalid) if
   // the program has written to a parameter.
   void forget();
-  // Throws the error, if any, that kept a unit from becoming whole or that forget() has found.
+  // Throws the error, if any, that kept a unit from becoming whole or was found at its release.
   void require_whole() const;
 
  private:

@@ -84,9 +84,9 @@ bool is_gradient_divided(const at::Tensor& parameter) {
 
 namespace {
 
-// At most this many units are whole at the same time: two for an operation that reads parameters of
-// two units, and two so that the last units of the forward pass are still whole when the backward
-// pass begins with them.
+// At most this many units stay whole, unless one operation reads more or a result of whole() lives:
+// two for an operation that reads parameters of two units, and two so that the last units of the
+// forward pass are still whole when the backward pass begins with them.
 constexpr std::size_t kUnits = 4;
 
 constexpr std::size_t kHeader = sizeof(std::size_t);  // a message begins with its unit's number
@@ -229,7 +229,7 @@ void DividedParameters::drop_oldest(std::span<const std::size_t> needed) {
   }
 }
 
-// Prefetches the unit that followed this one in the previous step.
+// Prefetches the unit that followed the latest unit in the previous step.
 void DividedParameters::start_next() {
   const std::size_t at = order_.size();
   if (at >= expected_.size() || expected_[at - 1] != order_.back()) return;

@@ -56,7 +56,7 @@ bool is_gradient_divided(const at::Tensor& parameter);
 // So an operation that reads a parameter is collective: all ranks must read units that are not
 // whole in the same order, which is the case if they run the same model. Otherwise the ranks get
 // the error for calls that do not match, or time out. An operation cannot throw such an error: it
-// continues with zeros, and require_whole(), or the next collective, throws.
+// continues with zeros for missing parts, and require_whole(), or the next collective, throws.
 //
 // Any other read of a unit that is not whole, through data_ptr(), prints the parameter's name and
 // ends the process (one_copy.h). A result of whole() keeps all units whole until it is destroyed.

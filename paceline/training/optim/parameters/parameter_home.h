@@ -3,9 +3,9 @@
 // Where the parameters of an optimizer are stored: in memory of their own (ParameterHome itself),
 // in symmetric memory of the ranks that divide a step, in one copy per host, in a part of one copy
 // on each host, or divided among CUDA devices (device_parameters.h). The storage decides what a
-// step has to communicate. ShardOptions say how an optimizer's step, its gradients and the
-// parameters are divided among ranks; fully_shard() (training/parallel/fully_shard.h) makes them
-// from a stage.
+// step has to communicate. ShardOptions tells how an optimizer's step, its gradients and the
+// parameters are divided among ranks; fully_shard() (training/parallel/fully_shard.h) makes it from
+// a stage.
 //
 // Thread safety: none.
 

@@ -36,7 +36,7 @@ struct StatePart {
   std::int64_t first = 0;  // index of the first element in the whole tensor
 };
 
-// Plans one row for each element type, in order. A row is a list of indices into `parameters`.
+// Plans a row for each element type, in the parameters' order: a list of indices into `parameters`.
 std::vector<std::vector<std::size_t>> rows_by_type(const std::vector<at::Tensor>& parameters);
 
 // Plans units of parameters whose gradients are sent together: the units of `chosen`, whatever
@@ -44,7 +44,7 @@ std::vector<std::vector<std::size_t>> rows_by_type(const std::vector<at::Tensor>
 // has a unit of its own. A unit has one element type, so a chosen unit with several types is split
 // by type. The units are ordered from the last parameter to the first, because gradients are
 // computed in that order. Error(kInvalid) for a chosen parameter that is not in `parameters` or is
-// chosen twice.
+// in two chosen units.
 std::vector<std::vector<std::size_t>> plan_units(
     const std::vector<at::Tensor>& parameters, std::size_t unit_bytes,
     const std::vector<std::vector<at::Tensor>>& chosen);

@@ -96,7 +96,7 @@ class UnevenInputs {
       : group_(std::move(group)), rules_(rules) {}
 
   // Collective. Error(kInvalid), on every rank, when ranks with inputs announce different actions,
-  // or when a rank's inputs have ended and throw_on_early_termination is set.
+  // or, with throw_on_early_termination, when the inputs of some but not all ranks have ended.
   Others announce(Doing own);
 
  private:

@@ -30,9 +30,9 @@ namespace paceline {
 // Thread safety: none.
 class StepPasses {
  public:
-  // Collective; `logical_shards`: 0 for none. Error(kInvalid) when the number of ranks does not
-  // divide the shards, or when ranks have different numbers of shards or of threads; kUnsupported
-  // for shards unless the engine computes the sums. `device`: the parameters' device.
+  // Collective; `logical_shards`: 0 for none. Error(kInvalid) when the number of ranks does not fit
+  // the shards, or when ranks have different numbers of shards or, with shards, of threads;
+  // kUnsupported for shards unless the engine computes the sums. `device`: the parameters' device.
   StepPasses(ProcessGroup& group, std::int64_t logical_shards, c10::Device device);
 
   bool has_shards() const { return logical_shards_ > 0; }
@@ -101,9 +101,9 @@ class PassMonitor {
   void clear() { place_.zero_(); }
   // Whether any rank used a parameter. Call it once the report has been reduced.
   bool is_used(std::size_t parameter);
-  // Evaluates the reports of all ranks, whose sum was divided by `divisor`. Error(kInvalid) on
-  // every rank when the ranks were in passes of different modules, and for NonFinite::kError;
-  // DamagedState when replicas differ.
+  // Evaluates the reports of all ranks, whose sum was divided by `divisor`; on a CUDA device only
+  // their losses. Error(kInvalid) on every rank when the ranks were in passes of different modules,
+  // and for NonFinite::kError; DamagedState when replicas differ.
   void read(std::int64_t divisor, std::int64_t step, bool compares);
   // Replaces write() and read() in a group of one rank.
   void judge_alone(std::int64_t step);

@@ -469,7 +469,7 @@ void Reducer::add_shard() {
 
 // Returns a number that changes with each step of an optimizer. LibTorch does not count the writes
 // of its own optimizers, so the first bytes of each parameter are hashed too, unless an optimizer
-// divides the parameters, because their memory may then be on another host.
+// divides the gradients: the parameters' memory may then be on another host.
 std::uint64_t Reducer::version_of_parameters() const {
   constexpr std::size_t kBeginning = 64;  // bytes
   const bool may_read = device_.is_cpu() && options_.optimizer == nullptr;

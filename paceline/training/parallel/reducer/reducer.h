@@ -96,15 +96,15 @@ class Reducer : public GradientSync {
 
   // Call it before every forward pass, with the number of samples. If an exception ended the last
   // backward pass, it waits for the buckets that had started, resets that pass and drops all
-  // gradients, because only some of them are averages. That is collective, so every rank must have
-  // had the exception: a rank whose own pass continued waits for gradients that never arrive. In
+  // gradients, because only some of them are averages. It is then collective: every rank must have
+  // had the exception; a rank whose own pass continued waits for gradients that never arrive. In
   // that case every rank gets an Error, and the group can no longer be used. Within a backward pass
   // (recomputation) it does nothing. With logical shards it drops the gradients of the previous
-  // step.
+  // step; Error(kInvalid) if no optimizer has used them.
   void before_forward(std::int64_t samples = 0);
 
   // Collective; call it between passes. Null restores the plain average. Error(kInvalid), on every
-  // rank, when the ranks' hooks have different names.
+  // rank, for hooks with different names, and for a hook with logical shards or divided gradients.
   void set_hook(std::shared_ptr<CommunicationHook> hook);
   bool has_hook() const { return has_hook_; }
   // For checkpoints, between passes; not collective. The tensors share the hook's own memory.

@@ -114,8 +114,8 @@ class Checkpointer {
 
   // Adds a part of the run under a name. Call it before begin(), with the same names and kinds of
   // parts on every rank (each rank may have modules of its own). Error(kInvalid) for a name that is
-  // empty, contains a dot or is taken, for a module, optimizer, average, StepLR or loader that is
-  // attached already, and after begin().
+  // empty, contains a dot or is taken, for a module, StepLR, loader or optimizer of torch::optim
+  // that is attached already, and after begin().
   //
   // With one module, a checkpoint has the names of its parameters; with several, these names begin
   // with the module's: "generator.conv.weight". At most one wrapper may have a communication hook;
@@ -163,8 +163,8 @@ class Checkpointer {
   // Collective. Returns once the state has been copied; it is written in the background. If a
   // checkpoint cannot be written (disk full), this is logged and the older ones are kept. Returns
   // false on every rank when an earlier checkpoint could not be written. DamagedState on every
-  // rank, without writing anything, when the parameters of replicas differ or when any code except
-  // the optimizer changed the state of a rank's optimizer (Optimizer::verify_state()).
+  // rank, without writing anything, when the parameters of replicas differ or when the memory of a
+  // rank's optimizer, average, scaler, buffers or hook was damaged (Optimizer::verify_state()).
   // Error(kAborted) on every rank when a newer generation of the job now writes to the folder.
   bool save(std::int64_t step);
   // Collective. Copies the state to memory that outlives the processes of the ranks. Returns false

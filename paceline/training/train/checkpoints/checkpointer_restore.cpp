@@ -188,6 +188,7 @@ std::optional<RestoredRun> CheckpointerCore::restore(const View& run) {
     try {
       if (in_memory) {
         memory_->read(staged.wanted);
+        bytes_read_ = 0;
       } else {
         bytes_read_ = team_.read(*manifest, staged.wanted);
       }

@@ -11,7 +11,7 @@
 //   optimizer.steps.NAME          two int64: the steps that NAME has taken, and its group
 //   average.weight.NAME, average.num_updates
 //
-// Not collective. Thread safety: all functions are pure.
+// Not collective. Thread safety: the functions use only their arguments; adopt() changes them.
 
 #include <cstdint>
 #include <string>

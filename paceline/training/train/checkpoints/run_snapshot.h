@@ -35,8 +35,8 @@ optim::NamedTensors gather_hook_state(ProcessGroup& group, const HookState& stat
 HookState scatter_hook_state(ProcessGroup& group, const optim::NamedTensors& saved, int root,
                              optim::Metadata words);
 
-// The metadata of a training run's checkpoint, and checks whether a checkpoint belongs to such a
-// run.
+// The functions below convert the metadata of a training run's checkpoint, and check whether a
+// checkpoint belongs to a run.
 
 inline constexpr const char* kRandomStates = "random_states";  // the tensor has a row for each rank
 inline constexpr const char* kHookTensors = "hook.";  // the prefix of the names of a hook's tensors

@@ -88,8 +88,8 @@ static_assert(offsetof(ControlBlock, digests) == 8 && offsetof(ControlBlock, sle
 //     one of the two ranks sees the other's store. If the rank that gives up sees that all have
 //     arrived after all, it clears `given_up` and passes. A rank that loaded `given_up` in
 //     between fails the group: one unnecessary error near a deadline, but never a wrong result.
-// (6) `entered` is only read for the texts of errors, with relaxed order: a stale value makes a
-//     text less exact.
+// (6) `entered` is only read to report missing ranks, with relaxed order: a stale value makes a
+//     report less exact.
 //
 // On x86-64 and ARM a sequentially consistent load costs the same as an acquiring one.
 class PhaseBarrier {
@@ -243,9 +243,9 @@ class HostShare : public SharedAreas {
 
   HostShare(Mesh& mesh, Deadline deadline);
 
-  // Waits for the other ranks of the host; at the first meeting of a collective they compare their
-  // calls. `while_waiting` is called every few milliseconds. Errors are those of PhaseBarrier and
-  // require_same().
+  // Waits for the other ranks of the host; at the first meeting of a numbered call they compare
+  // their calls. `while_waiting` is called every few milliseconds. Errors: those of PhaseBarrier
+  // and require_same().
   void meet(const Fingerprint& operation, const WaitOptions& wait,
             const std::function<void()>& while_waiting);
 

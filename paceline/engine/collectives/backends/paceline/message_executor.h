@@ -1,7 +1,7 @@
 #pragma once
 
 // Runs schedules over messages: between hosts, and wherever ranks do not share memory. Large
-// reductions are cut into pieces, so that scratch stays small.
+// reductions, and large calls of the hierarchy, are cut into pieces, so that scratch stays small.
 //
 // Steps are carried out in order. Sends and receives continue while later steps run, and a step
 // that needs bytes that are still under way waits only for those (algorithms/schedule.h). A reduce

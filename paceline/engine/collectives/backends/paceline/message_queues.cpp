@@ -488,8 +488,8 @@ void MessageQueues::check_deadlines() const {
   }
 }
 
-// Warns about messages that were not received. Their senders believe that they have arrived, so
-// this is the last chance to report them.
+// Warns about messages that were not received. Their sends have completed without an error, so this
+// warning is the only report of them.
 void MessageQueues::warn_of_unreceived() const {
   for (int peer = 0; peer < mesh_.world_size(); ++peer) {
     if (peer == mesh_.rank()) continue;

@@ -129,7 +129,7 @@ class MessageQueues {
                   std::weak_ptr<Progress> progress);
   // Whether an operation is under way.
   bool is_pending() const;
-  // Moves all bytes that can move without waiting, once for every peer; returns whether any moved.
+  // Advances one message in each direction for every peer, without waiting; true if any advanced.
   // A large offered message without a receive would have to be copied into a buffer first: unless
   // `takes_unexpected` is set, it is left with its sender for a moment, in case its receive is
   // posted soon. Throws if a peer is lost, or has sent a message that does not fit its receive.
@@ -143,7 +143,7 @@ class MessageQueues {
   void require_senders() const;
   // Ends all operations under way with `error`.
   void fail_all(const Error& error);
-  // Warns about messages that have arrived or are under way, but were never received.
+  // Warns about the first message of each peer that was sent to this rank but never received.
   void warn_of_unreceived() const;
   // The objects that completed operations kept alive. They may own this object.
   bool has_dropped() const { return !dropped_.empty(); }
@@ -156,7 +156,7 @@ class MessageQueues {
     Deadline deadline;
     WorkPtr work;
     std::size_t sent = 0;  // bytes sent through the stream
-    // The address of an offered payload; nothing else follows the head.
+    // The address of an offered payload; it follows the head in place of the payload.
     std::uint64_t address = 0;
     AwakeClock::time_point begin = AwakeClock::now();
   };

@@ -369,7 +369,7 @@ void PacelineBackend::require_no_problem(const std::optional<Error>& own,
        mesh_->describe(rank), all[*refused].text);
 }
 
-// Without shared memory all memory counts as symmetric, because none is copied before it is sent.
+// Unless all ranks share memory, all memory counts as symmetric: no other memory saves a copy.
 bool PacelineBackend::is_symmetric(ConstBuffer buffer) {
   return !shared_ || shared_->is_symmetric(buffer.data, buffer.bytes());
 }

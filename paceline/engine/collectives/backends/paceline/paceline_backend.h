@@ -29,7 +29,7 @@ struct EngineOptions {
   PlanningOptions planning;
   std::uint32_t generation = 0;  // the group's generation, which its fingerprints contain
   std::uint64_t group = 0;
-  // Shared by all groups of this rank; never null.
+  // Shared by this group, its parent groups and the groups made from it; never null.
   std::shared_ptr<SymmetricRegistry> symmetric = std::make_shared<SymmetricRegistry>();
 };
 

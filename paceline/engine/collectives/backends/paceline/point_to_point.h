@@ -10,7 +10,7 @@
 // that its sender waits. If a group ends without an error, it warns about messages that were never
 // received.
 //
-// Thread safety: send(), receive() and progress() may be called from any thread.
+// Thread safety: send(), receive(), progress() and wake() may be called from any thread.
 
 #include <condition_variable>
 #include <memory>

@@ -208,8 +208,8 @@ class SharedExecutor {
   std::shared_ptr<SharedBlocks> allocate(std::size_t bytes, Pages pages, Deadline deadline) {
     return regions_.allocate(bytes, pages, deadline);
   }
-  // The buffers of all ranks in the last call of EngineGroup::visit(); empty if this process does
-  // not map all of them.
+  // The buffers of all ranks in the last call of EngineGroup::visit(); empty unless all of them lie
+  // in one symmetric allocation.
   const std::vector<std::byte*>& visited() const { return visited_; }
   // Whether [data, data + bytes) lies in symmetric memory with a block for every rank of this
   // group, no matter which of the related groups allocated it.

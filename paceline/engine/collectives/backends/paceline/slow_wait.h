@@ -3,9 +3,9 @@
 // Reports collectives that wait too long: a warning after 10 s, an error at the deadline. Both name
 // the missing ranks, and count only the time in which this process was awake.
 //
-// A rank for which others wait may itself be waiting for a third one. So before a rank names
-// another rank, it asks all others which ranks they wait for (Mesh::ask_peers), gives them
-// kAnswerLimit, and follows the answers until it reaches ranks that gave none.
+// A rank for which others wait may itself be waiting for a third one. So unless all ranks share
+// memory, a rank that reports others first asks all of them which ranks they wait for
+// (Mesh::ask_peers, kAnswerLimit), and follows the answers until it reaches ranks that gave none.
 
 #include <chrono>
 #include <functional>
@@ -42,8 +42,8 @@ struct Missing {
   std::string text;
   std::vector<int> ranks;  // ranks in the group
 };
-// Error(kTimeout) with rank, operation, sequence number, elapsed time, `missing` and the verdict of
-// the flight records.
+// Makes Error(kTimeout) with rank, operation, sequence number, elapsed time, `missing` and the
+// verdict of the flight records.
 Error slow_wait_error(const Mesh& mesh, const Fingerprint& operation, const WaitOptions& wait,
                       AwakeClock::time_point begin, const Missing& missing);
 

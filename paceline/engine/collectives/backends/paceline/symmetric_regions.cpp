@@ -90,7 +90,7 @@ bool SymmetricRegions::hold_all(const SharedOperation& operation,
     if (!agrees(input_region, said.input.region) || !agrees(output_region, said.output.region))
       return false;
   }
-  // Only the root of a gather writes its output.
+  // In a gather only the root has an output, so the other ranks may have freed its region.
   const bool output_is_shared = operation.call.op != Op::kGather;
   for (const auto& said : announced) {
     if (!holds(said, input_region) || (output_is_shared && !holds(said, output_region)))
