@@ -23,7 +23,7 @@ nlohmann::json devices_now() {
     std::size_t free = 0, total = 0;
     char bus_id[32] = {};
     cuda.require(cuda.cudaSetDevice(i), "", "choosing a GPU");
-    cuda.require(cuda.cudaMemGetInfo(&free, &total), "", "reading the memory of a GPU");
+    cuda.require(cuda.cudaMemGetInfo(&free, &total), "", "querying the memory size of a GPU");
     cuda.require(cuda.cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, i), "", "reading a bus id");
     devices.push_back({{"bus_id", bus_id}, {"free_bytes", free}, {"total_bytes", total}});
   }
@@ -44,7 +44,7 @@ void print_probe() {
       facts["devices"] = devices_now();
       if (num_cuda_devices() == 0) {
         facts["devices"] = nlohmann::json::array();
-        facts["cuda_error"] = "LibTorch counts no GPU";
+        facts["cuda_error"] = "LibTorch's device count is 0";
       }
     } catch (const Error& error) {
       facts["cuda_error"] = error.what();

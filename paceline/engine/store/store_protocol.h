@@ -36,7 +36,7 @@ std::vector<std::byte> encode(const StoreRequest& request);
 std::vector<std::byte> encode(const StoreReply& reply);
 
 // Decodes the body of a frame, without the length. Throws Error(kCorrupt) unless the bytes are
-// exactly one message with the fields that its command takes.
+// exactly one message; a request must also have as many keys and values as its command takes.
 StoreRequest decode_request(std::span<const std::byte> body);
 StoreReply decode_reply(std::span<const std::byte> body);
 

@@ -105,18 +105,18 @@ struct WantedBox {
   std::byte* to = nullptr;  // gets the box's elements in row-major order
 };
 
-// Reads boxes of a checkpoint's tensors, whichever boxes its files store: the reader assembles each
-// wanted box from the stored boxes that overlap it. It reads only the chunks with these elements,
-// each of them once per call, and checks a chunk before it uses any of it. Several readers may read
-// the same files.
+// Reads boxes of a checkpoint's tensors. They may differ from the boxes that the files store: the
+// reader assembles each wanted box from the stored boxes that overlap it. It reads only the chunks
+// that hold wanted elements, each chunk once per call, and checks a chunk before using any of it.
+// Several readers may read the same files.
 class BoxReader {
  public:
   // Requires: `manifest` is that of `folder`, and outlives the reader.
   BoxReader(FileSystem& files, std::string folder, const Manifest& manifest);
 
-  // Error(kCorrupt), with some of the boxes filled, when a file is missing, belongs to another
-  // checkpoint or is damaged where it is read. Error(kInvalid) for a tensor or a box that the
-  // checkpoint does not have.
+  // Fills the boxes. Error(kCorrupt) when a file is missing, belongs to another checkpoint or is
+  // damaged where it is read; any box may then be partly filled. Error(kInvalid) for a tensor or a
+  // box that the checkpoint does not have.
   void read(std::span<const WantedBox> wanted);
   // Reads and checks every byte of every file. Throws the Error(kCorrupt) of read().
   void verify();

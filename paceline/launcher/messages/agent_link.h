@@ -100,7 +100,7 @@ class AgentCall {
   const Endpoint& agent() const { return agent_; }
   // Whether the call was answered, has failed, or has run out of time.
   bool over() const { return ended_ || patience_.expired(); }
-  // Returns the answer once; nullopt before it has arrived and afterwards.
+  // Returns the answer once; nullopt if it has not arrived yet or was already returned.
   std::optional<Order> take_answer() { return std::exchange(answer_, std::nullopt); }
 
  private:

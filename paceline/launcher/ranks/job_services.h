@@ -57,7 +57,7 @@ Secret require_job_secret(const LaunchOptions& options);
 // of the node with rank 0. Each generation has its own services, so that no data of an older
 // generation reaches a rank.
 //
-// The secret is passed in a memfd that each rank inherits, never in an argument or a variable.
+// The secret is passed in an inherited memfd, never in argv or in an environment variable.
 class JobServices {
  public:
   // For a job on one node; chooses the secret. Claims ports, but does not start a thread yet.
@@ -66,8 +66,8 @@ class JobServices {
   // For one of several nodes; the other nodes reach this one at `host`.
   JobServices(const std::string& host, const Secret& secret);
 
-  // A new descriptor of the secret's memfd, for one rank: each descriptor has its own read
-  // position.
+  // Returns a new memfd that holds the secret, for one rank: ranks that shared a memfd would share
+  // its read position.
   Fd make_secret_fd() const;
   JobAddresses addresses() const { return addresses_; }
   Offer offer() const { return offer_; }

@@ -5,8 +5,8 @@
 // goodput under failures.
 //
 // The model. Each replica computes its share of the global batch in micro-batches. The pass of a
-// layer takes the time in the profile, whose divisible part the ranks of tensor parallelism share,
-// plus the all-reduces between these ranks. A pipeline is simulated
+// layer takes its time in the profile, of which the divisible part is divided by the number of
+// tensor-parallel ranks, plus the all-reduces between these ranks. A pipeline is simulated
 // (planning/schedules/simulate.h); if the schedule is kSearched, the simulation uses the schedule
 // that the search finds. If a host has fewer cores than its ranks have threads, all its ranks share
 // the cores (step_parts.h). Gradients are exchanged bucket by bucket during the last backward pass

@@ -45,14 +45,14 @@ struct RunBoxes {
 enum class RunShare {
   kLoad,      // everything that the rank needs, in the memory in which it belongs
   kFirst,     // the first replica saves everything, also the buffers, which may differ
-  kAlike,     // another replica saves a share of the tensors that are equal in all replicas
+  kAlike,     // another replica, equal to the first, saves its share of all but the buffers
   kOwnState,  // another replica saves only the optimizer's state that no other rank has
 };
 
-// Returns boxes in the memory of module, optimizer and average, and of RunBoxes::steps and average.
-// Tensors on a CUDA device are copied to pinned memory; the thread waits for these copies, for at
-// most 5 minutes (Error(kTimeout)). `optimizer`, here and below: null if the run has none of
-// Paceline's optimizers.
+// Returns boxes that refer to the memory of the module, of the optimizer, and of RunBoxes::steps
+// and RunBoxes::average; for tensors on a CUDA device, to copies in pinned memory. The thread waits
+// for these copies, for at most 5 minutes (Error(kTimeout)). `optimizer`, here and below: null if
+// the run has none of Paceline's optimizers.
 RunBoxes boxes_of_rank(const torch::nn::Module& module, const optim::Optimizer* optimizer,
                        const RunParts& parts, RunShare share);
 
@@ -60,8 +60,8 @@ RunBoxes boxes_of_rank(const torch::nn::Module& module, const optim::Optimizer* 
 // `steps`, which was filled from a checkpoint.
 void require_same_groups(const at::Tensor& steps, const torch::nn::Module& module,
                          const optim::Optimizer* optimizer);
-// Call it after all boxes have been filled: passes `steps` to the optimizer and `average` to the
-// average, and copies of tensors on a CUDA device back to it.
+// Call adopt() after all boxes have been filled. It passes `steps` to the optimizer and `average`
+// to parts.average, and copies RunBoxes::on_device back to the tensors on the CUDA device.
 void adopt(const RunBoxes& boxes, optim::Optimizer* optimizer, const RunParts& parts);
 
 // Returns the box of a whole tensor that only one rank has.

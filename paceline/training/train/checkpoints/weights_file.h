@@ -15,14 +15,14 @@
 
 namespace paceline {
 
-// Tensors in one safetensors file, which Python and other frameworks can read. Use such a file to
+// Weights files are safetensors files, which Python and other frameworks can read. Use them to
 // pass on a model's weights; to continue a training run, use a checkpoint (checkpointer.h).
 //
 //   write_weights("model.safetensors", weights_of(*model));
 //   models::load_hugging_face(gpt, read_weights("gpt2"));  // a folder from Hugging Face
 
-// Copies the tensors into the module. Error(kInvalid), which lists every difference in names,
-// shapes and element types; in that case no tensor has been copied.
+// Copies the tensors into the module. If names, shapes or element types differ, copies nothing and
+// throws Error(kInvalid), which lists the first 8 differences.
 void load_weights(torch::nn::Module& module, const StateDict& tensors);
 // For LibTorch's module holders (TORCH_MODULE).
 template <class Contained>
@@ -31,8 +31,8 @@ void load_weights(const torch::nn::ModuleHolder<Contained>& holder, const StateD
 }
 
 // Replaces the file with a single rename, so that a reader sees either the whole old file or the
-// whole new one. The tensors may have any device and memory order. Error(kSystem) if a system call
-// fails, kUnsupported for an element type that the engine does not support.
+// whole new one. The tensors may be on any device and have any strides. Error(kSystem) if a system
+// call fails, kUnsupported for an element type that the engine does not support.
 void write_weights(const std::string& path, const StateDict& tensors);
 
 struct ReadWeightsOptions {
