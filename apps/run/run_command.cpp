@@ -19,6 +19,7 @@
 #include "paceline/launcher/process/process.h"
 #include "paceline/launcher/process/program_file.h"
 #include "paceline/launcher/process/supervisor.h"
+#include "paceline/launcher/ranks/job_services.h"
 
 #include "apps/cli/commands.h"
 #include "apps/cli/flag_file.h"
@@ -117,6 +118,7 @@ int Run::run(const Arguments& arguments) {
   CommandLine line = split_command_line(app_, arguments);
   if (!part_) read_flag_file(app_, "run", line);
   if (!table_.take(line)) return 0;
+  if (!part_) launcher::leave_outer_job();
   require_working_directory();
   if (!part_) {
     for (const auto& warnings : {variables_without_effect(app_), unknown_own_variables()}) {

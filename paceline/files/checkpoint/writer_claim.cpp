@@ -35,6 +35,7 @@ constexpr std::string_view kPrepared = ".writer-new-";
 constexpr const char* kOwnerFile = "/owner.json";
 constexpr const char* kContested = "/contested";
 constexpr std::uint64_t kOwnerLimit = 64 << 10;
+constexpr std::int64_t kEndOfNumbers = std::int64_t{1} << 40;  // a larger one is not Paceline's
 
 std::string claim_name(std::int64_t number) { return fmt::format("{}{:08}", kClaimPrefix, number); }
 
@@ -44,7 +45,8 @@ std::int64_t number_of(const std::string& name) {
   std::int64_t number = 0;
   const char* const end = name.data() + name.size();
   const auto [stop, error] = std::from_chars(name.data() + kClaimPrefix.size(), end, number);
-  return error == std::errc() && stop == end && name == claim_name(number) ? number : 0;
+  const bool is_claim = error == std::errc() && stop == end && name == claim_name(number);
+  return is_claim && number > 0 && number < kEndOfNumbers ? number : 0;
 }
 
 bool exists(const std::string& path) {

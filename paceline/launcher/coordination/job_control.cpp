@@ -229,12 +229,13 @@ void CoordinatorHost::complain(const std::string& what) {
 void CoordinatorHost::serve(Agent agent) {
   if (!lost_.empty()) return;
   try {
-    Remote& remote = remotes_.at(agent);
-    remote.link->flush();
-    for (const std::string& text : remote.link->read()) {
+    remotes_.at(agent).link->flush();
+    for (const std::string& text : remotes_.at(agent).link->read()) {
       take(agent, decode_report(text));
+      if (!remotes_.contains(agent)) break;  // its answer could not be sent
     }
-    watch_for_room(remote);
+    const auto found = remotes_.find(agent);
+    if (found != remotes_.end()) watch_for_room(found->second);
   } catch (const Error& error) {
     drop(agent, error.what());
   }

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <limits.h>
 #include <poll.h>
@@ -14,6 +15,12 @@
 
 namespace paceline::launcher {
 
+Console::Console(int fd) : fd_(fd) {
+  if (isatty(fd) == 0) return;
+  const std::string path = fmt::format("/proc/self/fd/{}", fd);
+  terminal_ = Fd(open(path.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+}
+
 void Console::write(std::string_view bytes) {
   if (error_ != 0) return;
   pending_ += bytes;
@@ -22,11 +29,11 @@ void Console::write(std::string_view bytes) {
 
 void Console::flush() {
   while (!empty() && error_ == 0) {
-    pollfd entry{fd_, POLLOUT, 0};
+    pollfd entry{fd(), POLLOUT, 0};
     if (poll_for({&entry, 1}, std::chrono::milliseconds(0)) <= 0) break;
     const auto size = std::min<std::size_t>(PIPE_BUF, pending_.size() - sent_);
     const auto bytes = as_bytes(std::string_view(pending_).substr(sent_, size));
-    const ssize_t written = write_some(fd_, bytes);
+    const ssize_t written = write_some(fd(), bytes);
     if (written > 0) {
       sent_ += static_cast<std::size_t>(written);
     } else if (errno == EAGAIN) {

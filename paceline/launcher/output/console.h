@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "paceline/engine/core/system/fd.h"
 #include "paceline/launcher/messages/remote_frames.h"
 #include "paceline/launcher/process/event_loop.h"
 
@@ -17,10 +18,11 @@ namespace paceline::launcher {
 // so they wait as if they wrote to the descriptor themselves.
 //
 // O_NONBLOCK would change the descriptor for every process that shares it. So poll() precedes each
-// write of at most PIPE_BUF bytes, which a pipe that is ready accepts whole.
+// write of at most PIPE_BUF bytes, which a pipe that is ready accepts whole. A terminal is ready as
+// soon as it has any room, so it is opened a second time, with O_NONBLOCK.
 class Console {
  public:
-  explicit Console(int fd) : fd_(fd) {}
+  explicit Console(int fd);
   Console(Console&&) = default;
   Console& operator=(Console&&) = default;
 
@@ -28,7 +30,7 @@ class Console {
   // Writes as much as the reader accepts now.
   void flush();
 
-  int fd() const { return fd_; }
+  int fd() const { return terminal_ ? terminal_.get() : fd_; }
   bool empty() const { return num_pending() == 0; }
   std::size_t num_pending() const { return pending_.size() - sent_; }
   // Whether more bytes than the limit are waiting. If so, do not read more from the ranks.
@@ -41,6 +43,7 @@ class Console {
   static constexpr std::size_t kLimit = 256 << 10;
 
   int fd_;
+  Fd terminal_;  // only if fd_ is a terminal that this user may open
   int error_ = 0;
   std::string pending_;
   std::size_t sent_ = 0;

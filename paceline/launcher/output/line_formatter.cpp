@@ -44,7 +44,8 @@ void LineFormatter::feed(std::string_view bytes, std::string& out) {
       continue;
     }
     append_neutral(line_, byte);
-    if (line_.size() >= kMaxLine && line_.back() != '\xc2') end_line(out);
+    const bool may_end = line_.back() != '\xc2' || line_.size() > kMaxLine;
+    if (line_.size() >= kMaxLine && may_end) end_line(out);
   }
 }
 

@@ -245,7 +245,10 @@ LogDirectory::LogDirectory(const std::string& wanted, const std::string& job)
   }
 }
 
-LogDirectory::~LogDirectory() { release_folder(path_, std::move(claim_)); }
+LogDirectory::~LogDirectory() {
+  release_folder(path_, std::move(claim_));
+  if (temporary_) ::rmdir(path_.c_str());  // only if it is empty: the job did not start
+}
 
 void LogDirectory::use(const std::string& wanted, const std::string& job) {
   path_ = wanted;

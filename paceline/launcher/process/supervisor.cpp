@@ -68,7 +68,11 @@ bool StdinRelay::waits_for_foreground() const {
   return to_rank_ && pending_.empty() && !in_foreground();
 }
 
-bool StdinRelay::in_foreground() const { return tcgetpgrp(terminal_) == getpgrp(); }
+// A terminal of another session has no foreground group here, and may be read.
+bool StdinRelay::in_foreground() const {
+  const pid_t group = tcgetpgrp(terminal_);
+  return group < 0 || group == getpgrp();
+}
 
 short StdinRelay::poll_events() const { return pending_.empty() ? POLLIN : POLLOUT; }
 

@@ -1,5 +1,7 @@
 #include "paceline/launcher/ranks/job_services.h"
 
+#include <array>
+#include <cstdlib>
 #include <filesystem>
 
 #include <fmt/format.h>
@@ -61,6 +63,11 @@ void set_threads(Environment& env, const LaunchOptions& options, int local_rank,
   if (!env.contains("OMP_WAIT_POLICY")) env.try_emplace("GOMP_SPINCOUNT", kShortSpin);
 }
 
+// Variables with which `paceline run` passes its own files and socket to its ranks.
+constexpr std::array kFilesOfJob = {"PACELINE_FLIGHT_DIR", "PACELINE_FLIGHT_KEEP",
+                                    "PACELINE_MEMORY_CHECKPOINT", "PACELINE_TIMELINE_DIR",
+                                    "PACELINE_JOB_SOCKET"};
+
 // Removes another launcher's variables about this process. They do not describe its ranks, and if a
 // rank starts a launcher, the processes of that launcher could take them for their own.
 void forget_outer_launcher(Environment& env) {
@@ -70,6 +77,8 @@ void forget_outer_launcher(Environment& env) {
         "MPI_LOCALNRANKS", "TORCHELASTIC_USE_AGENT_STORE"}) {
     env.erase(name);
   }
+  if (!env.contains("PACELINE_STORE")) return;
+  for (const char* name : kFilesOfJob) env.erase(name);
 }
 
 // Makes relative folders absolute: they are relative to the launcher's folder, even if a rank
@@ -83,6 +92,11 @@ void settle_folders(Environment& env) {
 }
 
 }  // namespace
+
+void leave_outer_job() {
+  if (std::getenv("PACELINE_STORE") == nullptr) return;
+  for (const char* name : kFilesOfJob) unsetenv(name);
+}
 
 Environment worker_environment(const Environment& inherited, const LaunchOptions& options,
                                const NodePlace& place, int local_rank, const Placement& placement,

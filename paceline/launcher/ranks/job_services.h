@@ -37,6 +37,10 @@ Environment worker_environment(const Environment& inherited, const LaunchOptions
                                const NodePlace& place, int local_rank, const Placement& placement,
                                const JobAddresses& addresses);
 
+// Unsets the variables with which an outer `paceline run` passes its own files and socket to this
+// process, one of its ranks: a job inside a rank has files of its own.
+void leave_outer_job();
+
 // Sets the variables about the rank's stdout, a terminal that the launcher made
 // (launcher/output/rank_output.h). A rank may use colours and move the cursor if its output is the
 // only one on the launcher's terminal. For any other rank TERM says that the terminal is dumb, so

@@ -141,7 +141,12 @@ std::optional<Batch> DataLoader::next(std::uint64_t begun) {
     has_ended_ = true;
     return std::nullopt;
   }
-  Prepared taken = options_.num_threads == 0 ? prepare(take_draft()->second) : take_prepared();
+  std::optional<std::pair<std::size_t, Draft>> draft;
+  if (options_.num_threads == 0 && !(draft = take_draft())) {
+    exhausted_ = has_ended_ = true;  // the last batch could not be prepared
+    return std::nullopt;
+  }
+  Prepared taken = draft ? prepare(std::move(draft->second)) : take_prepared();
   ++num_taken_;
   exhausted_ = taken.ends_epoch;
   if (taken.batch.ends_step) consumed_ = taken.consumed;

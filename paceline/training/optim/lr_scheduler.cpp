@@ -132,7 +132,9 @@ auto phase_at(const Phases& phases, std::int64_t step) {
   auto phase = phases.begin();
   for (; phase + 1 != phases.end() && static_cast<double>(step) > phase->end; ++phase)
     begin = phase->end;
-  const double share = (static_cast<double>(step) - begin) / (phase->end - begin);
+  // A phase of no steps is complete at once.
+  const double length = phase->end - begin;
+  const double share = length > 0 ? (static_cast<double>(step) - begin) / length : 1;
   return std::pair(*phase, std::min(share, 1.0));
 }
 

@@ -11,6 +11,7 @@
 #include "paceline/training/optim/metadata_words.h"
 #include "paceline/training/parallel/reducer/vectorised_loops.h"
 #include "paceline/training/tensor/collectives.h"
+#include "paceline/training/tensor/tensor_marks.h"
 #include "paceline/training/tensor/tensor_view.h"
 
 namespace paceline {
@@ -70,6 +71,7 @@ void orthogonalize_on_device(const at::Tensor& matrix, double epsilon) {
 void orthogonalize_columns(const at::Tensor& matrix, double epsilon) {
   if (!matrix.is_cpu()) return orthogonalize_on_device(matrix, epsilon);
   orthogonalize(matrix.data_ptr<float>(), matrix.size(0), matrix.size(1), epsilon);
+  count_write(matrix);
 }
 
 at::Tensor product_of_factors(const at::Tensor& p, const at::Tensor& q) {

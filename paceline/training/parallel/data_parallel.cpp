@@ -53,6 +53,7 @@ class ReplicaThreads {
            const std::function<void(int replica)>& body);
 
  private:
+  void stop();
   struct Job {
     int count = 0;
     int threads_of_each = 1;
@@ -115,11 +116,18 @@ class ComputingThreads {
 }  // namespace
 
 ReplicaThreads::ReplicaThreads(int num_replicas) {
-  for (int replica = 1; replica < num_replicas; ++replica)
-    threads_.push_back(start_thread("paceline-dp", [this, replica] { work(replica); }));
+  try {
+    for (int replica = 1; replica < num_replicas; ++replica)
+      threads_.push_back(start_thread("paceline-dp", [this, replica] { work(replica); }));
+  } catch (...) {
+    stop();
+    throw;
+  }
 }
 
-ReplicaThreads::~ReplicaThreads() {
+ReplicaThreads::~ReplicaThreads() { stop(); }
+
+void ReplicaThreads::stop() {
   const std::lock_guard lock(mutex_);
   stopped_ = true;
   begun_.notify_all();

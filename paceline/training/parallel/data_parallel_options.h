@@ -51,8 +51,8 @@ struct DistributedDataParallelOptions {
   // rank throws Error(kInvalid), before any replica has taken a step.
   NonFinite non_finite = NonFinite::kReport;
   // The number of logical shards of each step, the same on every rank; 0: no logical shards. With
-  // shards, the model has the same bits for every number of ranks that fits them (logical_shards.h,
-  // docs/data_parallel.md), if each rank has the same number of threads. The loop must call
+  // shards, the model has the same bits for every number of ranks that fits them
+  // (docs/data_parallel.md), if each rank has the same number of threads. The loop must call
   // set_requires_gradient_sync(batch.ends_step) before each pass, as train::TrainingRun does.
   std::int64_t logical_shards = paceline::detail::job_logical_shards();
   // Set by fully_shard(): the optimizer that the wrapper divides among the ranks once they have

@@ -60,7 +60,8 @@ class DataParallelState {
   // announced.
   void set_uneven_inputs(UnevenInputs* inputs);
   // Collective: takes part in a pass of the other ranks for which this rank has no inputs.
-  void pass_without_inputs(const UnevenInputs::Others& others);
+  // `begins_step`: first drops the gradients of the previous step.
+  void pass_without_inputs(const UnevenInputs::Others& others, bool begins_step);
   // Collective: copies the parameters and buffers of `rank` to every rank.
   void take_model_of(int rank);
   // Whether the parameters are divided among hosts or devices, so that forward passes communicate.

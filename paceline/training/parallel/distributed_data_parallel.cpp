@@ -306,10 +306,10 @@ void DataParallelState::set_uneven_inputs(UnevenInputs* inputs) {
   reducer_->set_divisor({.num_active = world_size, .divisor = world_size});
 }
 
-void DataParallelState::pass_without_inputs(const UnevenInputs::Others& others) {
+void DataParallelState::pass_without_inputs(const UnevenInputs::Others& others, bool begins_step) {
   reducer_->set_divisor(others);
   if (options_.broadcast_buffers) in_lockstep([&] { broadcast_buffers(others.first_active); });
-  reducer_->pass_without_inputs();
+  reducer_->pass_without_inputs(begins_step);
 }
 
 namespace detail {

@@ -11,28 +11,37 @@ namespace {
 using Doing = UnevenInputs::Doing;
 
 // A step of the loop: `take` takes it, and `set_before` sets a function that is called before it.
+// `take` is empty if join() does not know the loop's steps.
 struct Stepping {
   std::function<void()> take;
   std::function<void(std::function<void()> before)> set_before;
 };
 
-// Announces the model's passes and the loop's steps until the end of the scope.
+// Announces the model's passes until the end of the scope.
 class Joining {
  public:
-  Joining(DataParallelState& model, const Stepping& stepping, UnevenInputs& inputs)
-      : model_(model), stepping_(stepping) {
+  Joining(DataParallelState& model, UnevenInputs& inputs) : model_(model) {
     model_.set_uneven_inputs(&inputs);
-    stepping_.set_before([&inputs] { inputs.announce(Doing::kStep); });
   }
-  ~Joining() {
-    model_.set_uneven_inputs(nullptr);
-    stepping_.set_before({});
-  }
+  ~Joining() { model_.set_uneven_inputs(nullptr); }
   Joining(const Joining&) = delete;
   Joining& operator=(const Joining&) = delete;
 
  private:
   DataParallelState& model_;
+};
+
+// Announces the loop's steps until the end of the scope.
+class AnnouncedSteps {
+ public:
+  AnnouncedSteps(const Stepping& stepping, UnevenInputs& inputs) : stepping_(stepping) {
+    stepping_.set_before([&inputs] { inputs.announce(Doing::kStep); });
+  }
+  ~AnnouncedSteps() { stepping_.set_before({}); }
+  AnnouncedSteps(const AnnouncedSteps&) = delete;
+  AnnouncedSteps& operator=(const AnnouncedSteps&) = delete;
+
+ private:
   const Stepping& stepping_;
 };
 
@@ -43,7 +52,8 @@ int follow(DataParallelState& model, const Stepping& stepping, UnevenInputs& inp
   for (int num_passes = 0;;) {
     const auto others = inputs.announce(Doing::kNothingMore);
     if (others.num_active == 0) return others.first_active;
-    if (others.doing == Doing::kAveragingPass) model.pass_without_inputs(others);
+    if (others.doing == Doing::kAveragingPass)
+      model.pass_without_inputs(others, others.begins_step || !stepping.take);
     if (others.doing == Doing::kStep) stepping.take();
     if (others.doing == Doing::kAveragingPass && ++num_passes == kManyPasses) {
       log::warning(
@@ -71,12 +81,15 @@ void join_with(DataParallelState& model, const Stepping& stepping,
          rank);
   }
   UnevenInputs inputs(model.shared_group(), rules);
+  int last = 0;
   {
-    const Joining joining(model, stepping, inputs);
-    loop();
+    const Joining joining(model, inputs);
+    {
+      const AnnouncedSteps steps(stepping, inputs);
+      loop();
+    }
+    last = follow(model, stepping, inputs);
   }
-  const int last = follow(model, stepping, inputs);
-  model.set_uneven_inputs(nullptr);
   model.take_model_of(last);
 }
 
@@ -91,11 +104,13 @@ void detail::join(DataParallelState& model, JoinedStep& step, const std::functio
 
 void detail::join(DataParallelState& model, optim::Optimizer* optimizer,
                   const std::function<void()>& loop, const JoinRules& rules) {
-  const Stepping stepping{[&] { optimizer->step(); },
-                          [&](std::function<void()> before) {
-                            if (optimizer != nullptr)
-                              core_of(*optimizer).set_before_step(std::move(before));
-                          }};
+  Stepping stepping{{}, [](const std::function<void()>&) {}};
+  if (optimizer != nullptr) {
+    stepping = {[&] { optimizer->step(); },
+                [&](std::function<void()> before) {
+                  core_of(*optimizer).set_before_step(std::move(before));
+                }};
+  }
   join_with(model, stepping, loop, rules);
 }
 

@@ -81,7 +81,7 @@ class GradientOrder {
   void begin_step();
 
  private:
-  const std::vector<at::Tensor> parameters_;
+  std::vector<at::Tensor> parameters_;
   std::map<int, std::vector<at::Tensor>> early_;
   int next_ = 0;
 };

@@ -98,8 +98,18 @@ struct Pipeline::Run {
   struct Stage {
     explicit Stage(const PipelineStage& given)
         : function(given), parameters(trainable(given.parameters)), gradients(parameters) {}
+    // Takes over parameters that have begun or ceased to require a gradient since the last step.
+    void follow_requirements() {
+      Tensors now = trainable(function.parameters);
+      if (std::ranges::equal(now, parameters, std::ranges::equal_to(), identity, identity)) return;
+      parameters = now;
+      gradients = GradientOrder(std::move(now));
+      is_checked = false;
+    }
+    static const void* identity(const at::Tensor& tensor) { return tensor.unsafeGetTensorImpl(); }
+
     const PipelineStage& function;
-    const Tensors parameters;
+    Tensors parameters;
     GradientOrder gradients;
     std::map<int, InFlight> in_flight;  // [micro-batch]
     bool is_checked = false;            // whether require_listed() has been called
@@ -124,6 +134,7 @@ struct Pipeline::Run {
       result.losses.resize(static_cast<std::size_t>(schedule.num_micro_batches));
     for (auto& [index, stage] : own) {
       stage.in_flight.clear();
+      stage.follow_requirements();
       stage.gradients.begin_step();
     }
   }

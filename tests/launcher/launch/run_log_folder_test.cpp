@@ -63,6 +63,26 @@ TEST(RunLogFolder, a_relative_folder_of_records_that_the_user_names_is_the_launc
   EXPECT_TRUE(std::filesystem::exists(folder.file("flights/rank-001.flight")));
 }
 
+TEST(RunLogFolder, a_job_inside_a_rank_has_files_of_its_own) {
+  const std::string show =
+      "echo $PACELINE_FLIGHT_DIR; echo $PACELINE_MEMORY_CHECKPOINT; echo $PACELINE_JOB_SOCKET";
+  PacelineProcess paceline(
+      {"run", "--nproc-per-node", "1", "sh", "-c",
+       show + "; exec " PACELINE_COMMAND " run --standalone --nproc-per-node 1 sh -c '" + show +
+           "'"});
+  const Outcome outcome = paceline.wait();
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  std::istringstream lines(outcome.out);
+  std::vector<std::string> all;
+  for (std::string line; std::getline(lines, line);) all.push_back(line);
+  ASSERT_EQ(all.size(), 6U) << outcome.out;
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_NE(all[i], "");
+    EXPECT_NE(all[i + 3], "");
+    EXPECT_NE(all[i], all[i + 3]);
+  }
+}
+
 TEST(RunLogFolder, one_that_cannot_be_made_or_written_is_an_error_before_the_start) {
   const FreshDirectory folder;
   const std::string file = folder.write("file", "");

@@ -6,6 +6,8 @@
 #include <functional>
 #include <unordered_set>
 
+#include <fmt/ranges.h>
+
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
@@ -58,8 +60,13 @@ std::vector<OrderedGradient> ordered_gradients(const std::vector<at::Tensor>& pa
 
 std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) {
   std::vector<at::Tensor> all;
-  for_gradients(parameters, [&](std::size_t, const at::Tensor& parameter) {
-    all.push_back(own_gradient(parameter));
+  for_gradients(parameters, [&](std::size_t i, const at::Tensor& parameter) {
+    const at::Tensor& gradient = own_gradient(parameter);
+    check(gradient.is_non_overlapping_and_dense(),
+          "the gradient of parameter {} has gaps or elements that share memory (strides [{}]); "
+          "replace it by its contiguous()",
+          i, fmt::join(gradient.strides(), ", "));
+    all.push_back(gradient);
   });
   return all;
 }

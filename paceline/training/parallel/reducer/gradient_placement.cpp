@@ -244,7 +244,7 @@ void DividedPlacement::start(std::size_t bucket, const at::Tensor& leaving, std:
   unit.adds = std::ranges::any_of(unit.of_optimizer.parameters, [this](std::size_t i) {
     return core_of(optimizer_).has_gradient(i);
   });
-  if (unit.adds || call.input.scalar_type() != at::kFloat)
+  if (unit.adds || call.input.scalar_type() != at::kFloat || buckets_.all[bucket].wide.defined())
     unit.received = at::empty({own_count}, call.input.options());
   call.output = unit.received.defined() ? unit.received : part_of(unit).narrow(0, 0, own_count);
   in_lockstep([&] { buckets_.all[bucket].work = paceline::start(group_, call); });
@@ -258,8 +258,11 @@ void DividedPlacement::start(std::size_t bucket, const at::Tensor& leaving, std:
 void DividedPlacement::take(std::size_t bucket) {
   if (bucket >= units_.size()) return;
   const at::NoGradGuard no_grad;
-  const at::Tensor received = std::exchange(units_[bucket].received, {});
+  at::Tensor received = std::exchange(units_[bucket].received, {});
   if (!received.defined()) return;
+  // Sums of logical shards are float32; their average is rounded as in every other stage.
+  const Bucket& arrived = buckets_.all[bucket];
+  if (arrived.wide.defined()) received = received.to(arrived.plan.layout.type());
   const at::Tensor own = part_of(units_[bucket]).narrow(0, 0, received.numel());
   units_[bucket].adds ? own.add_(received) : own.copy_(received);
 }

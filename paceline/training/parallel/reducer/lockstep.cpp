@@ -101,6 +101,9 @@ UnevenInputs::Others UnevenInputs::announce(Doing own) {
   others.first_active = first_active_;
   others.divisor =
       rules_.divide_by_initial_world_size ? group_->world_size() : std::max(others.num_active, 1);
+  others.begins_step = begins_step_;
+  if (others.doing == Doing::kAveragingPass) begins_step_ = false;
+  if (others.doing == Doing::kStep) begins_step_ = true;
   return others;
 }
 

@@ -90,6 +90,7 @@ class UnevenInputs {
     int num_active = 0;                 // the number of ranks with inputs
     int first_active = 0;  // the first of these; if there is none, the rank that had inputs last
     std::int64_t divisor = 1;
+    bool begins_step = true;  // no pass has averaged since the last step
   };
 
   UnevenInputs(std::shared_ptr<ProcessGroup> group, const detail::JoinRules& rules)
@@ -105,6 +106,7 @@ class UnevenInputs {
   const std::shared_ptr<ProcessGroup> group_;  // shared with the model
   const detail::JoinRules rules_;
   int first_active_ = 0;
+  bool begins_step_ = true;
 };
 
 }  // namespace paceline

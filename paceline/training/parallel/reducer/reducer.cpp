@@ -340,18 +340,29 @@ void Reducer::begin_pass() {
     turns_->enter(this, [this] { launch_complete_buckets(); });
 }
 
-void Reducer::pass_without_inputs() {
+void Reducer::pass_without_inputs(bool begins_step) {
   if (in_backward_) forget_failed_pass();
   follow_requirements();
   if (placement_->plans_before_pass() && !buckets_.is_planned) plan();
-  buckets_.drop_gradients();
+  if (begins_step) placement_->forget();
+  // The average of an earlier pass of the step counts once in the mean over all ranks, but not in a
+  // mean over the ranks with inputs.
+  if (begins_step || steps_.divisor() != group_->world_size()) buckets_.drop_gradients();
   const bool synchronized = synchronizes();
+  const auto end = [&] {
+    has_inputs_ = true;
+    set_synchronize(synchronized);
+  };
   set_synchronize(true);
   has_inputs_ = false;
-  begin_pass();
-  end_backward();
-  has_inputs_ = true;
-  set_synchronize(synchronized);
+  try {
+    begin_pass();
+    end_backward();
+  } catch (...) {
+    end();
+    throw;
+  }
+  end();
 }
 
 void Reducer::set_divisor(const UnevenInputs::Others& others) {

@@ -118,8 +118,8 @@ class Reducer : public GradientSync {
   // For join(): the next pass divides the sum over the ranks with inputs by `others.divisor`.
   void set_divisor(const UnevenInputs::Others& others);
   // Collective: takes part in a pass for which this rank has no inputs. Afterwards this rank's
-  // gradients are the averages.
-  void pass_without_inputs();
+  // gradients are the averages. `begins_step`: first drops the gradients of the previous step.
+  void pass_without_inputs(bool begins_step);
 
   // With logical shards: set it to false before every backward pass of a step except the last one.
   void set_synchronize(bool synchronize) override { steps_.set_synchronize(synchronize); }
