@@ -390,6 +390,16 @@ TEST(DataLoader, an_error_of_the_dataset_is_thrown_by_next) {
   }
 }
 
+TEST(DataLoader, an_epoch_whose_last_batch_fails_has_ended) {
+  DataLoader loader(std::make_shared<Sentences>(), std::vector<std::int64_t>{1, 2},
+                    {.batch_size = 1, .num_threads = 0});
+  auto running = loader.epoch(0);
+  EXPECT_TRUE(running.next());
+  EXPECT_THROW(running.next(), std::runtime_error);
+  EXPECT_FALSE(running.next());
+  EXPECT_FALSE(running.next());
+}
+
 TEST(DataLoader, a_batch_of_another_number_of_samples_is_refused) {
   struct Short : Sentences {
     std::vector<at::Tensor> batch(std::span<const std::int64_t> indices,

@@ -136,10 +136,11 @@ TEST(DeviceDataParallel, averages_parameters_that_one_rank_or_none_has_used) {
 TEST(DeviceDataParallel, normalises_over_all_ranks) { expect_parity(plain_step, true); }
 
 TEST(DeviceDataParallel, normalises_no_values_without_a_change_of_the_statistics) {
-  for (const std::optional<double> momentum :
-       {std::optional<double>(0.1), std::optional<double>()}) {
+  for (const bool has_momentum : {true, false}) {
     run_on_devices(2, [&](ProcessGroup& group, c10::Device device) {
-      SyncBatchNorm norm(torch::nn::BatchNormOptions(4).momentum(momentum), shared(group));
+      torch::nn::BatchNormOptions options(4);
+      if (!has_momentum) options.momentum(c10::nullopt);
+      SyncBatchNorm norm(options, shared(group));
       norm->to(device);
       norm(torch::empty({0, 4}, device));
       EXPECT_TRUE(torch::equal(norm->running_mean.cpu(), torch::zeros({4})));

@@ -148,5 +148,16 @@ TEST(ClipGradients, bad_arguments_are_refused) {
   EXPECT_THROW(grad_norm(doubles), Error);
 }
 
+TEST(ClipGradients, elements_that_share_memory_or_have_gaps_are_refused) {
+  for (const at::Tensor& gradient :
+       {at::ones({1}).expand({1000}), at::ones({1000, 2}).select(1, 0)}) {
+    std::vector<at::Tensor> parameters = {at::zeros({1000}).set_requires_grad(true)};
+    parameters[0].mutable_grad() = gradient;
+    EXPECT_THROW(clip_grad_norm(parameters, 1), Error);
+    EXPECT_THROW(clip_grad_value(parameters, 0.1), Error);
+    EXPECT_TRUE(at::equal(gradient, at::ones({1000})));
+  }
+}
+
 }  // namespace
 }  // namespace paceline::optim

@@ -103,6 +103,21 @@ TEST(LRScheduler, after_the_last_step_of_one_cycle_the_rate_stays) {
   EXPECT_EQ(optimizer.learning_rate(), last);
 }
 
+TEST(LRScheduler, one_cycle_may_rise_in_no_steps) {
+  for (const bool three_phase : {false, true}) {
+    auto optimizer = two_groups();
+    OneCycleLR schedule(
+        optimizer,
+        {.max_lr = {1.0}, .total_steps = 10, .pct_start = 0.1, .three_phase = three_phase});
+    EXPECT_DOUBLE_EQ(optimizer.learning_rate(), three_phase ? 0.04 : 1.0);
+    for (int i = 0; i < 10; ++i) {
+      EXPECT_GT(optimizer.learning_rate(), 0);
+      EXPECT_LE(optimizer.learning_rate(), 1);
+      schedule.step();
+    }
+  }
+}
+
 TEST(LRScheduler, one_cycle_needs_a_momentum_to_move) {
   SGD plain({at::zeros({2})});
   EXPECT_THROW(OneCycleLR(plain, {.max_lr = {1.0}, .total_steps = 10}), Error);

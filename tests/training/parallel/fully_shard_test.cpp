@@ -351,6 +351,21 @@ TEST(FullyShard, ranks_with_different_numbers_of_inputs_are_as_in_data_paralleli
   });
 }
 
+TEST(FullyShard, ranks_without_inputs_drop_the_gradients_of_the_step_before) {
+  for (const bool clears_first : {false, true}) {
+    expect_bits_of_ddp(2, [clears_first](Trainee& trainee, int rank) {
+      join(trainee.model, trainee.optimizer.get(), [&] {
+        for (int i = 0; i < 3 + 2 * rank; ++i) {
+          if (clears_first) trainee.optimizer->zero_grad();
+          tower_loss(trainee.model->forward(tower_input(i, rank))).backward();
+          trainee.optimizer->step();
+          if (!clears_first) trainee.optimizer->zero_grad();
+        }
+      });
+    });
+  }
+}
+
 TEST(FullyShard, sixteen_bit_parameters_have_masters_in_parts) {
   const auto body = [](ProcessGroup& group) {
     const auto make = [] {

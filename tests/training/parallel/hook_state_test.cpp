@@ -94,6 +94,22 @@ const std::vector<MakeHook> kHooks = {
     [] { return std::make_shared<TopKHook>(0.05); },
     [] { return std::make_shared<CompressHook>(at::kBFloat16); }};
 
+TEST(HookState, of_a_pass_that_failed_on_every_rank_is_not_taken_for_damage) {
+  for (const auto& make_hook : kHooks) {
+    run_ranks_ok(2, [&](ProcessGroup& group) {
+      HookedReplica replica(group, make_hook);
+      for (int step = 0; step < 4; ++step) replica.pass(step);
+      // The gradient that comes last fails, when the buckets of the others have started.
+      at::Tensor last = replica.model->parameters().front();
+      const auto hook = last.register_hook(
+          [](const at::Tensor&) -> at::Tensor { throw std::runtime_error("the pass fails"); });
+      EXPECT_THROW(replica.pass(4), std::runtime_error);
+      last.remove_hook(hook);
+      for (int step = 5; step < 7; ++step) replica.pass(step);
+    });
+  }
+}
+
 // The first pass after the restore may have its gradients in another order.
 TEST(HookState, makes_another_replica_go_on_with_the_same_bits) {
   for (const int world : {2, 3, 5}) {

@@ -134,6 +134,58 @@ TEST(Join, may_divide_by_the_number_of_ranks_with_inputs) {
   }
 }
 
+TEST(Join, several_passes_of_a_step_add_up_on_ranks_without_inputs_too) {
+  harness::run_ranks_ok(2, [](ProcessGroup& group) {
+    const int own = group.rank() == 0 ? 1 : 4;
+    const auto train = [&](bool joined) {
+      DistributedDataParallel model(std::make_shared<Line>(), borrowed(group));
+      optim::SGD optimizer(model->parameters(), {.lr = 0.01, .momentum = 0.9});
+      const auto loop = [&](int num_steps) {
+        for (int step = 0; step < num_steps; ++step) {
+          for (const int input : {2 * step, 2 * step + 1}) {
+            const at::Tensor loss = model.forward(input_of(group.rank(), input), true);
+            (step < own ? loss : loss * 0).backward();
+          }
+          optimizer.step();
+          optimizer.zero_grad();
+        }
+      };
+      joined ? join(model, &optimizer, [&] { loop(own); }) : loop(4);
+      loop(1);  // with the momenta
+      return model.module().weight.detach().clone();
+    };
+    EXPECT_TRUE(at::allclose(train(true), train(false), 1e-5, 1e-7));
+  });
+}
+
+TEST(Join, an_error_leaves_the_model_as_usable_on_every_rank) {
+  harness::run_ranks_ok(2, [](ProcessGroup& group) {
+    DistributedDataParallelOptions options;
+    options.non_finite = NonFinite::kError;
+    DistributedDataParallel model(std::make_shared<Line>(), borrowed(group), options);
+    optim::SGD optimizer(model->parameters(), {.lr = kRate});
+    const auto pass = [&](float factor) {
+      model->zero_grad();
+      model.forward(input_of(group.rank(), 0) * factor, true).backward();
+    };
+    EXPECT_THROW(join(
+                     model, &optimizer,
+                     [&] {
+                       if (group.rank() == 0) return;
+                       pass(1);
+                       optimizer.step();
+                       pass(std::numeric_limits<float>::infinity());
+                     },
+                     false),
+                 Error);
+    model->zero_grad();
+    pass(1);
+    at::Tensor sum = at::zeros({4});
+    for (int rank = 0; rank < 2; ++rank) sum += input_of(rank, 0);
+    EXPECT_TRUE(at::allclose(model.module().rare.grad(), sum / 2, 1e-4, 1e-6));
+  });
+}
+
 // Afterwards the state of the optimizer is also the same on every rank.
 TEST(Join, an_optimizer_with_state_is_the_same_on_all_ranks_afterwards) {
   harness::run_ranks_ok(3, [&](ProcessGroup& group) {

@@ -315,6 +315,41 @@ TEST(LogicalShards, round_16_bit_gradients_once) {
   for (const int world : {1, 2, 4}) EXPECT_TRUE(gradient_on(world) == bits) << world << " ranks";
 }
 
+TEST(LogicalShards, round_16_bit_gradients_in_every_stage_of_sharding) {
+  struct Scale : torch::nn::Module {
+    Scale() { scale = register_parameter("scale", at::ones({500}, at::kBFloat16)); }
+    at::Tensor forward(const at::Tensor& x) { return (scale * x).sum(); }
+    at::Tensor scale;
+  };
+  const auto weights_of = [](int world, int stage) {
+    std::string bits;
+    harness::run_ranks_ok(world, [&](ProcessGroup& group) {
+      auto net = std::make_shared<Scale>();
+      optim::SGD optimizer(net->parameters(), {.lr = 0.01});
+      auto model = fully_shard(net, borrowed(group), optimizer,
+                               {.stage = stage, .data_parallel = with_shards()});
+      const auto [first, count] = shards_of(kShards, world, group.rank());
+      for (std::int64_t step = 0; step < 40; ++step) {
+        for (std::int64_t shard = first; shard < first + count; ++shard) {
+          const auto seed = static_cast<std::uint64_t>(kShards * step + shard);
+          auto generator = at::detail::createCPUGenerator(seed);
+          model.set_requires_gradient_sync(shard + 1 == first + count);
+          model.forward(at::randn({500}, generator).to(at::kBFloat16)).backward();
+        }
+        optimizer.step();
+        optimizer.zero_grad();
+      }
+      if (group.rank() == 0) bits = bits_of(*net);
+    });
+    return bits;
+  };
+  const std::string bits = weights_of(1, 1);
+  for (const int world : {2, 4}) {
+    for (const int stage : {1, 2, 3})
+      EXPECT_TRUE(weights_of(world, stage) == bits) << world << " ranks, stage " << stage;
+  }
+}
+
 void expect_refused(int world, const std::function<void(ProcessGroup&)>& body, ErrorCode code,
                     const std::string& text) {
   for (const auto& result : harness::run_ranks(world, body)) {

@@ -177,6 +177,20 @@ TEST(PipelineFaults, a_frozen_stage_needs_no_gradient) {
   });
 }
 
+TEST(PipelineFaults, a_stage_may_be_frozen_and_thawed_between_steps) {
+  run_ranks_ok(2, [](ProcessGroup& group) {
+    const PipelineStage stage = block_stage(group.rank());
+    Pipeline pipeline(loan_of(group), pipeline_schedule("1f1b", 2, 6), {stage});
+    for (const bool trains : {false, true, false, true}) {
+      at::Tensor parameter = stage.parameters[0];
+      parameter.set_requires_grad(trains);
+      parameter.mutable_grad() = at::Tensor();
+      pipeline.step(inputs_of(group, 6), mean_loss);
+      EXPECT_EQ(parameter.grad().defined(), trains);
+    }
+  });
+}
+
 TEST(PipelineFaults, a_loss_is_one_number) {
   expect_all_told(run_ranks(2,
                             [](ProcessGroup& group) {
