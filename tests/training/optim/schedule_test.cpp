@@ -109,7 +109,7 @@ TEST(LRScheduler, one_cycle_may_rise_in_no_steps) {
     OneCycleLR schedule(
         optimizer,
         {.max_lr = {1.0}, .total_steps = 10, .pct_start = 0.1, .three_phase = three_phase});
-    EXPECT_DOUBLE_EQ(optimizer.learning_rate(), three_phase ? 0.04 : 1.0);
+    EXPECT_DOUBLE_EQ(optimizer.learning_rate(), 1);
     for (int i = 0; i < 10; ++i) {
       EXPECT_GT(optimizer.learning_rate(), 0);
       EXPECT_LE(optimizer.learning_rate(), 1);
