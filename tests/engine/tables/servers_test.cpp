@@ -116,6 +116,9 @@ TEST_F(Servers, APushIsAppliedOnce) {
   EXPECT_EQ(pull(*rows, ids), ones);
   EXPECT_EQ(rows->stats().duplicate_pushes, 4U);  // two pushes, two servers
   EXPECT_EQ(rows->sequence(), 3U);
+  rows->push(ids, ones);  // a new push, after the repetition of an old one
+  EXPECT_EQ(pull(*rows, ids), std::vector<float>(50, 2));
+  EXPECT_EQ(rows->sequence(), 4U);
 }
 
 TEST_F(Servers, ARepeatedPushOfASynchronousTableIsAppliedOnce) {

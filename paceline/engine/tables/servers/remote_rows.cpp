@@ -264,7 +264,9 @@ void RemoteRows::push(std::span<const Id> ids, std::span<const float> gradients,
   // A push that has not reached all servers continues if it is repeated: the servers that have
   // applied it change nothing.
   const bool continues = unfinished_digest_ == batch.digest();
-  sequence_ = number.value_or(continues ? sequence_ : sequence_ + 1);
+  const std::uint64_t sequence = number.value_or(continues ? unfinished_number_ : sequence_ + 1);
+  sequence_ = std::max(sequence_, sequence);
+  unfinished_number_ = sequence;
   unfinished_digest_ = batch.digest();
   std::vector<Share> shares = divide(batch);
   std::vector<float> sum;
@@ -281,7 +283,7 @@ void RemoteRows::push(std::span<const Id> ids, std::span<const float> gradients,
   }
   const auto request = [&](const Ref& server, std::size_t s) {
     return server.call<&ServedRows::push>({.epoch = map_.epoch,
-                                           .sequence = sequence_,
+                                           .sequence = sequence,
                                            .ids = shares[s].ids,
                                            .gradients = shares[s].gradients,
                                            .bfloat16 = shares[s].bfloat16},

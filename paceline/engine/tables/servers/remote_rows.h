@@ -107,8 +107,9 @@ class RemoteRows final : public Rows {
   std::atomic<bool> has_left_ = false;
   std::atomic<std::uint64_t> num_ticks_ = 0;
   std::mutex pushing_;  // one push, tick, cut or restore at a time; guards the members below
-  std::uint64_t sequence_ = 0;
-  std::uint64_t unfinished_digest_ = 0;  // of a push that has not reached all servers; 0: none
+  std::uint64_t sequence_ = 0;  // the largest number of a push that has begun
+  // The number and the digest of a push that has not reached all servers; digest 0: none.
+  std::uint64_t unfinished_number_ = 0, unfinished_digest_ = 0;
 };
 
 }  // namespace paceline::tables
