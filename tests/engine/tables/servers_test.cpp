@@ -212,6 +212,29 @@ TEST_F(Servers, CountATickOnce) {
   EXPECT_EQ(rows.call<&ServedRows::state>().get().clock, 2U);
 }
 
+TEST_F(Servers, ARestorationThatWasInterruptedBeginsAgain) {
+  const Memories memories(adding_rows(1));
+  const auto local = open(memories.first(), "local");
+  const std::vector<Id> ids = {1, 2, 3, 4};
+  local->push(ids, std::vector<float>{1, 2, 3, 4});
+  const TableCut cut = local->cut();
+  const auto names = start(1);
+  const auto workers = worker("w");
+  OpenRows request = request_of("t", adding_rows(1));
+  request.timeout_ms = 10'000;
+  const auto rows = workers->create<ServedRows>(names[0], request);
+  const auto restore = [&](std::uint64_t begin) {
+    rows.call<&ServedRows::restore>(part_of(cut, begin, 2)).get();
+  };
+  expect_error(ErrorCode::kAborted, {"the part from position 2 on arrived after 0 ids"},
+               [&] { restore(2); });
+  restore(0);
+  restore(0);
+  restore(2);
+  EXPECT_EQ(rows.call<&ServedRows::pull>({.epoch = request.epoch, .ids = ids}).get().values,
+            pull(*local, ids));
+}
+
 TEST_F(Servers, RowsMayTravelAsBfloat16) {
   const auto names = start(2);
   const auto workers = worker("w");
