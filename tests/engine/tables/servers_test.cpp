@@ -235,6 +235,19 @@ TEST_F(Servers, ARestorationThatWasInterruptedBeginsAgain) {
             pull(*local, ids));
 }
 
+TEST_F(Servers, TablesMayBeOnDifferentOnes) {
+  const auto names = start(2);
+  const auto one = worker("one"), two = worker("two");
+  Tables first(*one), second(*two);
+  const auto users = first.open_rows("user", adding_rows(1), {.servers = names});
+  const auto items = first.open_rows("item", adding_rows(1), {.servers = {names[1]}});
+  const std::vector<Id> ids = {1, 2, 3, 4, 5, 6, 7, 8};
+  const std::vector<float> ones(ids.size(), 1);
+  users->push(ids, ones);
+  EXPECT_EQ(pull(*second.open_rows("user", adding_rows(1), {.servers = names}), ids), ones);
+  EXPECT_EQ(pull(*items, ids), std::vector<float>(ids.size(), 0));
+}
+
 TEST_F(Servers, RowsMayTravelAsBfloat16) {
   const auto names = start(2);
   const auto workers = worker("w");
@@ -268,11 +281,12 @@ TEST_F(Servers, BadInputIsRefusedBeforeItIsSent) {
 
 TEST(SlotMaps, HaveANewEpochForOtherServers) {
   MemoryStore store;
-  EXPECT_EQ(SlotMap::agree(store, {"a", "b"}).epoch, 1U);
-  EXPECT_EQ(SlotMap::agree(store, {"a", "b"}).epoch, 1U);
-  EXPECT_EQ(SlotMap::agree(store, {"a", "b", "c"}).epoch, 2U);
-  const SlotMap map = SlotMap::agree(store, {"a", "b"});
+  EXPECT_EQ(SlotMap::agree(store, "t", {"a", "b"}).epoch, 1U);
+  EXPECT_EQ(SlotMap::agree(store, "t", {"a", "b"}).epoch, 1U);
+  EXPECT_EQ(SlotMap::agree(store, "t", {"a", "b", "c"}).epoch, 2U);
+  const SlotMap map = SlotMap::agree(store, "t", {"a", "b"});
   EXPECT_EQ(map.epoch, 3U);
+  EXPECT_EQ(SlotMap::agree(store, "u", {"b"}).epoch, 1U);  // a map of its own
   std::size_t first = 0;
   for (Id id = 0; id < 10'000; ++id) first += map.owner(id) == 0 ? 1 : 0;
   EXPECT_NEAR(static_cast<double>(first), 5'000, 300);

@@ -24,8 +24,6 @@ namespace {
 constexpr std::chrono::seconds kAnswerTime(10);   // added to the time that the server may wait
 constexpr std::chrono::milliseconds kCheck(200);  // between checks whether a silent server is lost
 
-constexpr const char* kKey = "tables/slots";
-
 // "EPOCH\nserver0\nserver1": names have no control characters.
 std::string text_of(const SlotMap& map) {
   return fmt::format("{}\n{}", map.epoch, fmt::join(map.servers, "\n"));
@@ -387,16 +385,18 @@ void RemoteRows::leave() {
 
 std::size_t SlotMap::owner(Id id) const { return slot_of(id) * servers.size() / kNumSlots; }
 
-SlotMap SlotMap::agree(Store& store, const std::vector<std::string>& servers) {
+SlotMap SlotMap::agree(Store& store, const std::string& table,
+                       const std::vector<std::string>& servers) {
   const std::set<std::string> names(servers.begin(), servers.end());
   check(!servers.empty() && servers.size() <= kNumSlots && names.size() == servers.size(),
         "open_rows: a table needs 1 to {} servers with different names, not {}", kNumSlots,
         fmt::join(servers, ", "));
-  for (std::string before = store.check({kKey}) ? store.get(kKey) : std::string();;) {
+  const std::string key = "tables/slots/" + table;
+  for (std::string before = store.check({key}) ? store.get(key) : std::string();;) {
     SlotMap map = parse(before);
     if (map.servers == servers) return map;
     map = {.epoch = map.epoch + 1, .servers = servers};
-    const std::string found = store.compare_set(kKey, before, text_of(map));
+    const std::string found = store.compare_set(key, before, text_of(map));
     if (found == text_of(map)) return map;
     before = found;
   }
