@@ -231,7 +231,7 @@ void SharedRows::tick() {
     with_access("tick", end_clock);
     tick_failed_ = false;
   } catch (...) {
-    tick_failed_ = true;
+    tick_failed_ = has_begun;
     throw;
   }
 }

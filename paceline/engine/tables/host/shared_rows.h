@@ -81,7 +81,7 @@ class SharedRows final : public Rows {
   mutable std::mutex moving_;  // guards memory_
   mutable MemoryPointer memory_;
   std::atomic<bool> has_left_ = false;
-  std::atomic<bool> tick_failed_ = false;  // the last tick() ended with an exception
+  std::atomic<bool> tick_failed_ = false;  // an exception ended the last tick() after it had begun
   std::mutex pushing_;            // one push, tick or leave at a time; guards the members below
   std::uint64_t next_clock_ = 0;  // the clock after the current tick
   // The rows that pushes of this clock to a synchronous table have staged. A push that failed may
