@@ -115,8 +115,8 @@ class Caller final : public Pool::Source,
   // call this object.
   PendingPointer call(const CallTarget& target, OutgoingPointer request, Deadline deadline,
                       std::function<void(CallEnd)> when_ended = {});
-  // Sends a one-way message. Throws CallError(kSystem), not executed, if this worker has left, or
-  // if too many earlier one-way messages have not been handled yet.
+  // Sends a one-way message, which must own its memory. Throws CallError(kSystem), not executed, if
+  // this worker has left, or if too many earlier one-way messages have not been handled yet.
   void tell(const CallTarget& target, OutgoingPointer request);
   // Returns when the call is done or the deadline has passed.
   void wait(const PendingPointer& call, Deadline deadline);

@@ -16,7 +16,12 @@ PendingPointer begin_call(Caller& caller, ReferenceTable& references, const Call
     references.await_creation(outgoing->writer().references(), deadline);
     when_ended = references.pass(outgoing->writer().references());
   }
-  return caller.call(target, std::move(outgoing), deadline, std::move(when_ended));
+  try {
+    return caller.call(target, std::move(outgoing), deadline, when_ended);
+  } catch (...) {
+    if (when_ended) when_ended(CallEnd::kNotExecuted);
+    throw;
+  }
 }
 
 void tell_call(Caller& caller, ReferenceTable& references, const CallTarget& target,

@@ -239,7 +239,8 @@ class RemoteRef {
   template <class Reply, class Request>
   Future<Reply> begin(const detail::CallTarget& target, Request request,
                       const CallOptions& options) const {
-    return detail::begin_object_call(handle_, target, detail::RequestMaker(request),
+    return detail::begin_object_call(handle_, target,
+                                     detail::RequestMaker(request, detail::LargeSpans::kInPlace),
                                      options.deadline.value_or(deadline_));
   }
 

@@ -122,11 +122,12 @@ class Workers {
 
   // Calls a method. The call waits, at most until its deadline, for a worker that has not joined
   // yet, and while the callee's credit is used up. Memory to which spans of the request refer must
-  // live until the call has ended.
+  // live until the call has ended; tell(), create() and replies copy it.
   template <class M>
   Future<typename M::Reply> call(const std::string& worker, typename M::Request request = {},
                                  const CallOptions& options = {}) {
-    return begin(worker, detail::target_of<M>(), detail::RequestMaker(request), options);
+    return begin(worker, detail::target_of<M>(),
+                 detail::RequestMaker(request, detail::LargeSpans::kInPlace), options);
   }
 
   // Sends a one-way message: there is no reply, not even for a failure. It is executed at most

@@ -80,11 +80,11 @@ std::unique_ptr<Rows> Tables::open_rows(const std::string& name, const RowOption
   if (table_options.servers.empty()) {
     rows = open_here(workers_, name, settings, table_options);
   } else {
-    rows = std::make_unique<RemoteRows>(workers_, name, options,
-                                        SlotMap::agree(*workers_.store(), table_options.servers),
-                                        RemoteRowsOptions{.timeout = table_options.timeout,
-                                                          .as_bfloat16 = table_options.as_bfloat16,
-                                                          .session = table_options.session});
+    rows = std::make_unique<RemoteRows>(
+        workers_, name, options, SlotMap::agree(*workers_.store(), name, table_options.servers),
+        RemoteRowsOptions{.timeout = table_options.timeout,
+                          .as_bfloat16 = table_options.as_bfloat16,
+                          .session = table_options.session});
   }
   if (table_options.num_workers > 0)
     wait_for_workers(workers_, name, table_options.num_workers, table_options.timeout);

@@ -1,8 +1,12 @@
 // Handlers that answer later, block, fill their queue, or end the worker that runs them.
 
+#include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <optional>
+#include <span>
+#include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -10,6 +14,20 @@
 
 namespace paceline::rpc::testing_job {
 namespace {
+
+// A method whose messages refer to memory that they do not own.
+struct See {
+  static constexpr std::string_view kName = "see";
+  struct Request {
+    std::span<const float> values;
+    std::string_view text;
+    static auto fields(auto& m) { return std::tie(m.values, m.text); }
+  };
+  struct Reply {
+    std::optional<std::vector<Request>> seen;
+    static auto fields(auto& m) { return std::tie(m.seen); }
+  };
+};
 
 TEST(Handlers, answers_may_come_later_and_from_another_thread) {
   Job job;
@@ -241,6 +259,81 @@ TEST(Handlers, a_worker_sees_its_own_messages_without_a_copy) {
   worker->serve<Add>([](const Add::Request& r, Context&) { return Add::Reply{r.a + r.b}; });
   expect_call_error(CallError::Executed::kNo, {"add of worker worker", "field 1"},
                     [&] { worker->call<OtherAdd>("worker", {"two"}).get(); });
+}
+
+// ---- messages with spans and views ----
+
+TEST(Handlers, a_message_that_was_told_does_not_need_the_memory_of_its_spans) {
+  Job job;
+  const auto caller = job.join("caller");
+  std::vector<float> values(10'000, 1.0F);
+  caller->tell<See>("callee", {values, "one"});  // no worker has this name yet
+  std::fill(values.begin(), values.end(), 2.0F);
+  std::atomic<bool> has_seen{false};
+  auto options = job.options();
+  options.prepare = [&](Workers& self) {
+    self.serve<See>([&](const See::Request& request, Context&) {
+      EXPECT_EQ(std::vector(request.values.begin(), request.values.end()),
+                std::vector<float>(10'000, 1.0F));
+      has_seen = true;
+      return See::Reply{};
+    });
+  };
+  const auto callee = job.join("callee", options);
+  EXPECT_TRUE(soon([&] { return has_seen.load(); }));
+}
+
+TEST(Handlers, a_worker_s_own_message_does_not_need_the_memory_of_its_spans_after_the_call) {
+  Job job;
+  const auto worker = job.join("worker");
+  Gate gate;
+  std::atomic<bool> has_begun{false}, has_seen{false};
+  worker->serve<See>([&](const See::Request& request, Context&) {
+    has_begun = true;
+    EXPECT_TRUE(gate.wait());
+    EXPECT_EQ(std::vector(request.values.begin(), request.values.end()),
+              std::vector<float>(10, 1.0F));
+    EXPECT_EQ(request.text, "one");
+    has_seen = true;
+    return See::Reply{};
+  });
+  std::vector<float> values(10, 1.0F);
+  std::string text = "one";
+  {
+    const auto given_up = worker->call<See>("worker", {values, text});
+    EXPECT_TRUE(soon([&] { return has_begun.load(); }));
+  }
+  std::fill(values.begin(), values.end(), 2.0F);
+  text = "two";
+  gate.open();
+  EXPECT_TRUE(soon([&] { return has_seen.load(); }));
+}
+
+// The reply is too large to be sent at once.
+TEST(Handlers, a_reply_does_not_need_the_memory_of_its_spans) {
+  Job job;
+  auto options = job.options();
+  options.host = "one";
+  const auto callee = job.join("callee", options);
+  callee->serve<See>([](const See::Request& request, Answer<See::Reply> answer) {
+    std::vector<float> values(request.values.begin(), request.values.end());
+    std::string text(request.text);
+    answer.give({{{{values, text}}}});
+    std::fill(values.begin(), values.end(), 2.0F);
+    text = "two";
+  });
+  options.host = "other";
+  const auto caller = job.join("caller", options);
+  const std::vector<float> values(8'000'000, 1.0F);
+  for (Workers* const from : {caller.get(), callee.get()}) {
+    auto future = from->call<See>("callee", {values, "one"});
+    const auto reply = future.get();
+    ASSERT_TRUE(reply.seen.has_value());
+    ASSERT_EQ(reply.seen->size(), 1U);
+    const See::Request& seen = reply.seen->front();
+    EXPECT_TRUE(std::equal(seen.values.begin(), seen.values.end(), values.begin(), values.end()));
+    EXPECT_EQ(seen.text, "one");
+  }
 }
 
 TEST(Handlers, many_threads_call_at_once) {

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <memory>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -85,6 +86,15 @@ struct Use {
     RemoteRef<Counter> counter;
     int amount = 0;
     static auto fields(auto& m) { return std::tie(m.counter, m.amount); }
+  };
+  using Reply = Amount;
+};
+struct UseMany {
+  static constexpr std::string_view kName = "use_many";
+  struct Request {
+    RemoteRef<Counter> counter;
+    std::span<const int> amounts;
+    static auto fields(auto& m) { return std::tie(m.counter, m.amounts); }
   };
   using Reply = Amount;
 };
@@ -205,6 +215,21 @@ TEST_F(Objects, a_reference_is_passed_on_and_its_sender_may_let_go_at_once) {
   EXPECT_TRUE(soon([] { return num_counters == 0; }));
 }
 
+TEST_F(Objects, a_call_that_is_too_large_keeps_no_object_alive) {
+  auto options = job_.options();
+  options.max_message = 1000;
+  const auto limited = job_.join("limited", options);
+  const std::vector<int> many(1000);
+  {
+    const auto counter = limited->create<Counter>("owner");
+    EXPECT_EQ(counter.call<&Counter::add>({5}).get().value, 5);
+    expect_error(ErrorCode::kInvalid, {"use_many of worker holder", "limit of 1000 bytes"}, [&] {
+      limited->call<UseMany>("holder", {counter, many});
+    });
+  }
+  EXPECT_TRUE(soon([] { return num_counters == 0; }));
+}
+
 TEST_F(Objects, a_reply_may_have_a_reference_also_to_the_owner_itself) {
   owner_->serve<Give>([&](const Nothing&, Context&) {
     return Give::Reply{owner_->create<Counter>("owner", {40})};
@@ -219,6 +244,15 @@ TEST_F(Objects, a_reply_may_have_a_reference_also_to_the_owner_itself) {
   });
   EXPECT_EQ(holder_->call<Use>("owner", {counter, 8}).get().value, 50);
   EXPECT_EQ(owner_->call<Use>("owner", {owner_->create<Counter>("owner", {1}), 1}).get().value, 2);
+  owner_->serve<UseMany>([](const UseMany::Request& request, Context&) {
+    int last = 0;
+    for (const int amount : request.amounts)
+      last = request.counter.call<&Counter::add>({amount}).get().value;
+    return Amount{last};
+  });
+  const std::vector<int> amounts = {1, 2};
+  auto made = owner_->create<Counter>("owner", {1});
+  EXPECT_EQ(owner_->call<UseMany>("owner", {std::move(made), amounts}).get().value, 4);
 }
 
 TEST_F(Objects, what_cannot_be_used_any_more_says_why) {

@@ -122,6 +122,21 @@ TEST(Clock, AWorkerThatWaitsTooLongIsToldForWhom) {
   pull(*fast, {1});
 }
 
+TEST(Clock, ATickThatFailedBeforeItSetTheClockCountsWhenItIsRepeated) {
+  const Memories memories(adding_rows(1));
+  bool fails = true;
+  const auto rows =
+      open(memories.first(), "w", {.next_memory = [&](const TableMemory&, MemoryPointer copy) {
+             if (fails) throw Error(ErrorCode::kSystem, "no memory for the copy");
+             return copy;
+           }});
+  memories.first()->header().state = static_cast<std::uint32_t>(TableState::kClosed);
+  expect_error(ErrorCode::kSystem, {"no memory for the copy"}, [&] { rows->tick(); });
+  fails = false;
+  rows->tick();
+  EXPECT_EQ(rows->stats().clock, 1U);
+}
+
 TEST(Clock, AWorkerThatComesLaterStartsWithinTheBound) {
   const Memories memories(options_of(Consistency::bounded(2)));
   const auto first = open(memories.first(), "first");

@@ -116,6 +116,9 @@ TEST_F(Servers, APushIsAppliedOnce) {
   EXPECT_EQ(pull(*rows, ids), ones);
   EXPECT_EQ(rows->stats().duplicate_pushes, 4U);  // two pushes, two servers
   EXPECT_EQ(rows->sequence(), 3U);
+  rows->push(ids, ones);  // a new push, after the repetition of an old one
+  EXPECT_EQ(pull(*rows, ids), std::vector<float>(50, 2));
+  EXPECT_EQ(rows->sequence(), 4U);
 }
 
 TEST_F(Servers, ARepeatedPushOfASynchronousTableIsAppliedOnce) {
@@ -209,6 +212,42 @@ TEST_F(Servers, CountATickOnce) {
   EXPECT_EQ(rows.call<&ServedRows::state>().get().clock, 2U);
 }
 
+TEST_F(Servers, ARestorationThatWasInterruptedBeginsAgain) {
+  const Memories memories(adding_rows(1));
+  const auto local = open(memories.first(), "local");
+  const std::vector<Id> ids = {1, 2, 3, 4};
+  local->push(ids, std::vector<float>{1, 2, 3, 4});
+  const TableCut cut = local->cut();
+  const auto names = start(1);
+  const auto workers = worker("w");
+  OpenRows request = request_of("t", adding_rows(1));
+  request.timeout_ms = 10'000;
+  const auto rows = workers->create<ServedRows>(names[0], request);
+  const auto restore = [&](std::uint64_t begin) {
+    rows.call<&ServedRows::restore>(part_of(cut, begin, 2)).get();
+  };
+  expect_error(ErrorCode::kAborted, {"the part from position 2 on arrived after 0 ids"},
+               [&] { restore(2); });
+  restore(0);
+  restore(0);
+  restore(2);
+  EXPECT_EQ(rows.call<&ServedRows::pull>({.epoch = request.epoch, .ids = ids}).get().values,
+            pull(*local, ids));
+}
+
+TEST_F(Servers, TablesMayBeOnDifferentOnes) {
+  const auto names = start(2);
+  const auto one = worker("one"), two = worker("two");
+  Tables first(*one), second(*two);
+  const auto users = first.open_rows("user", adding_rows(1), {.servers = names});
+  const auto items = first.open_rows("item", adding_rows(1), {.servers = {names[1]}});
+  const std::vector<Id> ids = {1, 2, 3, 4, 5, 6, 7, 8};
+  const std::vector<float> ones(ids.size(), 1);
+  users->push(ids, ones);
+  EXPECT_EQ(pull(*second.open_rows("user", adding_rows(1), {.servers = names}), ids), ones);
+  EXPECT_EQ(pull(*items, ids), std::vector<float>(ids.size(), 0));
+}
+
 TEST_F(Servers, RowsMayTravelAsBfloat16) {
   const auto names = start(2);
   const auto workers = worker("w");
@@ -242,11 +281,12 @@ TEST_F(Servers, BadInputIsRefusedBeforeItIsSent) {
 
 TEST(SlotMaps, HaveANewEpochForOtherServers) {
   MemoryStore store;
-  EXPECT_EQ(SlotMap::agree(store, {"a", "b"}).epoch, 1U);
-  EXPECT_EQ(SlotMap::agree(store, {"a", "b"}).epoch, 1U);
-  EXPECT_EQ(SlotMap::agree(store, {"a", "b", "c"}).epoch, 2U);
-  const SlotMap map = SlotMap::agree(store, {"a", "b"});
+  EXPECT_EQ(SlotMap::agree(store, "t", {"a", "b"}).epoch, 1U);
+  EXPECT_EQ(SlotMap::agree(store, "t", {"a", "b"}).epoch, 1U);
+  EXPECT_EQ(SlotMap::agree(store, "t", {"a", "b", "c"}).epoch, 2U);
+  const SlotMap map = SlotMap::agree(store, "t", {"a", "b"});
   EXPECT_EQ(map.epoch, 3U);
+  EXPECT_EQ(SlotMap::agree(store, "u", {"b"}).epoch, 1U);  // a map of its own
   std::size_t first = 0;
   for (Id id = 0; id < 10'000; ++id) first += map.owner(id) == 0 ? 1 : 0;
   EXPECT_NEAR(static_cast<double>(first), 5'000, 300);

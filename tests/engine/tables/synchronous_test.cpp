@@ -131,6 +131,33 @@ TEST(SynchronousStage, HoldsOnlySoManyRows) {
   EXPECT_EQ(rows->stats().rows, 1U);
 }
 
+// The memory is closed while the worker stages its push, and the worker gets no copy at first.
+TEST(SynchronousStage, HasAPushOnceIfItIsRepeatedAfterAFailedMove) {
+  RowOptions options = adding_rows(1);
+  options.consistency = Consistency::synchronous();
+  const Memories memories(options);
+  bool fails = true;
+  const auto rows =
+      open(memories.first(), "w", {.next_memory = [&](const TableMemory&, MemoryPointer copy) {
+             if (fails) throw Error(ErrorCode::kSystem, "no memory for the copy");
+             return copy;
+           }});
+  const std::vector<float> one = {1};
+  rows->push(std::vector<Id>{1}, one);
+  expect_error(ErrorCode::kSystem, {"no memory for the copy"}, [&] {
+    rows->push_written(std::vector<Id>{2}, [&](std::size_t, std::span<float> gradient) {
+      gradient[0] = 1;
+      memories.first()->header().state = static_cast<std::uint32_t>(TableState::kClosed);
+    });
+  });
+  fails = false;
+  rows->push(std::vector<Id>{2}, one);
+  rows->push(std::vector<Id>{3}, one);
+  rows->tick();
+  EXPECT_EQ(pull(*rows, {1, 2, 3}), (std::vector<float>{1, 1, 1}));
+  EXPECT_EQ(rows->stats().epoch, 2U);
+}
+
 // The worker that applies the stages is killed between two rows, or in the middle of one; another
 // one continues, and each row has taken exactly one step.
 class Applier : public testing::TestWithParam<int> {};

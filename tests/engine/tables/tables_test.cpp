@@ -48,6 +48,20 @@ TEST(Tables, LiveAsLongAsAWorkerHasThemOpen) {
   EXPECT_EQ(c->stats().epoch, 2U);
 }
 
+// Each worker of this process has mapped the memory itself.
+TEST(Tables, AreFoundAfterTheLastWorkerThatCameHasLeft) {
+  Job job;
+  const auto one = job.join("one"), two = job.join("two");
+  Tables first(*one), second(*two);
+  const auto a = first.open_rows("t", adding_rows(1));
+  a->push(std::vector<Id>{1}, std::vector<float>{1});
+  auto b = second.open_rows("t", adding_rows(1));
+  b.reset();
+  const auto c = second.open_rows("t", adding_rows(1));
+  EXPECT_EQ(pull(*c, {1})[0], 1);
+  EXPECT_EQ(c->stats().epoch, 1U);
+}
+
 TEST(Tables, MustBeOpenedWithTheSameOptions) {
   Job job;
   const auto one = job.join("one"), two = job.join("two");

@@ -67,6 +67,11 @@ void MessageWriter::enter() {
   check(++depth_ <= kMaxMessageDepth, "a message has more than {} levels", kMaxMessageDepth);
 }
 
+void MessageWriter::own_parts() {
+  bytes_ = copy();
+  parts_.clear();
+}
+
 void MessageWriter::copy_to(std::byte* to) const {
   std::size_t copied = 0;
   const auto append = [&](std::span<const std::byte> data) {

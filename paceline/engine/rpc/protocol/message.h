@@ -9,9 +9,9 @@
 //   };
 //
 // A field is a number, a bool, an enum, text, a std::vector, std::array or std::optional of fields,
-// another message, or a std::span or std::string_view of constant data. The elements of a large
-// span are not copied into the message. At the receiver a span or view refers to the bytes of the
-// message, so it must not outlive them.
+// another message, or a std::span or std::string_view of constant data. A call does not copy the
+// elements of a large span of its request. At the receiver a span or view refers to the bytes of
+// the message, so it must not outlive them.
 //
 // Fields are identified by their position, and each carries its kind. A field may be added at the
 // end of a message: an older reader skips it, and a newer reader of an older message keeps the
@@ -98,7 +98,8 @@ class MessageWriter {
   // Throws Error(kInvalid) for more than kMaxMessageBytes.
   void put_count(std::size_t count);
   void put_bytes(std::span<const std::byte> data);
-  // Puts bytes at a multiple of kAlignment. `data` must live until the message has been sent.
+  // Puts bytes at a multiple of kAlignment. `data` must live until the message has been sent or
+  // own_parts() is called.
   void put_aligned(std::span<const std::byte> data);
   // Keeps `owner` alive as long as this writer, for bytes that the message refers to but does not
   // own.
@@ -125,6 +126,8 @@ class MessageWriter {
   std::size_t size() const { return size_; }
   const std::vector<std::byte>& bytes() const { return bytes_; }
   const std::vector<Part>& parts() const { return parts_; }
+  // Copies the parts into bytes().
+  void own_parts();
   // Copies all bytes to contiguous memory. Requires: `to` has room for size() bytes.
   void copy_to(std::byte* to) const;
   std::vector<std::byte> copy() const;
@@ -222,6 +225,31 @@ template <Message T>
 T read_message(std::span<const std::byte> bytes) {
   MessageReader in(bytes);
   return read_message<T>(in);
+}
+
+// ---- fields that refer to memory of the program ----
+
+template <class T>
+inline constexpr bool kIsView = std::same_as<T, std::string_view>;
+template <class T>
+inline constexpr bool kIsView<std::span<const T>> = true;
+
+// Whether a T is a span or a view, or has one. `Outer` are the messages that it is a part of.
+template <class T, class... Outer>
+consteval bool has_views() {
+  if constexpr (kIsView<T>) {
+    return true;
+  } else if constexpr ((std::same_as<T, Outer> || ...)) {
+    return false;
+  } else if constexpr (Message<T>) {
+    return []<class... Field>(std::type_identity<std::tuple<Field&...>>) {
+      return (has_views<Field, T, Outer...>() || ...);
+    }(std::type_identity<decltype(T::fields(std::declval<T&>()))>());
+  } else if constexpr (requires { typename T::value_type; }) {
+    return has_views<typename T::value_type, Outer...>();
+  } else {
+    return false;
+  }
 }
 
 // ---- the types of fields ----

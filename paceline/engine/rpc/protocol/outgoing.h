@@ -5,6 +5,7 @@
 // Thread safety: none for one object, except that const methods are safe.
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <utility>
 
@@ -16,11 +17,15 @@ namespace paceline::rpc::detail {
 template <class T>
 inline constexpr char kTypeTag = 0;
 
+// Whether a message refers to the memory of large spans, which must then live until its call has
+// ended, or has a copy of them.
+enum class LargeSpans : std::uint8_t { kCopied, kInPlace };
+
 // An outgoing message, together with the object from which it was made; the message may refer to
 // the object's memory.
 //
-// A message to this worker itself keeps its object: only a ticket for it goes through the socket,
-// and the handler sees the caller's object.
+// A message to this worker itself keeps its object, unless the object has spans or views: only a
+// ticket for it goes through the socket, and the handler sees the caller's object.
 //
 // Thread safety: const methods are safe.
 class Outgoing {
@@ -29,8 +34,9 @@ class Outgoing {
   Outgoing(const Outgoing&) = delete;
   Outgoing& operator=(const Outgoing&) = delete;
 
-  // The bytes of the message; empty if it goes to this worker itself.
+  // The bytes of the message; empty if is_for_self().
   const MessageWriter& writer() const { return writer_; }
+  // Whether only a ticket for the object is sent.
   bool is_for_self() const { return is_for_self_; }
   // The object, if it is a T; otherwise null.
   template <class T>
@@ -55,11 +61,13 @@ using OutgoingPointer = std::shared_ptr<const Outgoing>;
 template <Message T>
 class OutgoingOf final : public Outgoing {
  public:
-  OutgoingOf(T&& message, bool is_for_self)
-      : Outgoing(&kTypeTag<T>, &message_, is_for_self), message_(std::move(message)) {
-    if (is_for_self) return;
+  OutgoingOf(T&& message, bool is_for_self, LargeSpans spans)
+      : Outgoing(&kTypeTag<T>, &message_, is_for_self && !has_views<T>()),
+        message_(std::move(message)) {
+    if (this->is_for_self()) return;
     writer_.reserve(kUsualBytes);
     write_field(writer_, message_);
+    if (has_views<T>() && spans == LargeSpans::kCopied) writer_.own_parts();
   }
   MessageWriter write() const override { return write_message(message_); }
 
@@ -68,8 +76,9 @@ class OutgoingOf final : public Outgoing {
   T message_;
 };
 template <Message T>
-OutgoingPointer make_outgoing(T message, bool is_for_self = false) {
-  return std::make_shared<const OutgoingOf<T>>(std::move(message), is_for_self);
+OutgoingPointer make_outgoing(T message, bool is_for_self = false,
+                              LargeSpans spans = LargeSpans::kCopied) {
+  return std::make_shared<const OutgoingOf<T>>(std::move(message), is_for_self, spans);
 }
 
 // Makes the outgoing message of a request once it is known whether the request goes to this worker
@@ -77,15 +86,20 @@ OutgoingPointer make_outgoing(T message, bool is_for_self = false) {
 class RequestMaker {
  public:
   template <Message T>
-  explicit RequestMaker(T& request)
-      : request_(&request), make_([](void* from, bool is_for_self) {
-          return make_outgoing(std::move(*static_cast<T*>(from)), is_for_self);
+  explicit RequestMaker(T& request, LargeSpans spans = LargeSpans::kCopied)
+      : request_(&request),
+        spans_(spans),
+        make_([](void* from, bool is_for_self, LargeSpans spans_there) {
+          return make_outgoing(std::move(*static_cast<T*>(from)), is_for_self, spans_there);
         }) {}
-  OutgoingPointer operator()(bool is_for_self) const { return make_(request_, is_for_self); }
+  OutgoingPointer operator()(bool is_for_self) const {
+    return make_(request_, is_for_self, spans_);
+  }
 
  private:
   void* request_;
-  OutgoingPointer (*make_)(void* from, bool is_for_self);
+  LargeSpans spans_;
+  OutgoingPointer (*make_)(void* from, bool is_for_self, LargeSpans spans);
 };
 
 }  // namespace paceline::rpc::detail

@@ -172,13 +172,12 @@ void SharedRows::push_written(std::span<const Id> ids, const WriteGradient& writ
 }
 
 void SharedRows::stage(const StageWriter& write) {
-  std::optional<std::uint64_t> before;
   with_access("push", [&](const TableAccess& access) {
     access.require_open();
-    if (!before) before = num_staged(access);
-    stage_push(access, *before, batch_, write);
+    stage_push(access, num_staged_, batch_, write);
     count(access.self().counts.pushed_ids, batch_.num_places());
   });
+  num_staged_ += batch_.size();
 }
 
 void SharedRows::push_batch(const TableAccess& access, std::span<const float> gradients,
@@ -216,6 +215,7 @@ void SharedRows::tick() {
     access.require_open();
     if (!has_begun) next_clock_ = access.self().clock + 1;
     has_begun = true;
+    num_staged_ = 0;
     const std::uint64_t clock = next_clock_;
     if (access.self().clock < clock) set_clock(access, clock);
     if (!has_swept) {
@@ -231,7 +231,7 @@ void SharedRows::tick() {
     with_access("tick", end_clock);
     tick_failed_ = false;
   } catch (...) {
-    tick_failed_ = true;
+    tick_failed_ = has_begun;
     throw;
   }
 }

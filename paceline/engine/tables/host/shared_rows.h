@@ -81,9 +81,12 @@ class SharedRows final : public Rows {
   mutable std::mutex moving_;  // guards memory_
   mutable MemoryPointer memory_;
   std::atomic<bool> has_left_ = false;
-  std::atomic<bool> tick_failed_ = false;  // the last tick() ended with an exception
+  std::atomic<bool> tick_failed_ = false;  // an exception ended the last tick() after it had begun
   std::mutex pushing_;            // one push, tick or leave at a time; guards the members below
   std::uint64_t next_clock_ = 0;  // the clock after the current tick
+  // The rows that pushes of this clock to a synchronous table have staged. A push that failed may
+  // have staged more in the memory; the next push replaces these.
+  std::uint64_t num_staged_ = 0;
   // The number of the last push to a synchronous table. Pushes of other objects are not known.
   std::uint64_t last_staged_ = 0;
   RowBatch batch_;

@@ -194,11 +194,6 @@ std::uint64_t staleness(const TableAccess& access) {
   return own > smallest ? own - smallest : 0;
 }
 
-std::uint64_t num_staged(const TableAccess& access) {
-  const WorkerSlot& slot = access.self();
-  return slot.staged_clock == slot.clock + 1 ? slot.staged_rows.load() : 0;
-}
-
 void stage_push(const TableAccess& access, std::uint64_t before, const RowBatch& batch,
                 const StageWriter& write) {
   const TableMemory& memory = *access.memory;

@@ -32,8 +32,6 @@ void wait_for_clocks(const TableAccess& access, std::uint64_t clock);
 // How many clocks this worker is ahead of the slowest: the clocks whose pushes a pull may miss.
 std::uint64_t staleness(const TableAccess& access);
 
-// How many rows the stage of this worker has for its clock.
-std::uint64_t num_staged(const TableAccess& access);
 // Writes the gradient of the i-th distinct id of a batch.
 using StageWriter = std::function<void(std::size_t i, float* gradient)>;
 // Lets `write` write the rows of a batch behind the first `before` rows of the stage. Throws

@@ -145,10 +145,13 @@ void HostDirectory::add_self(const TableMemory& memory) const {
   for (std::string before = read();;) {
     Place place = parse(before);
     if (place.number != memory.header().number) return;  // the table has moved on
-    std::erase_if(place.holders, [](const Holder& holder) {
-      return !is_alive(holder.pid, holder.start_ticks) || holder.pid == getpid();
+    // Other Rows of this process hold the memory by descriptors of their own.
+    const Holder own = self(memory);
+    std::erase_if(place.holders, [&](const Holder& holder) {
+      return !is_alive(holder.pid, holder.start_ticks) ||
+             (holder.pid == own.pid && holder.descriptor == own.descriptor);
     });
-    place.holders.push_back(self(memory));
+    place.holders.push_back(own);
     const std::string wanted = text_of(place);
     const std::string found = store_->compare_set(key_, before, wanted);
     if (found == wanted) return;

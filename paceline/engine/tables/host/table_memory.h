@@ -3,8 +3,8 @@
 // A table's memory in this process, and the directory by which the processes of a host find it.
 //
 // The memory is a mapped, sealed file without a name. Every worker of the host maps the same file,
-// and any of them can pass it on. An entry in the job's store lists the processes that hold the
-// memory open; another process opens it through /proc/PID/fd of any of them.
+// and any of them can pass it on. An entry in the job's store lists the processes and descriptors
+// that hold the memory open; another process opens it through /proc/PID/fd/DESCRIPTOR of any.
 //
 // Thread safety: const methods may be called from any thread. They return atomics, or data that are
 // protected as table_layout.h says.
@@ -103,8 +103,8 @@ class HostDirectory {
   // For `table` on the host of this process.
   HostDirectory(std::shared_ptr<Store> store, std::string table);
 
-  // Returns the memory of the table, and adds this process to its holders. Makes an empty table if
-  // there is none, if no live process holds it open, or if it is still moving at the deadline.
+  // Returns the memory of the table, and adds its descriptor to the holders. Makes an empty table
+  // if there is none, if no live process holds it open, or if it is still moving at the deadline.
   // Throws Error(kInvalid) if the table is open with other options.
   MemoryPointer find_or_make(const Settings& settings, Deadline deadline) const;
 
@@ -112,7 +112,7 @@ class HostDirectory {
   MemoryPointer next(const TableMemory& closed, MemoryPointer successor) const;
 
  private:
-  struct Holder {
+  struct Holder {  // a process may have several, each with another descriptor
     std::int32_t pid = 0, descriptor = 0;
     std::uint64_t start_ticks = 0;
   };

@@ -24,8 +24,6 @@ namespace {
 constexpr std::chrono::seconds kAnswerTime(10);   // added to the time that the server may wait
 constexpr std::chrono::milliseconds kCheck(200);  // between checks whether a silent server is lost
 
-constexpr const char* kKey = "tables/slots";
-
 // "EPOCH\nserver0\nserver1": names have no control characters.
 std::string text_of(const SlotMap& map) {
   return fmt::format("{}\n{}", map.epoch, fmt::join(map.servers, "\n"));
@@ -264,7 +262,9 @@ void RemoteRows::push(std::span<const Id> ids, std::span<const float> gradients,
   // A push that has not reached all servers continues if it is repeated: the servers that have
   // applied it change nothing.
   const bool continues = unfinished_digest_ == batch.digest();
-  sequence_ = number.value_or(continues ? sequence_ : sequence_ + 1);
+  const std::uint64_t sequence = number.value_or(continues ? unfinished_number_ : sequence_ + 1);
+  sequence_ = std::max(sequence_, sequence);
+  unfinished_number_ = sequence;
   unfinished_digest_ = batch.digest();
   std::vector<Share> shares = divide(batch);
   std::vector<float> sum;
@@ -281,7 +281,7 @@ void RemoteRows::push(std::span<const Id> ids, std::span<const float> gradients,
   }
   const auto request = [&](const Ref& server, std::size_t s) {
     return server.call<&ServedRows::push>({.epoch = map_.epoch,
-                                           .sequence = sequence_,
+                                           .sequence = sequence,
                                            .ids = shares[s].ids,
                                            .gradients = shares[s].gradients,
                                            .bfloat16 = shares[s].bfloat16},
@@ -385,16 +385,18 @@ void RemoteRows::leave() {
 
 std::size_t SlotMap::owner(Id id) const { return slot_of(id) * servers.size() / kNumSlots; }
 
-SlotMap SlotMap::agree(Store& store, const std::vector<std::string>& servers) {
+SlotMap SlotMap::agree(Store& store, const std::string& table,
+                       const std::vector<std::string>& servers) {
   const std::set<std::string> names(servers.begin(), servers.end());
   check(!servers.empty() && servers.size() <= kNumSlots && names.size() == servers.size(),
         "open_rows: a table needs 1 to {} servers with different names, not {}", kNumSlots,
         fmt::join(servers, ", "));
-  for (std::string before = store.check({kKey}) ? store.get(kKey) : std::string();;) {
+  const std::string key = "tables/slots/" + table;
+  for (std::string before = store.check({key}) ? store.get(key) : std::string();;) {
     SlotMap map = parse(before);
     if (map.servers == servers) return map;
     map = {.epoch = map.epoch + 1, .servers = servers};
-    const std::string found = store.compare_set(kKey, before, text_of(map));
+    const std::string found = store.compare_set(key, before, text_of(map));
     if (found == text_of(map)) return map;
     before = found;
   }

@@ -21,10 +21,11 @@
 
 namespace paceline::tables {
 
-// Assigns slots to servers. The map is a list of servers and an epoch: server i of n has the slots
-// from 1,024 i / n up to 1,024 (i + 1) / n. The job's store has the newest map; its epoch grows
-// when a job opens its tables with other servers. A server refuses a request that carries another
-// epoch than its own, or an id whose slot it does not have. Thread safety: a value.
+// Assigns slots of a table to servers. The map is a list of servers and an epoch: server i of n has
+// the slots from 1,024 i / n up to 1,024 (i + 1) / n. The job's store has the newest map of each
+// table; its epoch grows when a job opens the table with other servers. A server refuses a request
+// that carries another epoch than its own, or an id whose slot it does not have. Thread safety: a
+// value.
 struct SlotMap {
   std::uint64_t epoch = 0;
   std::vector<std::string> servers;
@@ -32,10 +33,11 @@ struct SlotMap {
   // The number of the server that has the row of this id.
   std::size_t owner(Id id) const;
 
-  // Returns the map with these servers, and writes it to the job's store if the newest map there
-  // has other servers. Throws Error(kInvalid) for a list that is empty, longer than 1,024, or has a
-  // name twice; errors of the store.
-  static SlotMap agree(Store& store, const std::vector<std::string>& servers);
+  // Returns the table's map with these servers, and writes it to the job's store if the newest map
+  // there has other servers. Throws Error(kInvalid) for a list that is empty, longer than 1,024, or
+  // has a name twice; errors of the store.
+  static SlotMap agree(Store& store, const std::string& table,
+                       const std::vector<std::string>& servers);
 };
 
 struct RemoteRowsOptions {
@@ -107,8 +109,9 @@ class RemoteRows final : public Rows {
   std::atomic<bool> has_left_ = false;
   std::atomic<std::uint64_t> num_ticks_ = 0;
   std::mutex pushing_;  // one push, tick, cut or restore at a time; guards the members below
-  std::uint64_t sequence_ = 0;
-  std::uint64_t unfinished_digest_ = 0;  // of a push that has not reached all servers; 0: none
+  std::uint64_t sequence_ = 0;  // the largest number of a push that has begun
+  // The number and the digest of a push that has not reached all servers; digest 0: none.
+  std::uint64_t unfinished_number_ = 0, unfinished_digest_ = 0;
 };
 
 }  // namespace paceline::tables

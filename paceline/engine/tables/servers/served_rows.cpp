@@ -182,7 +182,12 @@ CutPart ServedRows::cut(const CutRange& range) {
 
 rpc::Nothing ServedRows::restore(const CutPart& part) {
   check_owner("restore", epoch_, part.ids);
-  if (!cut_) cut_.emplace();
+  if (part.begin == 0) cut_.emplace();
+  const std::uint64_t arrived = cut_ ? cut_->ids.size() : 0;
+  check(part.begin == arrived,
+        "worker {}: restore: table '{}': the part from position {} on arrived after {} ids; call "
+        "restore() again",
+        worker_, rows_.name(), part.begin, arrived);
   append(*cut_, part);
   if (!part.is_last) return {};
   const TableCut whole = *std::exchange(cut_, std::nullopt);
@@ -199,7 +204,8 @@ CutPart part_of(const TableCut& cut, std::uint64_t begin, std::uint64_t count) {
                .seed = cut.seed,
                .now = cut.now,
                .initial_range = cut.initial_range,
-               .lr = cut.lr};
+               .lr = cut.lr,
+               .begin = begin};
   append_range(part.ids, cut.ids, begin, count);
   append_range(part.sightings, cut.sightings, begin, count);
   append_range(part.used, cut.used, begin, count);

@@ -135,10 +135,11 @@ struct CutPart {
   std::vector<std::int64_t> used, sessions;
   std::vector<std::uint8_t> admitted;
   std::vector<float> rows;
+  std::uint64_t begin = 0;  // the number of ids before this part; 0: begins a cut
   static auto fields(auto& m) {
     return std::tie(m.num_ids, m.is_last, m.width, m.row_floats, m.optimizer, m.seed, m.now,
                     m.initial_range, m.lr, m.ids, m.sightings, m.used, m.sessions, m.admitted,
-                    m.rows);
+                    m.rows, m.begin);
   }
 };
 
@@ -163,6 +164,7 @@ class ServedRows {
   rpc::Nothing set_lr(const LearningRate& request);
   RowsState state(const rpc::Nothing& nothing) const;
   CutPart cut(const CutRange& range);
+  // The first part of a cut replaces what an interrupted cut() or restore() has left.
   rpc::Nothing restore(const CutPart& part);
 
   static auto methods() {
