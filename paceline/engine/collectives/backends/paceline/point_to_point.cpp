@@ -94,6 +94,9 @@ void PointToPoint::close() {
   }
   std::unique_lock lock(mutex_);
   left_->wait(lock, [&] { return callers_ == 0; });
+  auto ended = queues_.take_ended();
+  lock.unlock();
+  ended.settle();
 }
 
 WorkPtr PointToPoint::send(const PointToPointCall& call, Deadline deadline) {
@@ -114,13 +117,13 @@ WorkPtr PointToPoint::receive(const PointToPointCall& call, Deadline deadline) {
   if (call.is_blocking && take_at_once(lock, call)) return taken_from(call.peer);
   WorkPtr work;
   if (!failure_) guarded([&] { work = queues_.receive(call, deadline, helper(call)); });
-  if (work && work->is_completed()) return work;
-  if (work) return begin(std::move(lock), std::move(work), call.is_blocking);
-  auto dropped = queues_.take_dropped();
-  const Error failure(*failure_);
-  lock.unlock();
-  dropped.clear();
-  throw failure;
+  if (work && !work->is_completed()) {
+    return begin(std::move(lock), std::move(work), call.is_blocking);
+  }
+  const auto failure = failure_;
+  leave(std::move(lock));
+  if (!work) throw Error(*failure);
+  return work;
 }
 
 // Spins for a small message, while no other operation is under way.
@@ -167,12 +170,24 @@ void PointToPoint::progress(const Work& work, Deadline limit) {
   leave(std::move(lock));
 }
 
-// Objects that calls kept alive may own the group, which is then destroyed here.
+// The program's functions and objects may own the group, which is then destroyed here.
 void PointToPoint::leave(std::unique_lock<std::mutex> lock) {
   if (is_left()) leave_to_thread();
   if (is_closed_ && callers_ == 0) left_->notify_all();
-  const auto dropped = queues_.take_dropped();
+  auto ended = queues_.take_ended();
   lock.unlock();
+  ended.settle();
+}
+
+// This thread is not one of the callers meanwhile: the end of the group waits for the callers, and
+// the program's functions and objects may own the group.
+void PointToPoint::settle_between_moves(std::unique_lock<std::mutex>& lock) {
+  --callers_;
+  auto ended = queues_.take_ended();
+  lock.unlock();
+  ended.settle();
+  lock.lock();
+  ++callers_;
 }
 
 void PointToPoint::wait_for(std::unique_lock<std::mutex>& lock, const Work& work, Deadline limit) {
@@ -189,6 +204,10 @@ void PointToPoint::move_until_done(std::unique_lock<std::mutex>& lock, const Wor
   for (int turn = 1;; ++turn) {
     const bool has_moved = pump_all(spins >= most_spins_, &work);
     if (failure_ || work.is_completed()) return;
+    if (queues_.has_ended()) {
+      settle_between_moves(lock);
+      continue;
+    }
     if ((has_moved || turn % kTurnsPerClock == 1) && vigil.sees_passed(limit)) return;
     if (has_moved) spins = 0;
     if (turn % kTurnsPerLook == 0 && has_moved) look_around();
@@ -220,15 +239,16 @@ void PointToPoint::leave_to_thread() {
   if (has_idle_thread_) left_->notify_one();
 }
 
-// An object that a call kept alive may own the group, which is then destroyed during this function.
+// The program's functions and objects may own the group, which is then destroyed during this
+// function.
 void PointToPoint::run(const std::stop_token& stop) {
   const auto is_gone = is_gone_;
   std::unique_lock lock(mutex_);
   for (;;) {
-    if (queues_.has_dropped()) {
-      auto dropped = queues_.take_dropped();
+    if (queues_.has_ended()) {
+      auto ended = queues_.take_ended();
       lock.unlock();
-      dropped.clear();
+      ended.settle();
       if (*is_gone) return;
       lock.lock();
     }
@@ -238,7 +258,7 @@ void PointToPoint::run(const std::stop_token& stop) {
     left_->wait_for(lock, kPatience, [&] { return stop.stop_requested() || !is_left(); });
     if (stop.stop_requested()) return;
     Vigil vigil;
-    while (is_left() && !queues_.has_dropped() && !stop.stop_requested()) {
+    while (is_left() && !queues_.has_ended() && !stop.stop_requested()) {
       const bool has_moved = pump_all(true);
       vigil.look();
       look_around();
