@@ -18,6 +18,7 @@
 
 #include "tests/harness/asleep.h"
 #include "tests/harness/expect_error.h"
+#include "tests/harness/no_new_threads.h"
 #include "tests/harness/thread_ranks.h"
 
 namespace paceline {
@@ -373,6 +374,23 @@ TEST_P(PointToPointTest, a_function_that_is_called_with_a_message_may_end_the_gr
     expect_error(ErrorCode::kAborted, {"was destroyed"}, [&] { never->wait(); });
     is_over.get_future().wait();
     received->wait();
+  });
+}
+
+TEST_P(PointToPointTest, a_message_that_needs_a_thread_which_cannot_be_started_fails) {
+  run(2, [](ProcessGroup& group) {
+    int value = 0;
+    if (group.rank() == 1) {
+      EXPECT_THROW(group.recv(std::span(&value, 1), 0), Error);  // rank 0 fails
+      return;
+    }
+    WorkPtr received;
+    {
+      const harness::NoNewThreads none;
+      received = group.irecv(std::span(&value, 1), 1);
+    }
+    expect_error(ErrorCode::kSystem, {"moving the messages", "failed"},
+                 [&] { received->wait(10s); });
   });
 }
 

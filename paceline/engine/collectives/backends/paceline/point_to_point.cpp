@@ -232,9 +232,12 @@ bool PointToPoint::is_left() const {
   return callers_ == 0 && !is_closed_ && !somebody_sleeps_ && !failure_ && queues_.is_pending();
 }
 
+// If the thread cannot be started, the operations fail: their buffers may be freed after the call.
 void PointToPoint::leave_to_thread() {
   if (!thread_.joinable()) {
-    thread_ = start_thread("paceline-p2p", [this](std::stop_token stop) { run(stop); });
+    guarded([&] {
+      thread_ = start_thread("paceline-p2p", [this](std::stop_token stop) { run(stop); });
+    });
   }
   if (has_idle_thread_) left_->notify_one();
 }
