@@ -46,6 +46,17 @@ class Asleep {
   bool& somebody_sleeps_;
 };
 
+class Unlocked {
+ public:
+  explicit Unlocked(std::unique_lock<std::mutex>& lock) : lock_(lock) { lock_.unlock(); }
+  Unlocked(const Unlocked&) = delete;
+  Unlocked& operator=(const Unlocked&) = delete;
+  ~Unlocked() { lock_.lock(); }
+
+ private:
+  std::unique_lock<std::mutex>& lock_;
+};
+
 // A completed Work, for messages that needed no waiting; many messages may share it.
 WorkPtr completed_work(int source_rank) {
   auto work = std::make_shared<Work>([] { return std::string("a message"); });
@@ -153,7 +164,7 @@ std::weak_ptr<Progress> PointToPoint::helper(const PointToPointCall& call) {
 
 WorkPtr PointToPoint::begin(std::unique_lock<std::mutex> lock, WorkPtr work, bool is_blocking) {
   if (is_blocking) {
-    wait_for(lock, *work, Deadline::never());
+    wait_for(lock, *work, Deadline::never(), true);
   } else {
     pump_all(false);
     if (somebody_sleeps_) wake();  // the sleeping thread must wait for this message as well
@@ -166,7 +177,7 @@ void PointToPoint::progress(const Work& work, Deadline limit) {
   if (!owner_.is_this()) return;
   std::unique_lock lock(mutex_);
   if (is_closed_) return;
-  wait_for(lock, work, limit);
+  wait_for(lock, work, limit, false);
   leave(std::move(lock));
 }
 
@@ -190,15 +201,17 @@ void PointToPoint::settle_between_moves(std::unique_lock<std::mutex>& lock) {
   ++callers_;
 }
 
-void PointToPoint::wait_for(std::unique_lock<std::mutex>& lock, const Work& work, Deadline limit) {
+void PointToPoint::wait_for(std::unique_lock<std::mutex>& lock, const Work& work, Deadline limit,
+                            bool is_blocking) {
   ++callers_;
-  move_until_done(lock, work, limit);
+  move_until_done(lock, work, limit, is_blocking);
   --callers_;
 }
 
-// Returns early if another thread already sleeps: that thread then moves the message.
+// Returns early if another thread already sleeps: that thread then moves the message. A blocking
+// call makes the thread's WaitCheck here; Work::wait() makes it itself.
 void PointToPoint::move_until_done(std::unique_lock<std::mutex>& lock, const Work& work,
-                                   Deadline limit) {
+                                   Deadline limit, bool is_blocking) {
   int spins = 0;
   Vigil vigil;
   for (int turn = 1;; ++turn) {
@@ -223,8 +236,17 @@ void PointToPoint::move_until_done(std::unique_lock<std::mutex>& lock, const Wor
     }
     vigil.look();
     look_around();
+    if (is_blocking && WaitCheck::is_set()) run_wait_check(lock);
     if (!failure_) sleep(lock, limit);
   }
+}
+
+// If the check throws, the group fails, because the operation must not go on after its call.
+void PointToPoint::run_wait_check(std::unique_lock<std::mutex>& lock) {
+  guarded([&] {
+    const Unlocked unlocked(lock);
+    WaitCheck::run();
+  });
 }
 
 // Whether operations are pending that no other thread moves.

@@ -49,8 +49,11 @@ class PointToPoint : public Progress, public std::enable_shared_from_this<PointT
   bool take_at_once(std::unique_lock<std::mutex>& lock, const PointToPointCall& call);
   WorkPtr taken_from(int peer);
   WorkPtr begin(std::unique_lock<std::mutex> lock, WorkPtr work, bool is_blocking);
-  void wait_for(std::unique_lock<std::mutex>& lock, const Work& work, Deadline limit);
-  void move_until_done(std::unique_lock<std::mutex>& lock, const Work& work, Deadline limit);
+  void wait_for(std::unique_lock<std::mutex>& lock, const Work& work, Deadline limit,
+                bool is_blocking);
+  void move_until_done(std::unique_lock<std::mutex>& lock, const Work& work, Deadline limit,
+                       bool is_blocking);
+  void run_wait_check(std::unique_lock<std::mutex>& lock);
   void leave(std::unique_lock<std::mutex> lock);
   void settle_between_moves(std::unique_lock<std::mutex>& lock);
   std::weak_ptr<Progress> helper(const PointToPointCall& call);
