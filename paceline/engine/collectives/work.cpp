@@ -220,8 +220,12 @@ void Work::on_complete(std::function<void(const Error*)> then) {
 }
 
 void Work::complete(std::exception_ptr error, int source_rank) {
+  if (end(std::move(error), source_rank)) call_back();
+}
+
+bool Work::end(std::exception_ptr error, int source_rank) {
   auto copy = copy_of(error);
-  std::vector<std::function<void(const Error*)>> then;
+  bool has_functions = false;
   if (state_->order != nullptr) {
     std::shared_ptr<void> held;
     {
@@ -232,14 +236,23 @@ void Work::complete(std::exception_ptr error, int source_rank) {
   }
   {
     const std::lock_guard lock(state_->mutex);
-    if (state_->done) return;
+    if (state_->done) return false;
     state_->error = std::move(copy);
     state_->source_rank = source_rank;
     record();
-    then.swap(state_->then);
+    has_functions = !state_->then.empty();
     state_->done.store(true, std::memory_order_release);
   }
   state_->completed.notify_all();
+  return has_functions;
+}
+
+void Work::call_back() {
+  std::vector<std::function<void(const Error*)>> then;
+  {
+    const std::lock_guard lock(state_->mutex);
+    then.swap(state_->then);
+  }
   for (const auto& next : then) next(state_->error ? &*state_->error : nullptr);
 }
 

@@ -79,6 +79,11 @@ class Work : public std::enable_shared_from_this<Work> {
   // Called by executors: ends the operation; null means success. Only the first call counts.
   // Waiters get copies of the error: threads must not share an exception object.
   void complete(std::exception_ptr error, int source_rank = -1);
+  // The two steps of complete(), for an executor that holds a lock: end() calls none of the
+  // functions that on_complete() has registered, and returns whether there are any. call_back(),
+  // called without the lock, calls them.
+  bool end(std::exception_ptr error, int source_rank = -1);
+  void call_back();
   // Records the end of the operation, even if it has already ended. Call at most once.
   void record_end(std::shared_ptr<FlightRecorder> recorder, FlightTicket ticket);
 

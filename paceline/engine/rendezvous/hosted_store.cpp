@@ -31,7 +31,7 @@ HostedStore::HostedStore(std::unique_ptr<TcpStoreServer> server, std::shared_ptr
     : server_(std::move(server)), client_(std::move(client)), host_(host), self_(self) {}
 
 HostedStore::~HostedStore() {
-  if (!server_) return;
+  if (!server_ || !owner_.is_this()) return;
   try {
     wait_for_uses();
   } catch (const std::exception& error) {
@@ -48,7 +48,7 @@ void HostedStore::begin(const std::string& use, const std::vector<int>& ranks) {
 }
 
 void HostedStore::end(const std::string& use) noexcept {
-  if (self_ == host_) return;
+  if (self_ == host_ || !owner_.is_this()) return;
   try {
     if (!forget(use)) return;
     client_->set(key_of(use, self_), "1");

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "paceline/engine/core/system/host.h"
 #include "paceline/engine/store/tcp_store.h"
 #include "paceline/engine/store/tcp_store_server.h"
 
@@ -28,14 +29,15 @@ class HostedStore {
   HostedStore(const HostedStore&) = delete;
   HostedStore& operator=(const HostedStore&) = delete;
   // On the hosting rank, waits at most 10 s until all uses have ended or all other ranks have
-  // disconnected, and closes the store.
+  // disconnected, and closes the store. Does nothing in a child of fork().
   ~HostedStore();
 
   int host() const { return host_; }
 
   // Begins a use that each of `ranks` will end. The hosting rank and these ranks call begin().
   void begin(const std::string& use, const std::vector<int>& ranks);
-  // Ends the use for this rank. No effect on the hosting rank, for an unknown use or a lost store.
+  // Ends the use for this rank. No effect on the hosting rank, for an unknown use or a lost store,
+  // and in a child of fork().
   void end(const std::string& use) noexcept;
 
  private:
@@ -45,6 +47,7 @@ class HostedStore {
   void wait_for_uses();
   void warn_of_uses();
 
+  const OwnerProcess owner_;
   const std::unique_ptr<TcpStoreServer> server_;
   const std::shared_ptr<TcpStore> client_;  // destroyed before the server
   const int host_, self_;

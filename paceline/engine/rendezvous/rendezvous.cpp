@@ -75,9 +75,10 @@ class Membership {
   const std::string key_;
 };
 
-// Keeps a job's store reachable, and leaves the meeting on destruction. Members are destroyed in
-// reverse order: the client before the server.
+// Keeps a job's store reachable, and leaves the meeting on destruction, except in a child of
+// fork(). Members are destroyed in reverse order: the client before the server.
 struct Attendance {
+  const OwnerProcess owner;
   std::optional<Membership> membership;  // set once every rank has arrived
   std::unique_ptr<TcpStoreServer>
       server;                        // on a rank 0 that hosts the store, until all have arrived
@@ -94,6 +95,7 @@ struct Attendance {
   Attendance(const Attendance&) = delete;
   Attendance& operator=(const Attendance&) = delete;
   ~Attendance() {
+    if (!owner.is_this()) return;
     take_notice_down();
     try {
       if (arrival) {

@@ -95,6 +95,7 @@ void FileStoreLog::open(Deadline deadline) {
 }
 
 FileStoreLog::~FileStoreLog() {
+  if (!owner_.is_this()) return;
   try {
     lock(Deadline::after(2s));
     // Our read lock can become a write lock exactly when no other process uses the file.

@@ -10,6 +10,7 @@
 
 #include "paceline/engine/core/deadline.h"
 #include "paceline/engine/core/system/fd.h"
+#include "paceline/engine/core/system/host.h"
 #include "paceline/engine/store/memory_store.h"
 #include "paceline/engine/store/store.h"
 #include "paceline/engine/store/store_request.h"
@@ -37,7 +38,8 @@ class FileStoreLog {
   FileStoreLog(std::string path, Deadline deadline);
   FileStoreLog(const FileStoreLog&) = delete;
   FileStoreLog& operator=(const FileStoreLog&) = delete;
-  // Removes the file when no other process uses it.
+  // Removes the file when no other process uses it. In a child of fork(), which shares the locks
+  // with its parent, only closes it.
   ~FileStoreLog();
 
   // Throws Error(kTimeout) when another process keeps the file locked, and kPeerLost when the file
@@ -65,6 +67,7 @@ class FileStoreLog {
   void read(std::uint64_t offset, void* bytes, std::size_t count) const;
   void write(std::uint64_t offset, const void* bytes, std::size_t count);
 
+  const OwnerProcess owner_;
   std::string path_;
   Fd file_;
   std::uint64_t position_ = 0;  // where the next change to replay begins

@@ -20,8 +20,9 @@ using namespace std::chrono_literals;
 
 constexpr std::size_t kKeptConnections = 4;
 constexpr auto kHandshakeTimeout = 10s;
-// A server that was reached before and refuses connections for this long has ended; a shorter
-// refusal may be a full backlog.
+// A server that was reached before and refuses connections for this long has ended. A connection
+// that takes longer proves nothing: the network may have lost its first packet, or the backlog is
+// full.
 constexpr auto kRefusedFor = 500ms;
 // The server reports missing keys only at the deadline of a wait, so the client waits this much
 // longer for the answer.
@@ -153,13 +154,10 @@ Fd TcpStore::connect_until(const Deadline wanted, bool reached_before) {
 }
 
 Fd TcpStore::reconnect(Deadline deadline) {
-  const auto begun = Deadline::Clock::now();
   try {
-    return connect_tcp(endpoint_, sooner(deadline, kRefusedFor));
+    return connect_tcp(endpoint_, deadline, kRefusedFor);
   } catch (const Error& error) {
-    const bool gone = error.code() == ErrorCode::kTimeout &&
-                      put_off_since(begun, deadline).remaining() > kRefusedFor / 2;
-    if (gone) lose(error.what());
+    if (error.code() == ErrorCode::kPeerLost) lose(error.what());
     throw;
   }
 }

@@ -387,6 +387,13 @@ TcpStoreServer::TcpStoreServer(Fd listener, const Secret& secret, TcpStoreServer
       thread_(start_thread("store-server", [loop = loop_.get()] { loop->run(); })) {}
 
 TcpStoreServer::~TcpStoreServer() {
+  if (!owner_.is_this()) {
+    // The child shares the descriptors with the parent, whose thread may have been changing the
+    // loop during the fork.
+    thread_.detach();
+    [[maybe_unused]] const auto* const served_by_parent = loop_.release();
+    return;
+  }
   loop_->stop();
   thread_.join();
 }

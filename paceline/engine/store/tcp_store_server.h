@@ -12,7 +12,8 @@
 //   - keys, bytes and lengths have limits; a request beyond a limit gets Error(kInvalid).
 //
 // Thread safety: every method may be called from any thread. The constructor starts the server's
-// thread; the destructor disconnects all clients, stops the thread and joins it.
+// thread; the destructor disconnects all clients, stops the thread and joins it. In a child of
+// fork() the destructor leaves the server, whose thread is the parent's, alone.
 
 #include <chrono>
 #include <cstddef>
@@ -22,6 +23,7 @@
 
 #include "paceline/engine/core/authentication.h"
 #include "paceline/engine/core/system/fd.h"
+#include "paceline/engine/core/system/host.h"
 #include "paceline/engine/core/system/socket.h"
 #include "paceline/engine/store/memory_store.h"
 
@@ -57,6 +59,7 @@ class TcpStoreServer {
   std::size_t num_clients() const;
 
  private:
+  const OwnerProcess owner_;
   std::uint16_t port_;
   std::unique_ptr<StoreServerLoop> loop_;
   std::jthread thread_;

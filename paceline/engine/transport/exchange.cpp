@@ -114,12 +114,13 @@ void Exchange::run_until(const std::function<bool()>& done, const CheckHeader& c
   // one.
   for (auto& lane : lanes_) lane.is_quiet = lane.was_shown = false;
   Vigil vigil;
+  std::vector<int> left;  // peers that said goodbye
   while (!done() && !vigil.sees_passed(deadline)) {
     if (pump(check)) continue;
-    wait_for_peers(kSlice);
+    wait_for_peers(kSlice, left);
     if (pump(check)) continue;
     WaitCheck::run();
-    mesh_.throw_if_failed();  // a clean leave shows later, at the end of the data channel
+    left = mesh_.throw_if_failed();  // a clean leave shows later, at the end of the data channel
     on_slow();
   }
 }
@@ -306,7 +307,9 @@ short Exchange::events_of(Lane& lane, std::size_t number) const {
                             (comes ? POLLIN : 0));
 }
 
-void Exchange::wait_for_peers(std::chrono::milliseconds limit) {
+// Leaves out the control channels of the peers in `left`: they have ended, so polling them would
+// not sleep.
+void Exchange::wait_for_peers(std::chrono::milliseconds limit, std::span<const int> left) {
   std::vector<Interest> interests;
   for (int peer = 0; peer < mesh_.world_size(); ++peer) {
     if (peer == mesh_.rank()) continue;
@@ -315,7 +318,9 @@ void Exchange::wait_for_peers(std::chrono::milliseconds limit) {
       const short events = events_of(lane, stream);
       if (events != 0) interests.push_back({peer, data_channel(stream), events});
     }
-    interests.push_back({peer, Channel::kControl, POLLIN});
+    if (std::find(left.begin(), left.end(), peer) == left.end()) {
+      interests.push_back({peer, Channel::kControl, POLLIN});
+    }
   }
   mesh_.wire().wait(interests, limit);
 }

@@ -148,7 +148,7 @@ class Exchange {
   bool begins_a_message(int peer, Lane& lane) const;
   std::size_t read(int peer, Channel channel, std::span<std::byte> into) const;
   short events_of(Lane& lane, std::size_t stream) const;
-  void wait_for_peers(std::chrono::milliseconds limit);
+  void wait_for_peers(std::chrono::milliseconds limit, std::span<const int> left);
 
   Mesh& mesh_;
   std::vector<Lane> lanes_;

@@ -1,12 +1,14 @@
 #include "paceline/engine/collectives/group/call_order.h"
 
 #include <future>
+#include <system_error>
 #include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "tests/harness/expect_error.h"
+#include "tests/harness/no_new_threads.h"
 
 namespace paceline {
 namespace {
@@ -51,6 +53,19 @@ TEST(CallOrderTest, waiting_calls_run_in_order_once_the_turn_is_given_back) {
   works.back()->wait();
   ASSERT_EQ(ran.size(), 100u);
   for (int i = 0; i < 100; ++i) EXPECT_EQ(ran[static_cast<std::size_t>(i)], i);
+}
+
+TEST(CallOrderTest, a_call_whose_thread_cannot_be_started_is_not_under_way) {
+  CallOrder order;
+  bool is_run = false;
+  {
+    const harness::NoNewThreads none;
+    EXPECT_THROW(add(order, [&] { is_run = true; }), std::system_error);
+  }
+  EXPECT_FALSE(order.is_busy());
+  EXPECT_TRUE(CallOrder::Turn(order));
+  add(order, [] {})->wait();
+  EXPECT_FALSE(is_run);
 }
 
 TEST(CallOrderTest, operations_never_overlap_whether_they_take_the_turn_or_wait_in_the_queue) {

@@ -117,6 +117,23 @@ TEST(WaitCheck, what_it_throws_ends_a_collective_on_every_rank) {
   EXPECT_THAT(errors[1], HasSubstr("the user said stop"));
 }
 
+TEST(WaitCheck, what_it_throws_ends_a_blocking_message_on_every_rank) {
+  const auto errors = errors_of_members({0, 1}, [](ProcessGroup& group) {
+    std::array<float, 3> values{};
+    if (group.rank() == 1) {
+      group.recv(std::span(values), 0);
+      return;
+    }
+    int calls = 0;
+    const WaitCheck check([&] {
+      if (++calls == 2) throw Error(ErrorCode::kAborted, "rank 0: the user said stop");
+    });
+    group.recv(std::span(values), 1, 0, {.timeout = std::chrono::seconds(20)});
+  });
+  EXPECT_THAT(errors[0], HasSubstr("the user said stop"));
+  EXPECT_THAT(errors[1], HasSubstr("the user said stop"));
+}
+
 TEST(WaitCheck, it_is_made_in_a_wait_for_a_message_and_for_a_work) {
   const auto errors = errors_of_members({0, 1}, [](ProcessGroup& group) {
     if (group.rank() == 1) return std::this_thread::sleep_for(1s);

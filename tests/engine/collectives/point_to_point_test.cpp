@@ -18,6 +18,7 @@
 
 #include "tests/harness/asleep.h"
 #include "tests/harness/expect_error.h"
+#include "tests/harness/no_new_threads.h"
 #include "tests/harness/thread_ranks.h"
 
 namespace paceline {
@@ -299,6 +300,97 @@ TEST_P(PointToPointTest, a_wait_ends_with_the_group) {
     });
     harness::wait_until_asleep(waiter);
     group.abort("enough");
+  });
+}
+
+TEST_P(PointToPointTest, a_function_that_is_called_with_a_message_sends_the_reply) {
+  run(2, [](ProcessGroup& group) {
+    const int other = 1 - group.rank();
+    int question = 1, reply = 2;
+    if (group.rank() == 1) {
+      for (int round = 0; round < 3; ++round) {
+        group.send(std::span(&question, 1), 0);
+        group.recv(std::span(&reply, 1), 0, 1);
+      }
+      group.send(std::span(&question, 1), 0, 2);
+      return;
+    }
+    std::promise<void> called[3];
+    const auto expect_question = [&](std::promise<void>& is_called) {
+      const auto work = group.irecv(std::span(&question, 1), other);
+      work->on_complete([&](const Error* error) {
+        EXPECT_EQ(error, nullptr);
+        group.isend(std::span(&reply, 1), other, 1);
+        is_called.set_value();
+      });
+      return work;
+    };
+    expect_question(called[0])->wait();
+    expect_question(called[1]);  // the group's thread moves this message
+    called[1].get_future().wait();
+    expect_question(called[2]);  // this thread does, while it waits for a later one
+    group.recv(std::span(&reply, 1), other, 2);
+    called[2].get_future().wait();
+  });
+}
+
+TEST_P(PointToPointTest, a_function_that_is_called_with_the_failure_may_use_the_group) {
+  run(2, [](ProcessGroup& group) {
+    if (group.rank() == 1) {
+      EXPECT_THROW(group.barrier(), Error);  // rank 0 gives up
+      return;
+    }
+    int value = 0;
+    bool is_called = false;
+    const auto received = group.irecv(std::span(&value, 1), 1);
+    received->on_complete([&](const Error* error) {
+      EXPECT_NE(error, nullptr);
+      EXPECT_THROW(group.isend(std::span(&value, 1), 1), Error);
+      is_called = true;
+    });
+    EXPECT_THROW(group.recv(std::span(&value, 1), 1, 1, {.timeout = 100ms}), Error);
+    EXPECT_TRUE(is_called);
+    EXPECT_THROW(received->wait(), Error);
+  });
+}
+
+TEST_P(PointToPointTest, a_function_that_is_called_with_a_message_may_end_the_group) {
+  run(2, [](ProcessGroup& world) {
+    auto group = world.new_group({0, 1});
+    int value = 7;
+    if (group->rank() == 1) {
+      group->send(std::span(&value, 1), 0);
+      world.barrier();
+      return;
+    }
+    const auto never = group->irecv(std::span(&value, 1), 1, 1);
+    const auto received = group->irecv(std::span(&value, 1), 1);
+    std::promise<void> is_over;
+    received->on_complete([&, last = std::move(group)](const Error*) mutable {
+      last.reset();
+      is_over.set_value();
+    });
+    world.barrier();
+    expect_error(ErrorCode::kAborted, {"was destroyed"}, [&] { never->wait(); });
+    is_over.get_future().wait();
+    received->wait();
+  });
+}
+
+TEST_P(PointToPointTest, a_message_that_needs_a_thread_which_cannot_be_started_fails) {
+  run(2, [](ProcessGroup& group) {
+    int value = 0;
+    if (group.rank() == 1) {
+      EXPECT_THROW(group.recv(std::span(&value, 1), 0), Error);  // rank 0 fails
+      return;
+    }
+    WorkPtr received;
+    {
+      const harness::NoNewThreads none;
+      received = group.irecv(std::span(&value, 1), 1);
+    }
+    expect_error(ErrorCode::kSystem, {"moving the messages", "failed"},
+                 [&] { received->wait(10s); });
   });
 }
 

@@ -2,6 +2,7 @@
 #include <csignal>
 #include <optional>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 #include "paceline/engine/store/memory_store.h"
 
 #include "tests/engine/rendezvous/rank_threads.h"
+#include "tests/harness/end_of.h"
 #include "tests/harness/expect_error.h"
 #include "tests/harness/fresh_directory.h"
 #include "tests/harness/says.h"
@@ -171,6 +173,25 @@ TEST_F(RendezvousFaults, a_killed_rank_zero_is_a_lost_store) {
   ::kill(rank_zero, SIGKILL);
   ::waitpid(rank_zero, nullptr, 0);
   expect_error(ErrorCode::kPeerLost, {"127.0.0.1:" + port_}, [&] { waiting.front().get(); });
+}
+
+TEST_F(RendezvousFaults, a_forked_child_that_destroys_its_copy_leaves_the_store_alone) {
+  std::array<std::optional<Rendezvous>, 2> ranks;
+  join(start_ranks(
+      {0, 1}, [&](int rank) { ranks[static_cast<std::size_t>(rank)] = join_as(rank, 2, 20s); }));
+  const pid_t child = ::fork();
+  if (child == 0) {
+    for (auto& rank : ranks) rank.reset();
+    ::_exit(0);
+  }
+  EXPECT_EQ(harness::end_of(child), "exit code 0");
+  for (const int rank : {0, 1}) {
+    Store& store = *ranks[static_cast<std::size_t>(rank)]->store;
+    store.set_timeout(20s);
+    EXPECT_EQ(store.add(fmt::format("rendezvous/0/left/{}", rank), 0), 0);
+  }
+  auto last = start_ranks({0, 1}, [&](int rank) { ranks[static_cast<std::size_t>(rank)].reset(); });
+  EXPECT_NO_THROW(join(std::move(last)));
 }
 
 TEST(Arrival, names_the_missing_ranks_while_it_waits) {

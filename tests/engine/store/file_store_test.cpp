@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/harness/end_of.h"
 #include "tests/harness/expect_error.h"
 #include "tests/harness/fresh_directory.h"
 #include "tests/harness/planted.h"
@@ -70,6 +71,23 @@ TEST(FileStore, a_killed_user_does_not_disturb_the_others) {
     EXPECT_EQ(store.get("key", 0ms), "value");
     EXPECT_EQ(FileStore(path).get("key", 0ms), "value");
   }
+  EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+TEST(FileStore, a_forked_child_that_destroys_its_copy_leaves_the_file_to_the_parent) {
+  const FreshDirectory directory;
+  const auto path = directory.file("store");
+  auto store = std::make_unique<FileStore>(path);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    store.reset();
+    ::_exit(0);
+  }
+  EXPECT_EQ(harness::end_of(child), "exit code 0");
+  EXPECT_TRUE(std::filesystem::exists(path));
+  store->set("key", "value");
+  EXPECT_EQ(FileStore(path).get("key", 0ms), "value");  // finds that the file is in use
+  store.reset();
   EXPECT_FALSE(std::filesystem::exists(path));
 }
 

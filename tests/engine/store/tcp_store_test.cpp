@@ -83,6 +83,32 @@ TEST(TcpStore, a_new_connection_to_a_dead_server_is_a_lost_peer) {
   for (auto& call : calls) expect_error(ErrorCode::kPeerLost, {}, [&] { call.get(); });
 }
 
+// The backlog of the server is full, so the kernel drops the first packet of the connection and
+// sends it again a second later.
+TEST(TcpStore, a_connection_that_takes_long_does_not_make_a_live_server_lost) {
+  const auto secret = Secret::generate();
+  Fd listener = listen_tcp(kLoopback, 0);
+  const Endpoint endpoint{"127.0.0.1", local_port(listener)};
+  auto accepted = std::async(std::launch::async, [&] {
+    Fd connection = accept_connection(listener, Deadline::after(20s));
+    harness::authenticate_as_server(connection, secret, kStoreContext, Deadline::after(20s));
+    return connection;
+  });
+  TcpStore store(endpoint, secret);
+  Fd first = accepted.get();
+  const auto waiting = std::async(std::launch::async, [&] {
+    EXPECT_THROW(store.get("never", 60s), Error);  // uses the first connection until its end
+  });
+  ASSERT_TRUE(wait_ready(first.get(), POLLIN, Deadline::after(20s)));
+  const Fd crowd = connect_tcp(endpoint, Deadline::after(20s));
+  auto call = std::async(std::launch::async, [&] { store.set("key", "1"); });
+  EXPECT_EQ(call.wait_for(700ms), std::future_status::timeout);
+  const TcpStoreServer server(std::move(listener), secret);
+  EXPECT_NO_THROW(call.get());
+  EXPECT_EQ(store.get("key", 20s), "1");
+  first.reset();
+}
+
 // All processes of a job were stopped, and the server continues a little later than this client.
 TEST(TcpStore, a_client_that_was_stopped_while_it_connected_does_not_call_the_server_dead) {
   const auto secret = Secret::generate();

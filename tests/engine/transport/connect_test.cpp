@@ -11,10 +11,14 @@
 #include <sys/socket.h>
 
 #include "paceline/engine/core/authentication.h"
+#include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/system/socket.h"
 #include "paceline/engine/transport/control_messages.h"
+#include "paceline/engine/transport/formation/peers.h"
+#include "paceline/engine/transport/socket_wire.h"
 
 #include "tests/engine/transport/connect_fixture.h"
+#include "tests/harness/expect_error.h"
 #include "tests/harness/says.h"
 #include "tests/harness/server_handshake.h"
 #include "tests/harness/wait_until.h"
@@ -345,6 +349,29 @@ TEST_P(ConnectTest, a_rank_that_died_after_it_published_its_address_is_named_bef
       EXPECT_EQ(error.ranks(), std::vector{0}) << error.what();
     }
   }
+}
+
+// A peer that has formed the group tells this rank why another group of the same ranks has failed.
+TEST(FormationWatch, questions_and_reasons_end_no_forming_and_a_notice_behind_them_does) {
+  ConnectOptions options;
+  options.world_size = 2;
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
+  const Fd peer(ends[1]);
+  SocketWire wire(2);
+  wire.connect(1, Channel::kControl, Fd(ends[0]), nullptr);
+  FormationWatch watch(options, [](int) { return "rank 1 (box)"; });
+  const auto send = [&](const std::string& bytes) {
+    send_all(peer, as_bytes(bytes), Deadline::after(10s));
+  };
+  const std::string reason = Inquiry::encode_reason(std::string(2000, 'x'));
+  send(reason.substr(0, 2));
+  EXPECT_NO_THROW(watch.require_connected(wire, 1));
+  send(reason.substr(2) + Inquiry::encode_question());
+  EXPECT_NO_THROW(watch.require_connected(wire, 1));
+  send(encode_notice(Error(ErrorCode::kSystem, "rank 1: no memory")));
+  expect_error(ErrorCode::kAborted, {"rank 1 (box) gave up", "rank 1: no memory"},
+               [&] { watch.require_connected(wire, 1); });
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, TcpConnectTest, testing::Values(TransportKind::kTcp),

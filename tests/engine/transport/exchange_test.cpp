@@ -99,6 +99,20 @@ TEST(Exchange, a_peer_that_has_left_needs_no_presence) {
   EXPECT_EQ(error->code(), ErrorCode::kPeerLost) << error->what();
 }
 
+// The control channel has ended and the data channel has not, as while the peer leaves.
+TEST(Exchange, a_wait_sleeps_although_a_peer_has_left) {
+  auto raw = make_raw_mesh();
+  raw.send(Channel::kControl, "\x7f", 1);
+  raw.other.channels[static_cast<int>(Channel::kControl)].reset();
+  Exchange exchange(*raw.mesh);
+  std::array<std::byte, 4> into;
+  exchange.post_receive(1, into);
+  int rounds = 0;
+  exchange.run_until([&] { return exchange.idle(); }, kNothing, Deadline::after(200ms),
+                     [&] { ++rounds; });
+  EXPECT_LT(rounds, 100);  // each round sleeps for 10 ms
+}
+
 TEST(Exchange, a_peer_that_trickles_bytes_does_not_move_the_deadline) {
   auto raw = make_raw_mesh();
   constexpr std::size_t kBytes = 64 << 20;  // would take minutes, byte by byte

@@ -73,13 +73,14 @@ std::vector<std::string> CallOrder::names_under_way() const {
 void CallOrder::add(Call call) {
   {
     const std::lock_guard lock(queue_->mutex);
-    under_way_.fetch_add(1, std::memory_order_relaxed);
-    queue_->calls.push_back(std::move(call));
+    // What may fail comes first, so that a call that throws is neither queued nor counted.
     if (!queue_->thread.joinable()) {
       queue_->thread = start_thread("paceline-async", [this, queue = queue_](std::stop_token stop) {
         work_off(*queue, stop);
       });
     }
+    queue_->calls.push_back(std::move(call));
+    under_way_.fetch_add(1, std::memory_order_relaxed);
   }
   queue_->changed.notify_all();
 }

@@ -90,18 +90,28 @@ int complete(ConnectAttempt& attempt, Deadline deadline) {
   }
 }
 
-// Makes new attempts, with growing pauses, until one succeeds or the deadline passes. A query to a
-// name server may take long without being a standstill, so each Vigil begins after it.
+// Makes new attempts, with growing pauses, until one succeeds, the deadline passes, or attempts
+// have been refused for `refused_for`. A query to a name server may take long without being a
+// standstill, so each Vigil begins after it.
 template <class NewAttempt>
-Fd connect_until(Deadline deadline, const std::string& name, NewAttempt new_attempt) {
+Fd connect_until(Deadline deadline, const std::string& name, NewAttempt new_attempt,
+                 std::optional<std::chrono::milliseconds> refused_for = {}) {
   auto pause = 1ms;
+  std::optional<Deadline> lost_at;  // set while attempts are refused
   for (;;) {
     ConnectAttempt attempt = new_attempt();
     Vigil vigil;
     const int error = complete(attempt, deadline);
     if (error == 0) return attempt.take();
     if (!is_retryable_connect_error(error)) throw system_error("connecting to " + name, error);
-    if (vigil.sees_passed(deadline) || deadline.remaining() <= pause) {
+    const bool has_passed = vigil.sees_passed(deadline) || deadline.remaining() <= pause;
+    const bool is_refused = error == ECONNREFUSED || error == ECONNRESET;
+    if (!is_refused) lost_at.reset();
+    if (is_refused && refused_for && !lost_at) lost_at = Deadline::after(*refused_for);
+    if (lost_at && put_off(*lost_at).expired()) {
+      fail(ErrorCode::kPeerLost, "could not connect to {}: {}", name, std::strerror(error));
+    }
+    if (has_passed) {
       fail(ErrorCode::kTimeout, "could not connect to {} in time: {}", name, std::strerror(error));
     }
     std::this_thread::sleep_for(pause);  // another process's listener sends no event
@@ -356,8 +366,9 @@ std::string peer_name(const Fd& socket) {
   return to_string(Endpoint{address_text(generic(address)), port_of(address)});
 }
 
-Fd connect_tcp(const Endpoint& endpoint, Deadline deadline) {
-  return connect_until(deadline, to_string(endpoint), [&] {
+Fd connect_tcp(const Endpoint& endpoint, Deadline deadline,
+               std::optional<std::chrono::milliseconds> refused_for) {
+  const auto new_attempt = [&] {
     try {
       return ConnectAttempt(endpoint);
     } catch (const Error& error) {
@@ -365,7 +376,8 @@ Fd connect_tcp(const Endpoint& endpoint, Deadline deadline) {
     }
     await_address(endpoint.host, deadline);  // a name that resolves is looked up only once
     return ConnectAttempt(endpoint);
-  });
+  };
+  return connect_until(deadline, to_string(endpoint), new_attempt, refused_for);
 }
 
 Fd connect_unix(const std::string& name, Deadline deadline) {

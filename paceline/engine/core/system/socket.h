@@ -86,8 +86,10 @@ std::string peer_name(const Fd& socket);
 
 // Connects, and tries again until the deadline, because the listener may not be up yet; waits for
 // an address as await_address() does. Throws Error(kTimeout), which names the endpoint and the last
-// cause, kInvalid as await_address(), and kSystem for other causes. Sets TCP_NODELAY.
-Fd connect_tcp(const Endpoint& endpoint, Deadline deadline);
+// cause, kInvalid as await_address(), and kSystem for other causes. If `refused_for` is given,
+// throws Error(kPeerLost) once the connection has been refused for that long. Sets TCP_NODELAY.
+Fd connect_tcp(const Endpoint& endpoint, Deadline deadline,
+               std::optional<std::chrono::milliseconds> refused_for = {});
 Fd connect_unix(const std::string& name, Deadline deadline);
 
 // A non-blocking connect that tries each address of the name in turn.

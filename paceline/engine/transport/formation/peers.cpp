@@ -237,7 +237,7 @@ void FormationWatch::warn_of_slow_forming(const std::vector<int>& missing) {
 }
 
 void FormationWatch::require_connected(Wire& wire, int peer) {
-  std::array<char, kMaxNoticeBytes> buffer;
+  std::array<char, 4 * kMaxNoticeBytes> buffer;  // has room for a notice behind other messages
   const ssize_t got = peek_notice(wire, peer, buffer);
   if (got < 0 && would_block(errno)) return;
   if (got <= 0) {
@@ -246,7 +246,12 @@ void FormationWatch::require_connected(Wire& wire, int peer) {
     fail(ErrorCode::kPeerLost, {.ranks = {options_.in_world(peer)}},
          "{}: {} died while group {} formed", options_.self(), describe_(peer), options_.name);
   }
-  const auto notice = decode_notice(std::span(buffer).first(static_cast<std::size_t>(got)));
+  // A peer that has formed the group may already send questions, answers and reasons, which this
+  // rank's mesh will read.
+  const std::string bytes =
+      Inquiry(options_.world_size).take(peer, {buffer.data(), static_cast<std::size_t>(got)});
+  if (bytes.empty()) return;
+  const auto notice = decode_notice(bytes);
   left_[index(peer)] = notice && notice->goodbye;
   if (left_[index(peer)]) return;
   throw Error(

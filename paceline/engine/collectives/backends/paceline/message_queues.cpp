@@ -221,8 +221,7 @@ bool MessageQueues::pump_send(int peer) {
       return true;
     }
   }
-  message.work->complete(nullptr);
-  let_go(message.call);
+  end(message.call, *message.work, nullptr);
   queue.pop_front();
   return true;
 }
@@ -404,8 +403,7 @@ void MessageQueues::require_matching(int peer, const MessageHead& head,
 
 void MessageQueues::finish_message(int peer, Incoming& incoming) {
   if (incoming.receive) {
-    incoming.receive->work->complete(nullptr, peer);
-    let_go(incoming.receive->call);
+    end(incoming.receive->call, *incoming.receive->work, nullptr, peer);
   } else {
     Unexpected message{incoming.head, std::move(incoming.unexpected)};
     // A receive may have been posted while the message was arriving.
@@ -416,7 +414,6 @@ void MessageQueues::finish_message(int peer, Incoming& incoming) {
       receives_.erase(posted);
       incoming = {};
       deliver(claim, peer, message);
-      let_go(claim.call);
       return;
     }
     unexpected_[static_cast<std::size_t>(peer)].push_back(std::move(message));
@@ -444,7 +441,7 @@ void MessageQueues::deliver(Posted& posted, int peer, const Unexpected& message)
   if (!message.payload.empty())
     std::memcpy(posted.call.data, message.payload.data(), message.payload.size());
   unexpected_bytes_ -= sizeof(MessageHeader) + message.payload.size();
-  posted.work->complete(nullptr, peer);
+  end(posted.call, *posted.work, nullptr, peer);
 }
 
 ErrorContext MessageQueues::context_of(std::string_view operation, int peer,
@@ -518,9 +515,17 @@ std::optional<MessageHeader> MessageQueues::next_unreceived(int peer) const {
   return is_whole ? std::optional(header) : std::nullopt;
 }
 
-// Keeps the object that the call kept alive until take_dropped(), because it may own this object.
-void MessageQueues::let_go(PointToPointCall& call) {
-  if (call.keep_alive) dropped_.push_back(std::move(call.keep_alive));
+// Ends an operation, apart from the steps that take_ended() leaves to the caller.
+void MessageQueues::end(PointToPointCall& call, Work& work, const std::exception_ptr& error,
+                        int source_rank) {
+  if (work.end(error, source_rank)) ended_.works.push_back(work.shared_from_this());
+  if (call.keep_alive) ended_.kept_alive.push_back(std::move(call.keep_alive));
+}
+
+void MessageQueues::Ended::settle() {
+  for (const WorkPtr& work : works) work->call_back();
+  works.clear();
+  kept_alive.clear();
 }
 
 void MessageQueues::fail_all(const Error& error) {
@@ -530,21 +535,17 @@ void MessageQueues::fail_all(const Error& error) {
   };
   const auto send_cause = cause_of("send");
   const auto receive_cause = cause_of("recv");
-  const auto end = [&](auto& message, const std::exception_ptr& why) {
-    message.work->complete(why);
-    let_go(message.call);
-  };
   for (auto& queue : sends_) {
     for (Outgoing& message : queue) {
       if (message.head.header.is_offer()) streams_.withdraw(message.call.peer);
-      end(message, send_cause);
+      end(message.call, *message.work, send_cause);
     }
     queue.clear();
   }
-  for (Posted& posted : receives_) end(posted, receive_cause);
+  for (Posted& posted : receives_) end(posted.call, *posted.work, receive_cause);
   receives_.clear();
   for (Incoming& incoming : incoming_) {
-    if (incoming.receive) end(*incoming.receive, receive_cause);
+    if (incoming.receive) end(incoming.receive->call, *incoming.receive->work, receive_cause);
     incoming = {};
   }
 }

@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstdint>
 #include <deque>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <span>
@@ -145,9 +146,17 @@ class MessageQueues {
   void fail_all(const Error& error);
   // Warns about the first message of each peer that was sent to this rank but never received.
   void warn_of_unreceived() const;
-  // The objects that completed operations kept alive. They may own this object.
-  bool has_dropped() const { return !dropped_.empty(); }
-  std::vector<std::shared_ptr<void>> take_dropped() { return std::exchange(dropped_, {}); }
+  // What remains to be done for operations that have ended, without a lock, because it runs code of
+  // the program.
+  struct Ended {
+    std::vector<WorkPtr> works;                     // Works with functions to call
+    std::vector<std::shared_ptr<void>> kept_alive;  // objects to drop
+
+    // Calls the functions and drops the objects. Both may own the MessageQueues.
+    void settle();
+  };
+  bool has_ended() const { return !ended_.works.empty() || !ended_.kept_alive.empty(); }
+  Ended take_ended() { return std::exchange(ended_, {}); }
 
  private:
   struct Outgoing {
@@ -193,7 +202,8 @@ class MessageQueues {
   void finish_message(int peer, Incoming& incoming);
   void deliver_unexpected(Posted& posted);
   void deliver(Posted& posted, int peer, const Unexpected& message);
-  void let_go(PointToPointCall& call);
+  void end(PointToPointCall& call, Work& work, const std::exception_ptr& error,
+           int source_rank = -1);
   std::optional<MessageHeader> next_unreceived(int peer) const;
   void match(int peer, const MessageHead& head, PointToPointCall& call) const;
   void require_matching(int peer, const MessageHead& head, const PointToPointCall& call) const;
@@ -205,7 +215,7 @@ class MessageQueues {
   std::vector<Incoming> incoming_;
   std::vector<std::deque<Unexpected>> unexpected_;
   std::size_t unexpected_bytes_ = 0;
-  std::vector<std::shared_ptr<void>> dropped_;
+  Ended ended_;
 };
 
 }  // namespace paceline

@@ -46,6 +46,17 @@ class Asleep {
   bool& somebody_sleeps_;
 };
 
+class Unlocked {
+ public:
+  explicit Unlocked(std::unique_lock<std::mutex>& lock) : lock_(lock) { lock_.unlock(); }
+  Unlocked(const Unlocked&) = delete;
+  Unlocked& operator=(const Unlocked&) = delete;
+  ~Unlocked() { lock_.lock(); }
+
+ private:
+  std::unique_lock<std::mutex>& lock_;
+};
+
 // A completed Work, for messages that needed no waiting; many messages may share it.
 WorkPtr completed_work(int source_rank) {
   auto work = std::make_shared<Work>([] { return std::string("a message"); });
@@ -94,6 +105,9 @@ void PointToPoint::close() {
   }
   std::unique_lock lock(mutex_);
   left_->wait(lock, [&] { return callers_ == 0; });
+  auto ended = queues_.take_ended();
+  lock.unlock();
+  ended.settle();
 }
 
 WorkPtr PointToPoint::send(const PointToPointCall& call, Deadline deadline) {
@@ -114,13 +128,13 @@ WorkPtr PointToPoint::receive(const PointToPointCall& call, Deadline deadline) {
   if (call.is_blocking && take_at_once(lock, call)) return taken_from(call.peer);
   WorkPtr work;
   if (!failure_) guarded([&] { work = queues_.receive(call, deadline, helper(call)); });
-  if (work && work->is_completed()) return work;
-  if (work) return begin(std::move(lock), std::move(work), call.is_blocking);
-  auto dropped = queues_.take_dropped();
-  const Error failure(*failure_);
-  lock.unlock();
-  dropped.clear();
-  throw failure;
+  if (work && !work->is_completed()) {
+    return begin(std::move(lock), std::move(work), call.is_blocking);
+  }
+  const auto failure = failure_;
+  leave(std::move(lock));
+  if (!work) throw Error(*failure);
+  return work;
 }
 
 // Spins for a small message, while no other operation is under way.
@@ -150,7 +164,7 @@ std::weak_ptr<Progress> PointToPoint::helper(const PointToPointCall& call) {
 
 WorkPtr PointToPoint::begin(std::unique_lock<std::mutex> lock, WorkPtr work, bool is_blocking) {
   if (is_blocking) {
-    wait_for(lock, *work, Deadline::never());
+    wait_for(lock, *work, Deadline::never(), true);
   } else {
     pump_all(false);
     if (somebody_sleeps_) wake();  // the sleeping thread must wait for this message as well
@@ -163,32 +177,50 @@ void PointToPoint::progress(const Work& work, Deadline limit) {
   if (!owner_.is_this()) return;
   std::unique_lock lock(mutex_);
   if (is_closed_) return;
-  wait_for(lock, work, limit);
+  wait_for(lock, work, limit, false);
   leave(std::move(lock));
 }
 
-// Objects that calls kept alive may own the group, which is then destroyed here.
+// The program's functions and objects may own the group, which is then destroyed here.
 void PointToPoint::leave(std::unique_lock<std::mutex> lock) {
   if (is_left()) leave_to_thread();
   if (is_closed_ && callers_ == 0) left_->notify_all();
-  const auto dropped = queues_.take_dropped();
+  auto ended = queues_.take_ended();
   lock.unlock();
+  ended.settle();
 }
 
-void PointToPoint::wait_for(std::unique_lock<std::mutex>& lock, const Work& work, Deadline limit) {
+// This thread is not one of the callers meanwhile: the end of the group waits for the callers, and
+// the program's functions and objects may own the group.
+void PointToPoint::settle_between_moves(std::unique_lock<std::mutex>& lock) {
+  --callers_;
+  auto ended = queues_.take_ended();
+  lock.unlock();
+  ended.settle();
+  lock.lock();
   ++callers_;
-  move_until_done(lock, work, limit);
+}
+
+void PointToPoint::wait_for(std::unique_lock<std::mutex>& lock, const Work& work, Deadline limit,
+                            bool is_blocking) {
+  ++callers_;
+  move_until_done(lock, work, limit, is_blocking);
   --callers_;
 }
 
-// Returns early if another thread already sleeps: that thread then moves the message.
+// Returns early if another thread already sleeps: that thread then moves the message. A blocking
+// call makes the thread's WaitCheck here; Work::wait() makes it itself.
 void PointToPoint::move_until_done(std::unique_lock<std::mutex>& lock, const Work& work,
-                                   Deadline limit) {
+                                   Deadline limit, bool is_blocking) {
   int spins = 0;
   Vigil vigil;
   for (int turn = 1;; ++turn) {
     const bool has_moved = pump_all(spins >= most_spins_, &work);
     if (failure_ || work.is_completed()) return;
+    if (queues_.has_ended()) {
+      settle_between_moves(lock);
+      continue;
+    }
     if ((has_moved || turn % kTurnsPerClock == 1) && vigil.sees_passed(limit)) return;
     if (has_moved) spins = 0;
     if (turn % kTurnsPerLook == 0 && has_moved) look_around();
@@ -204,8 +236,17 @@ void PointToPoint::move_until_done(std::unique_lock<std::mutex>& lock, const Wor
     }
     vigil.look();
     look_around();
+    if (is_blocking && WaitCheck::is_set()) run_wait_check(lock);
     if (!failure_) sleep(lock, limit);
   }
+}
+
+// If the check throws, the group fails, because the operation must not go on after its call.
+void PointToPoint::run_wait_check(std::unique_lock<std::mutex>& lock) {
+  guarded([&] {
+    const Unlocked unlocked(lock);
+    WaitCheck::run();
+  });
 }
 
 // Whether operations are pending that no other thread moves.
@@ -213,22 +254,26 @@ bool PointToPoint::is_left() const {
   return callers_ == 0 && !is_closed_ && !somebody_sleeps_ && !failure_ && queues_.is_pending();
 }
 
+// If the thread cannot be started, the operations fail: their buffers may be freed after the call.
 void PointToPoint::leave_to_thread() {
   if (!thread_.joinable()) {
-    thread_ = start_thread("paceline-p2p", [this](std::stop_token stop) { run(stop); });
+    guarded([&] {
+      thread_ = start_thread("paceline-p2p", [this](std::stop_token stop) { run(stop); });
+    });
   }
   if (has_idle_thread_) left_->notify_one();
 }
 
-// An object that a call kept alive may own the group, which is then destroyed during this function.
+// The program's functions and objects may own the group, which is then destroyed during this
+// function.
 void PointToPoint::run(const std::stop_token& stop) {
   const auto is_gone = is_gone_;
   std::unique_lock lock(mutex_);
   for (;;) {
-    if (queues_.has_dropped()) {
-      auto dropped = queues_.take_dropped();
+    if (queues_.has_ended()) {
+      auto ended = queues_.take_ended();
       lock.unlock();
-      dropped.clear();
+      ended.settle();
       if (*is_gone) return;
       lock.lock();
     }
@@ -238,7 +283,7 @@ void PointToPoint::run(const std::stop_token& stop) {
     left_->wait_for(lock, kPatience, [&] { return stop.stop_requested() || !is_left(); });
     if (stop.stop_requested()) return;
     Vigil vigil;
-    while (is_left() && !queues_.has_dropped() && !stop.stop_requested()) {
+    while (is_left() && !queues_.has_ended() && !stop.stop_requested()) {
       const bool has_moved = pump_all(true);
       vigil.look();
       look_around();

@@ -49,9 +49,13 @@ class PointToPoint : public Progress, public std::enable_shared_from_this<PointT
   bool take_at_once(std::unique_lock<std::mutex>& lock, const PointToPointCall& call);
   WorkPtr taken_from(int peer);
   WorkPtr begin(std::unique_lock<std::mutex> lock, WorkPtr work, bool is_blocking);
-  void wait_for(std::unique_lock<std::mutex>& lock, const Work& work, Deadline limit);
-  void move_until_done(std::unique_lock<std::mutex>& lock, const Work& work, Deadline limit);
+  void wait_for(std::unique_lock<std::mutex>& lock, const Work& work, Deadline limit,
+                bool is_blocking);
+  void move_until_done(std::unique_lock<std::mutex>& lock, const Work& work, Deadline limit,
+                       bool is_blocking);
+  void run_wait_check(std::unique_lock<std::mutex>& lock);
   void leave(std::unique_lock<std::mutex> lock);
+  void settle_between_moves(std::unique_lock<std::mutex>& lock);
   std::weak_ptr<Progress> helper(const PointToPointCall& call);
   bool is_left() const;
   void leave_to_thread();
@@ -79,8 +83,8 @@ class PointToPoint : public Progress, public std::enable_shared_from_this<PointT
   unsigned sent_at_once_ = 0;
   int callers_ = 0;  // number of threads that wait for a message, and move all messages
   bool has_idle_thread_ = false;  // the thread waits until operations are left to it
-  // Tells the thread that this object has been destroyed on the thread itself: an object that a
-  // call kept alive may own the group.
+  // Tells the thread that this object has been destroyed on the thread itself: a function or an
+  // object of the program may own the group.
   const std::shared_ptr<bool> is_gone_ = std::make_shared<bool>(false);
   // Signals that operations are left to the thread, or that callers_ has dropped to 0.
   std::unique_ptr<std::condition_variable> left_ = std::make_unique<std::condition_variable>();
