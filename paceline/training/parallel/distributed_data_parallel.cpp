@@ -309,6 +309,7 @@ void DataParallelState::set_uneven_inputs(UnevenInputs* inputs) {
 void DataParallelState::pass_without_inputs(const UnevenInputs::Others& others, bool begins_step) {
   reducer_->set_divisor(others);
   if (options_.broadcast_buffers) in_lockstep([&] { broadcast_buffers(others.first_active); });
+  buffers_may_differ_ = true;
   reducer_->pass_without_inputs(begins_step);
 }
 

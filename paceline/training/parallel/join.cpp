@@ -51,7 +51,11 @@ int follow(DataParallelState& model, const Stepping& stepping, UnevenInputs& inp
   constexpr int kManyPasses = 1000;
   for (int num_passes = 0;;) {
     const auto others = inputs.announce(Doing::kNothingMore);
-    if (others.num_active == 0) return others.first_active;
+    if (others.num_active == 0) {
+      // The loop would have dropped these gradients after its step, or before its next pass.
+      if (num_passes > 0 && others.begins_step && stepping.take) model.reducer().forget_gradients();
+      return others.first_active;
+    }
     if (others.doing == Doing::kAveragingPass)
       model.pass_without_inputs(others, others.begins_step || !stepping.take);
     if (others.doing == Doing::kStep) stepping.take();

@@ -289,7 +289,6 @@ void Reducer::require_used_gradients() const {
        group_->self());
 }
 
-// Drops the gradients of an unfinished step, and those that the placement has delivered.
 void Reducer::forget_gradients() {
   placement_->forget();
   buckets_.drop_gradients();

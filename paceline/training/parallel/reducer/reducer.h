@@ -120,6 +120,8 @@ class Reducer : public GradientSync {
   // Collective: takes part in a pass for which this rank has no inputs. Afterwards this rank's
   // gradients are the averages. `begins_step`: first drops the gradients of the previous step.
   void pass_without_inputs(bool begins_step);
+  // Drops the gradients of an unfinished step, and the averages of the last one.
+  void forget_gradients();
 
   // With logical shards: set it to false before every backward pass of a step except the last one.
   void set_synchronize(bool synchronize) override { steps_.set_synchronize(synchronize); }
@@ -163,7 +165,6 @@ class Reducer : public GradientSync {
   void forget_plan();
   void forget_failed_pass();
   void require_used_gradients() const;
-  void forget_gradients();
 
   // Called in a backward pass.
   void on_gradient(std::size_t index, const at::Tensor& incoming);
