@@ -46,8 +46,8 @@ class Work : public std::enable_shared_from_this<Work> {
   // `then` is called once, with the operation's error or null, in the thread that completes the
   // operation: the group's own thread or, for a message, the thread that moves it. If the operation
   // has already completed, on_complete() calls `then`. wait() may return before `then`. `then` may
-  // start operations, but must not wait for any operation of this group, and must not throw.
-  // Several functions are called in the order in which they were registered.
+  // start operations, or end the group, but must not wait for an operation of this group, and must
+  // not throw. Several functions are called in the order in which they were registered.
   void on_complete(std::function<void(const Error* error)> then);
   std::string description() const;
   // The rank from which a receive took its message, once wait() has returned; -1 otherwise.

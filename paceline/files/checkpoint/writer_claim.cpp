@@ -140,6 +140,8 @@ std::int64_t WriterClaim::last_number() const {
 // process was faster.
 bool WriterClaim::take_next(Deadline deadline) {
   const auto last = last_number();
+  check(last + 1 < kEndOfNumbers, "checkpoint directory {}: remove {}, which Paceline did not make",
+        directory_, folder_of(last));
   if (last > 0 && !may_follow(last, deadline)) return false;
   workspace_ = fmt::format("{}/{}{}", directory_, kPrepared, random_hex(8));
   if (files_.mkdir(workspace_, 0755) != 0) throw system_error(workspace_ + ": cannot create");

@@ -68,10 +68,10 @@ bool StdinRelay::waits_for_foreground() const {
   return to_rank_ && pending_.empty() && !in_foreground();
 }
 
-// A terminal of another session has no foreground group here, and may be read.
+// A terminal of another session is left to its shell. One that was hung up is read to its end.
 bool StdinRelay::in_foreground() const {
   const pid_t group = tcgetpgrp(terminal_);
-  return group < 0 || group == getpgrp();
+  return group < 0 ? errno != ENOTTY : group == getpgrp();
 }
 
 short StdinRelay::poll_events() const { return pending_.empty() ? POLLIN : POLLOUT; }

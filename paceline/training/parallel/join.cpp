@@ -11,8 +11,10 @@ namespace {
 using Doing = UnevenInputs::Doing;
 
 // A step of the loop: `take` takes it, and `set_before` sets a function that is called before it.
-// `take` is empty if join() does not know the loop's steps.
+// `take` is empty if join() does not know the loop's steps. `are_all_announced`: also steps that
+// change nothing.
 struct Stepping {
+  bool are_all_announced = false;
   std::function<void()> take;
   std::function<void(std::function<void()> before)> set_before;
 };
@@ -51,13 +53,13 @@ int follow(DataParallelState& model, const Stepping& stepping, UnevenInputs& inp
   constexpr int kManyPasses = 1000;
   for (int num_passes = 0;;) {
     const auto others = inputs.announce(Doing::kNothingMore);
+    const bool begins_step = others.begins_step || !stepping.are_all_announced;
     if (others.num_active == 0) {
       // The loop would have dropped these gradients after its step, or before its next pass.
-      if (num_passes > 0 && others.begins_step && stepping.take) model.reducer().forget_gradients();
+      if (num_passes > 0 && stepping.take && begins_step) model.reducer().forget_gradients();
       return others.first_active;
     }
-    if (others.doing == Doing::kAveragingPass)
-      model.pass_without_inputs(others, others.begins_step || !stepping.take);
+    if (others.doing == Doing::kAveragingPass) model.pass_without_inputs(others, begins_step);
     if (others.doing == Doing::kStep) stepping.take();
     if (others.doing == Doing::kAveragingPass && ++num_passes == kManyPasses) {
       log::warning(
@@ -102,15 +104,16 @@ void join_with(DataParallelState& model, const Stepping& stepping,
 void detail::join(DataParallelState& model, JoinedStep& step, const std::function<void()>& loop,
                   const JoinRules& rules) {
   const Stepping stepping{
-      [&] { step(); }, [&](std::function<void()> before) { step.set_before(std::move(before)); }};
+      true, [&] { step(); },
+      [&](std::function<void()> before) { step.set_before(std::move(before)); }};
   join_with(model, stepping, loop, rules);
 }
 
 void detail::join(DataParallelState& model, optim::Optimizer* optimizer,
                   const std::function<void()>& loop, const JoinRules& rules) {
-  Stepping stepping{{}, [](const std::function<void()>&) {}};
+  Stepping stepping{false, {}, [](const std::function<void()>&) {}};
   if (optimizer != nullptr) {
-    stepping = {[&] { optimizer->step(); },
+    stepping = {false, [&] { optimizer->step(); },
                 [&](std::function<void()> before) {
                   core_of(*optimizer).set_before_step(std::move(before));
                 }};

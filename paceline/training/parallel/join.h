@@ -16,8 +16,8 @@
 // cost less, because they need no announcements.
 //
 // If a step consists of more than the optimizer's step (clipping before it, a schedule or an
-// average of the weights after it, a GradScaler around it), ranks without inputs must do all of
-// that too:
+// average of the weights after it, a GradScaler around it), or has several passes that average,
+// ranks without inputs must do all of that too:
 //
 //   paceline::JoinedStep step([&] {
 //     optim::clip_grad_norm(model->parameters(), 1.0);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <condition_variable>
+#include <exception>
+#include <memory>
 #include <mutex>
 #include <numeric>
 #include <optional>
@@ -77,13 +79,15 @@ class OuterServer::Rounds {
           "outer.exchange: learner {} sent {} elements of version {} for {} elements of version {}",
           context.caller(), values.numel(), request.version, fragment.anchor.numel(),
           fragment.version);
-    const std::uint64_t version = fragment.version, num_failed = fragment.num_failed;
-    withdraw(fragment, context.caller());  // an update whose call the learner no longer waits for
-    fragment.arrived.push_back(
-        {{context.caller(), request.tokens, static_cast<std::int64_t>(version - request.version)},
-         values.slice(0, 0, fragment.anchor.numel())});
-    while (fragment.version == version && fragment.num_failed == num_failed &&
-           !context.is_cancelled()) {
+    // An update whose call the learner no longer waits for.
+    withdraw(fragment, [&](const Arrived& one) { return one.update.learner == context.caller(); });
+    const auto error = std::make_shared<std::exception_ptr>();
+    fragment.arrived.push_back({{context.caller(), request.tokens,
+                                 static_cast<std::int64_t>(fragment.version - request.version)},
+                                values.slice(0, 0, fragment.anchor.numel()),
+                                error});
+    const auto is_own = [&](const Arrived& one) { return one.error == error; };
+    while (std::ranges::any_of(fragment.arrived, is_own) && !context.is_cancelled()) {
       if (has_all(workers, fragment)) {
         end_round(fragment);
         changed_.notify_all();
@@ -91,8 +95,8 @@ class OuterServer::Rounds {
         changed_.wait_for(lock, kCheckInterval);
       }
     }
-    if (fragment.num_failed != num_failed) std::rethrow_exception(fragment.error);
-    if (fragment.version == version) withdraw(fragment, context.caller());  // cancelled
+    withdraw(fragment, is_own);  // if the call was cancelled
+    if (*error) std::rethrow_exception(*error);
     return {fragment.version, fragment.anchor.clone()};
   }
 
@@ -119,14 +123,13 @@ class OuterServer::Rounds {
   struct Arrived {
     Update update;
     at::Tensor values;
+    std::shared_ptr<std::exception_ptr> error;  // set if the round of this update fails
   };
   struct Fragment {
     at::Tensor anchor, momentum;  // views of anchor_ and momentum_
     std::uint64_t version = 0;    // the number of rounds that have ended
     std::vector<Arrived> arrived;
     std::optional<Clock::time_point> quorum_since;
-    std::uint64_t num_failed = 0;  // rounds that ended with an error
-    std::exception_ptr error;      // of the last failed round
   };
 
   at::Tensor copy_of(const at::Tensor& tensor) const {
@@ -159,10 +162,9 @@ class OuterServer::Rounds {
     }
   }
 
-  static void withdraw(Fragment& fragment, const std::string& learner) {
-    const auto count = std::erase_if(
-        fragment.arrived, [&](const Arrived& one) { return one.update.learner == learner; });
-    if (count > 0) fragment.quorum_since.reset();
+  template <class Which>
+  static void withdraw(Fragment& fragment, const Which& which) {
+    if (std::erase_if(fragment.arrived, which) > 0) fragment.quorum_since.reset();
   }
 
   bool has_all(rpc::Workers& workers, Fragment& fragment) const {
@@ -203,8 +205,7 @@ class OuterServer::Rounds {
     try {
       for (const Arrived& one : arrived) weights.push_back(weight_of(one.update));
     } catch (...) {
-      fragment.error = std::current_exception();
-      ++fragment.num_failed;
+      for (const Arrived& one : arrived) *one.error = std::current_exception();
       arrived.clear();
       fragment.quorum_since.reset();
       return;

@@ -140,17 +140,20 @@ TEST(Join, several_passes_of_a_step_add_up_on_ranks_without_inputs_too) {
     const auto train = [&](bool joined) {
       DistributedDataParallel model(std::make_shared<Line>(), borrowed(group));
       optim::SGD optimizer(model->parameters(), {.lr = 0.01, .momentum = 0.9});
+      JoinedStep take_step([&] {
+        optimizer.step();
+        optimizer.zero_grad();
+      });
       const auto loop = [&](int num_steps) {
         for (int step = 0; step < num_steps; ++step) {
           for (const int input : {2 * step, 2 * step + 1}) {
             const at::Tensor loss = model.forward(input_of(group.rank(), input), true);
             (step < own ? loss : loss * 0).backward();
           }
-          optimizer.step();
-          optimizer.zero_grad();
+          take_step();
         }
       };
-      joined ? join(model, &optimizer, [&] { loop(own); }) : loop(4);
+      joined ? join(model, take_step, [&] { loop(own); }) : loop(4);
       loop(1);  // with the momenta
       return model.module().weight.detach().clone();
     };

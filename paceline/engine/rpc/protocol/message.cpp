@@ -68,6 +68,7 @@ void MessageWriter::enter() {
 }
 
 void MessageWriter::own_parts() {
+  if (parts_.empty()) return;
   bytes_ = copy();
   parts_.clear();
 }

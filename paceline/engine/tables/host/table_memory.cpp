@@ -118,13 +118,14 @@ HostDirectory::Holder HostDirectory::self(const TableMemory& memory) {
 }
 
 MemoryPointer HostDirectory::map(const Place& place) {
+  std::optional<Error> refused;  // perhaps only for a descriptor that is another file by now
   for (const Holder& holder : place.holders) {
     if (!is_alive(holder.pid, holder.start_ticks)) continue;
     const std::string path = fmt::format("/proc/{}/fd/{}", holder.pid, holder.descriptor);
     Fd file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
     if (!file) {
       if (errno == EACCES || errno == EPERM)
-        throw system_error("opening a table's memory, " + path);
+        refused = system_error("opening a table's memory, " + path);
       continue;
     }
     try {
@@ -134,6 +135,7 @@ MemoryPointer HostDirectory::map(const Place& place) {
       // The process has closed the memory, and the descriptor is another file.
     }
   }
+  if (refused) throw Error(*refused);
   return nullptr;
 }
 

@@ -264,8 +264,11 @@ void RemoteRows::push(std::span<const Id> ids, std::span<const float> gradients,
   const bool continues = unfinished_digest_ == batch.digest();
   const std::uint64_t sequence = number.value_or(continues ? unfinished_number_ : sequence_ + 1);
   sequence_ = std::max(sequence_, sequence);
-  unfinished_number_ = sequence;
-  unfinished_digest_ = batch.digest();
+  // An older push that is repeated has its number, and does not replace an unfinished one.
+  if (sequence >= unfinished_number_) {
+    unfinished_number_ = sequence;
+    unfinished_digest_ = batch.digest();
+  }
   std::vector<Share> shares = divide(batch);
   std::vector<float> sum;
   for (Share& share : shares) {
@@ -288,7 +291,7 @@ void RemoteRows::push(std::span<const Id> ids, std::span<const float> gradients,
                                           call_options());
   };
   on_servers(parts_of(shares), request, [](std::size_t, const rpc::Nothing&) {});
-  unfinished_digest_ = 0;
+  if (sequence >= unfinished_number_) unfinished_digest_ = 0;
 }
 
 void RemoteRows::tick() {

@@ -1,8 +1,10 @@
 #include "paceline/engine/transport/formation/connect.h"
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
 #include <span>
+#include <thread>
 #include <utility>
 
 #include <poll.h>
@@ -234,11 +236,15 @@ class Connector {
         connect(std::move(channel));
         --expected;
       }
+      bool is_unread = false;
       for (std::size_t i = 0; i < watched.size(); ++i) {
-        if (entries[first_lifeline + i].revents != 0)
-          watch_.require_connected(*sockets_, watched[i]);
+        if (entries[first_lifeline + i].revents == 0) continue;
+        watch_.require_connected(*sockets_, watched[i]);
+        is_unread = true;
       }
       if (expected == 0) break;
+      // Messages for the mesh stay in the channel, so poll() would not sleep.
+      if (is_unread) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       const auto missing = ranks_that(lacks_a_channel);
       watch_.look(missing);
       require_time_for(missing);

@@ -217,26 +217,28 @@ void PointToPoint::move_until_done(std::unique_lock<std::mutex>& lock, const Wor
   for (int turn = 1;; ++turn) {
     const bool has_moved = pump_all(spins >= most_spins_, &work);
     if (failure_ || work.is_completed()) return;
+    if ((has_moved || turn % kTurnsPerClock == 1) && vigil.sees_passed(limit)) return;
+    if (has_moved) spins = 0;
+    if (turn % kTurnsPerLook == 0 && has_moved) look_around();
     if (queues_.has_ended()) {
       settle_between_moves(lock);
       continue;
     }
-    if ((has_moved || turn % kTurnsPerClock == 1) && vigil.sees_passed(limit)) return;
-    if (has_moved) spins = 0;
-    if (turn % kTurnsPerLook == 0 && has_moved) look_around();
     if (++spins <= most_spins_ && !mesh_.failed()) {
       lock.unlock();
       spin_pause();
       lock.lock();
       continue;
     }
+    // Other threads may complete the message, or go to sleep, during the check.
+    if (is_blocking && WaitCheck::is_set()) run_wait_check(lock);
+    if (failure_ || work.is_completed()) return;
     if (somebody_sleeps_) {
       wake();
       return;
     }
     vigil.look();
     look_around();
-    if (is_blocking && WaitCheck::is_set()) run_wait_check(lock);
     if (!failure_) sleep(lock, limit);
   }
 }
