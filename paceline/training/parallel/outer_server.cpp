@@ -95,8 +95,12 @@ class OuterServer::Rounds {
         changed_.wait_for(lock, kCheckInterval);
       }
     }
-    withdraw(fragment, is_own);  // if the call was cancelled
     if (*error) std::rethrow_exception(*error);
+    if (std::ranges::any_of(fragment.arrived, is_own)) {
+      withdraw(fragment, is_own);
+      fail(ErrorCode::kAborted, "outer.exchange: the call of learner {} ended before its round",
+           context.caller());
+    }
     return {fragment.version, fragment.anchor.clone()};
   }
 
