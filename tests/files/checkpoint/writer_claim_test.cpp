@@ -131,6 +131,14 @@ void at_once(std::size_t count, const std::function<void(std::size_t)>& body) {
   }
 }
 
+TEST_F(Writers, are_not_held_up_by_numbers_that_no_writer_has) {
+  for (const char* number : {"9223372036854775807", "1099511627776"})
+    testing::write_text(folder_ / (std::string(".writer-") + number), "");
+  EXPECT_NO_THROW(claim({"job", 0}));
+  testing::write_text(folder_ / ".writer-1099511627775", "");
+  EXPECT_THAT(refusal({"job", 0}).what(), ::testing::HasSubstr(".writer-1099511627775"));
+}
+
 TEST_F(Writers, that_start_at_the_same_time_are_one) {
   for (int round = 0; round < 30; ++round) {
     std::vector<std::unique_ptr<WriterClaim>> writers(6);

@@ -1,9 +1,15 @@
 #include "paceline/launcher/output/console.h"
 
+#include <chrono>
+#include <cstdlib>
+
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include "paceline/launcher/process/process.h"
+
+#include "tests/harness/watchdog.h"
 
 namespace paceline::launcher {
 namespace {
@@ -24,6 +30,25 @@ TEST(Consoles, keep_the_launchers_words_apart_from_output) {
   consoles.tell_over(3);  // has no effect, because there is no other launcher
   EXPECT_EQ(all_of(out.read_end), "output\n");
   EXPECT_EQ(all_of(err.read_end), "words\n");
+}
+
+TEST(Console, does_not_wait_for_a_terminal_that_nobody_reads) {
+  const Fd master(posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
+  ASSERT_TRUE(master && grantpt(master.get()) == 0 && unlockpt(master.get()) == 0);
+  const Fd terminal(open(ptsname(master.get()), O_RDWR | O_NOCTTY | O_CLOEXEC));
+  ASSERT_TRUE(terminal);
+  const harness::Watchdog watchdog(std::chrono::seconds(30), "writing to a terminal");
+  Console console(terminal.get());
+  const std::string text(100'000, 'x');
+  console.write(text);
+  EXPECT_GT(console.num_pending(), 0U);
+  EXPECT_EQ(fcntl(terminal.get(), F_GETFL) & O_NONBLOCK, 0);  // as other processes see it
+  std::size_t num_read = 0;
+  while (num_read < text.size()) {
+    console.flush();
+    num_read += all_of(master).size();
+  }
+  EXPECT_TRUE(console.empty());
 }
 
 TEST(Consoles, send_words_to_the_launcher_of_hosts_as_frames) {

@@ -35,6 +35,13 @@ TEST(LineFormatter, a_place_in_a_line_has_neither_tabs_nor_line_ends) {
   EXPECT_EQ(neutralise("a\tb\nc\x1b[0m"), "a\tb\nc\\x1b[0m");
 }
 
+TEST(LineFormatter, cuts_a_line_of_bytes_that_only_begin_characters) {
+  LineFormatter formatter("");
+  std::string out;
+  formatter.feed(std::string(10 * LineFormatter::kMaxLine, '\xc2'), out);
+  EXPECT_GT(out.size(), 9 * LineFormatter::kMaxLine);
+}
+
 TEST(LineFormatter, cuts_a_line_that_does_not_end) {
   const std::string out = formatted(std::string(3 * LineFormatter::kMaxLine, 'x'), 1000);
   EXPECT_EQ(out.size(), 3 * (LineFormatter::kMaxLine + 5));

@@ -108,6 +108,17 @@ TEST(LogDirectory, a_folder_is_free_again_when_its_job_has_ended) {
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
+TEST(LogDirectory, a_temporary_one_without_logs_is_removed) {
+  const FreshDirectory base;
+  setenv("TMPDIR", base.path().c_str(), 1);
+  {
+    const LogDirectory logs("", "one");
+    EXPECT_TRUE(std::filesystem::is_directory(logs.path()));
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(base.path()));
+  unsetenv("TMPDIR");
+}
+
 TEST(LogDirectory, a_temporary_one_that_cannot_be_made_costs_the_logs_only) {
   setenv("TMPDIR", "/proc", 1);
   LogDirectory logs("", "a job");

@@ -73,7 +73,7 @@ std::vector<std::string> CallOrder::names_under_way() const {
 void CallOrder::add(Call call) {
   {
     const std::lock_guard lock(queue_->mutex);
-    // What may fail comes first, so that a call that throws is neither queued nor counted.
+    // Starting the thread may fail, so it comes first: then the call is neither queued nor counted.
     if (!queue_->thread.joinable()) {
       queue_->thread = start_thread("paceline-async", [this, queue = queue_](std::stop_token stop) {
         work_off(*queue, stop);

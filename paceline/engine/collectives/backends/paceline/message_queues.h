@@ -146,8 +146,8 @@ class MessageQueues {
   void fail_all(const Error& error);
   // Warns about the first message of each peer that was sent to this rank but never received.
   void warn_of_unreceived() const;
-  // What remains to be done for operations that have ended, without a lock, because it runs code of
-  // the program.
+  // Operations that have ended leave these for the caller, who settles them without a lock, because
+  // that runs code of the program.
   struct Ended {
     std::vector<WorkPtr> works;                     // Works with functions to call
     std::vector<std::shared_ptr<void>> kept_alive;  // objects to drop
