@@ -41,7 +41,8 @@ struct Seconds {
 
 }  // namespace
 
-// Not in the unnamed namespace and not inlined, so that their names can be given to a profiler.
+// These functions are outside the unnamed namespace and are not inlined, so that their names can be
+// given to a profiler.
 [[gnu::noinline]] void send_many(ProcessGroup& group, std::span<const std::uint8_t> message,
                                  int calls) {
   for (int i = 0; i < calls; ++i) group.send(message, 1);

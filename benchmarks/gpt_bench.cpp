@@ -2,7 +2,8 @@
 // memory that the job takes:
 //
 //   gpt_bench                                                        one rank
-//   paceline run --nproc-per-node 2 gpt_bench --way data --stage 3   fully_shard(); 0: DistributedDataParallel
+//   paceline run --nproc-per-node 2 gpt_bench --way data             DistributedDataParallel
+//   paceline run --nproc-per-node 2 gpt_bench --way data --stage 3   fully_shard()
 //   paceline run --nproc-per-node 2 gpt_bench --way tensor
 //   paceline run --nproc-per-node 2 gpt_bench --way pipeline --schedule zero-bubble
 //   gpt_bench --way generate                                         tokens per second

@@ -69,7 +69,7 @@ HostContestant::HostContestant(const bench::CatalogEntry& entry, bench::Located 
 }
 
 HostContestant::~HostContestant() {
-  for (auto& rank : ranks_) rank.reset();  // asks them to end
+  for (auto& rank : ranks_) rank.reset();  // tells the ranks to end
   const Deadline deadline = Deadline::after(kGrace);
   for (const launcher::Process& process : processes_) {
     wait_ready(process.pidfd.get(), POLLIN, deadline);
@@ -120,7 +120,7 @@ void HostContestant::start_rank(int rank) {
 }
 
 // Open MPI uses its remote shell, with the hosts' addresses, to start daemons on the other hosts.
-// Each host gets its own name, or Open MPI would take all for one host.
+// Each host gets its own name; otherwise Open MPI would take all hosts for one.
 void HostContestant::write_remote_shell() const {
   std::string script = "#!/bin/sh\nhost=$1; shift\ncase $host in\n";
   for (int host = 0; host < hosts_.count(); ++host) {

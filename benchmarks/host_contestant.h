@@ -1,9 +1,9 @@
 #pragma once
 
 // One contestant of `paceline bench` (benchmarks/contestants) with ranks on several hosts, which
-// are network namespaces. The ranks talk to this program as they talk to that command.
+// are network namespaces. The ranks talk to this program as they talk to `paceline bench`.
 //
-// Thread safety: none; the main thread, which moves between the hosts while it starts ranks.
+// Thread safety: none. Use it on the main thread, which enters each host to start ranks there.
 
 #include <memory>
 #include <string>
@@ -22,7 +22,7 @@ namespace paceline::benchmarks {
 class HostContestant {
  public:
   // `number` identifies the contestant within a measurement, `title` names it for people.
-  // Everything except `hosts` may be temporary.
+  // `entry` and `hosts` must outlive this object.
   HostContestant(const bench::CatalogEntry& entry, bench::Located located,
                  const harness::NetworkHosts& hosts, int ranks_per_host, int number,
                  std::string title, launcher::Environment variables);
@@ -57,7 +57,7 @@ class HostContestant {
   const launcher::Environment variables_;
   const std::string directory_;  // has the files below; removed with this object
   std::string socket_name_;
-  std::vector<Fd> listeners_;  // one in every host, all with the same name
+  std::vector<Fd> listeners_;  // one on every host, all with the same name
   Fd start_line_, output_, null_;
   std::vector<launcher::Process> processes_;
   std::vector<std::unique_ptr<bench::Conversation>> ranks_;

@@ -3,8 +3,8 @@
 // turns, as in that command; the columns:
 //
 //   bound    the time at that rate for the bytes that each of H hosts must at least send or
-//            receive, whatever the number of its ranks: for an all-reduce 2 (H-1)/H x bytes. Headers
-//            of Ethernet, IP and TCP, 4.4% at an MTU of 1500, are not included.
+//            receive, whatever the number of its ranks: for an all-reduce 2 (H-1)/H x bytes. The
+//            headers of Ethernet, IP and TCP, 4.4% at an MTU of 1500, are not included.
 //   time     milliseconds of the slowest rank: median [least, most] of the rounds
 //   of bound bound / time
 //   predicted  the prediction of `paceline bench --simulate` for such a cluster with the same costs

@@ -1,5 +1,4 @@
-// The cost of "nothing silent": a record of the flight recorder, a fingerprint, and both in an
-// all-reduce.
+// The cost of diagnosis: a record of the flight recorder, a fingerprint, and both in an all-reduce.
 //
 //   paceline run --nproc-per-node 2 recorder_bench
 //   paceline run --backend gloo --nproc-per-node 2 recorder_bench     # or oneccl

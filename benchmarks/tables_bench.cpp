@@ -127,7 +127,7 @@ void measure(Rows& rows, const Setting& setting, double skew, int worker, int wo
   std::vector<float> gradients(values.size());
   for (std::size_t i = 0; i < gradients.size(); ++i)
     gradients[i] = 1e-3F * static_cast<float>(i % 17);
-  if (worker == 0) {  // all rows exist
+  if (worker == 0) {  // creates all rows
     Ids all;
     for (tables::Id id = 0; id < setting.rows; ++id) {
       all.push_back(id);

@@ -25,7 +25,7 @@ class TableJob {
   explicit TableJob(const std::shared_ptr<paceline::ProcessGroup>& world);
 
   bool is_server() const { return is_server_; }
-  // Serves tables until the first trainer has left. Requires: is_server().
+  // Serves tables until trainer0 has left. Requires: is_server().
   void serve();
 
   // The trainers are "trainer0", "trainer1", ...

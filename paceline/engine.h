@@ -1,11 +1,11 @@
 #pragma once
 
-// The wing that connects ranks: groups and their collectives, rendezvous, calls between workers.
-// Like files.h, launcher.h and planning.h, it needs no LibTorch.
+// Public headers for communication: groups and their collectives, stores, calls between workers,
+// shared tables, logs of steps. Like files.h, launcher.h and planning.h, they need no LibTorch.
 
 #if __cplusplus < 202002L
 #error "Paceline needs C++20: compile with -std=c++20"
-#include <the-error-above>  // ends the compilation, because every later error would follow from it
+#include <the-error-above>  // no such file: ends the compilation before consequential errors
 #else
 
 #include "paceline/engine/collectives/buffer.h"

@@ -1,10 +1,10 @@
 #pragma once
 
-// Files on a disk: images, texts, tables. Needs no LibTorch.
+// Public headers for files: images, text, checkpoints of tables. They need no LibTorch.
 
 #if __cplusplus < 202002L
 #error "Paceline needs C++20: compile with -std=c++20"
-#include <the-error-above>  // ends the compilation, because every later error would follow from it
+#include <the-error-above>  // no such file: ends the compilation before consequential errors
 #else
 
 #include "paceline/files/images/image_pipeline_options.h"

@@ -1,6 +1,6 @@
 #pragma once
 
-// Includes all wings: distributed training for LibTorch programs.
+// Includes all of Paceline: distributed training for LibTorch programs.
 
 #include "paceline/engine.h"
 #include "paceline/files.h"

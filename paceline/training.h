@@ -4,7 +4,7 @@
 
 #if __cplusplus < 202002L
 #error "Paceline needs C++20: compile with -std=c++20"
-#include <the-error-above>  // ends the compilation, because every later error would follow from it
+#include <the-error-above>  // no such file: ends the compilation before consequential errors
 #else
 
 #include "paceline/training/autograd/differentiable_collectives.h"

@@ -35,8 +35,8 @@ constexpr std::chrono::milliseconds kLookForProfileEvery{100};
 constexpr long kMaxWaysToTry = 1000;
 constexpr int kMaxRanksPerCore = 4;  // the most ranks per core in the measurement
 
-// The costs of links: between ranks of this host they are measured now; for the network they are
-// those that `paceline bench --calibrate` has stored.
+// The costs of links. Those between ranks of this host are measured now; those of the network are
+// the ones that `paceline bench --calibrate` has stored, or the defaults.
 CostModel measured_links() {
   const CostModel known = load_calibration(calibration_path()).value_or(CostModel());
   const TemporaryFolder folder;
@@ -147,8 +147,8 @@ class MeshAdviser {
   }
 
   // Measures with as many ranks as the plan has on a host, because ranks that share a core slow
-  // each other down; with more than kMaxRanksPerCore ranks per core the slowdown no longer changes.
-  // With --simulate, at most one rank per core.
+  // each other down, but with at most kMaxRanksPerCore ranks per core: more ranks would not change
+  // the slowdown. With --simulate, at most one rank per core.
   JobProfile measure() const {
     const int turns = options_.simulate.empty() ? kMaxRanksPerCore : 1;
     const int at_once =
@@ -185,7 +185,7 @@ class MeshAdviser {
          program_.front(), what);
   }
 
-  // Prints the memory that replicas need in every stage of sharding.
+  // Prints the memory that a job with one replica per rank needs, for each stage of sharding.
   void print_memory() {
     planning::Forecaster forecaster(profile_, machine_, global_batch_);
     std::vector<planning::Forecast> ways;

@@ -45,7 +45,7 @@ class TemporaryFolder {
 };
 
 // The bytes of memory that a job may use on this machine: the machine's whole memory, or the limit
-// of a cgroup.
+// of its cgroup if that is smaller.
 inline std::uint64_t usable_memory() {
   const launcher::MemoryCounters memory = launcher::read_memory_counters();
   return std::min(memory.machine_bytes, memory.limit.value_or(memory.machine_bytes));
@@ -89,8 +89,8 @@ class LauncherRun {
   int stop();
 
   // The reason for a failure: the cause in the launcher's report
-  // (launcher/diagnosis/failure_report.h), or else the program's last line in that report, or else
-  // the report's first line. Without a report, the last line of the output.
+  // (launcher/diagnosis/failure_report.h), or else the last program line that the report quotes, or
+  // else the report's first line. Without a report, the last line of the output.
   std::string failure_reason() const;
   // Whether a line of the output contains these words.
   bool says(std::string_view words) const;

@@ -4,8 +4,8 @@
 // contestants take turns (turn_taking.h), and collects the figures. A point of the measurement is a
 // combination of a transport (CallTransport), a size and a measure (CallMeasure).
 //
-// Small messages, up to kEchoedBytes, are echoed, and all measures apply. A larger message gets a
-// short reply, so the time is that of one transfer; for these only blocking calls are measured.
+// Small messages, up to kEchoedBytes, are echoed, and all measures apply. Larger messages get a
+// short reply, so the time is that of one transfer, and only blocking calls are measured.
 
 #include <string>
 #include <thread>

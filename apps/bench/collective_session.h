@@ -21,12 +21,12 @@ struct SessionOptions : TurnOptions {
   std::vector<std::size_t> sizes;
   Dtype dtype = Dtype::kFloat32;
   std::optional<Placement> placement;  // if the operation supports it, otherwise the usual one
-  // For libraries that have symmetric memory; the others use ordinary memory.
+  // The kinds to measure. A library without symmetric memory is measured with ordinary memory only.
   std::vector<MemoryKind> memory = {MemoryKind::kSymmetric};
   bool fresh = true;
   bool check = false;
   int calls = 200;                     // the most calls of a contestant in a round
-  std::optional<Algorithm> algorithm;  // of Paceline's messages, for calls that it supports
+  std::optional<Algorithm> algorithm;  // for Paceline's messages, where the algorithm can be used
   bool bind = true;
 };
 

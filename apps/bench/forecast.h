@@ -60,7 +60,7 @@ SimulationResult simulate_call(const SimulatedCall& call, const Planner& planner
 // in which every rank adds up its chunk, and a gather, in which the chunks are sent to the root. In
 // reality the messages overlap a little more.
 SimulationResult simulate_reduce_in_parts(const SimulatedCall& call, const Planner& planner);
-// In a chain, each additional host (on one host: each additional rank) takes the same time. So the
+// In a chain, each additional host (on one host: each additional rank) adds the same time. So the
 // time and the number of messages of a long chain follow from those of two short chains, except for
 // a few messages with which each rank begins. Requires: equal blocks of ranks (Hosts), and a chain
 // of more than 16 hosts or, on one host, of more than 16 ranks.

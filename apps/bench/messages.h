@@ -71,7 +71,7 @@ struct Turn {
   bool fresh = true;      // every rank writes its buffers before every call
   bool check = false;
   int min_calls = 1, max_calls = 1;
-  double seconds = 0;  // no call begins later than this, except for min_calls
+  double seconds = 0;  // after this time no call begins, except the first min_calls
   bool operator==(const Turn&) const = default;
 };
 
@@ -100,7 +100,7 @@ struct CallTurn {
   std::size_t bytes = 0, reply_bytes = 0;  // of a request (at least sizeof(CallHead)), of a reply
   int slow_every = 0;  // the handler of every slow_every-th call takes slow_ms; 0: no call is slow
   int slow_ms = 0;
-  double seconds = 0;  // no call begins later than this
+  double seconds = 0;  // after this time no call begins
   bool operator==(const CallTurn&) const = default;
 };
 

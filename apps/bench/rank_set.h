@@ -13,8 +13,8 @@
 // Call start() of every set first: open_store() starts a thread, and after that this process should
 // not fork.
 //
-// The set keeps the ranks' stdout and stderr; if the ranks fail, this output becomes part of the
-// error message. The ranks end with their set, and with the thread that made it.
+// The set keeps the ranks' stdout and stderr; if the ranks fail, the end of this output is part of
+// the error message. The ranks end with their set, and with the thread that started them.
 //
 // Thread safety: none. Use it on the main thread, because the kernel ends the ranks with the thread
 // that started them.

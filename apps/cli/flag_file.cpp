@@ -126,8 +126,8 @@ struct stat status_of(int fd) {
 
 constexpr const char* kForeign = "it belongs to another user, or every user may write to it";
 
-// Whether the file, which can name programs to start, belongs to a user other than this one and
-// root, or every user may write to it.
+// Whether the file, which can name programs to start, belongs neither to this user nor to root, or
+// every user may write to it.
 bool is_foreign(int fd) {
   const struct stat status = status_of(fd);
   const bool own = status.st_uid == geteuid() || status.st_uid == 0;

@@ -34,8 +34,8 @@ std::vector<FlagFileEntry> parse_flag_file(const std::string& text, const std::s
 std::string usual_flag_file();
 
 // Adds to `line` the defaults for `command` from the file of --config, or from paceline.toml; adds
-// none if --help was typed. A file that belongs to a user other than this one and root, or to which
-// every user may write, is not read, because it can name programs to start. This is a warning for
+// none if --help was typed. A file that belongs neither to this user nor to root, or to which every
+// user may write, is not read, because it can name programs to start. This is a warning for
 // paceline.toml, and an error for a file that --config names. Throws UsageError.
 void read_flag_file(const CLI::App& app, const std::string& command, CommandLine& line);
 

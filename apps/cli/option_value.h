@@ -37,7 +37,7 @@ std::vector<std::string> items_of(const std::string& text);
 // "one of a, b; did you mean b?", for refuse_value().
 std::string one_of(const std::vector<std::string>& words, const std::string& typed);
 
-// The same checks, for options that CLI11 converts.
+// The checks above as validators, for options that CLI11 converts.
 CLI::Validator is_whole_number(long min, long max);
 CLI::Validator is_number(double min, double max);
 CLI::Validator is_one_of(const std::vector<std::string>& words);

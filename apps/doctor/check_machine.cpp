@@ -31,8 +31,8 @@ namespace {
 
 constexpr double kGiB = 1 << 30;
 constexpr double kMiB = 1 << 20;
-// /dev/shm contains checkpoints in memory and buffers of other libraries. Less free space is enough
-// only for toy models.
+// /dev/shm holds in-memory checkpoints and buffers of other libraries. Less free space than this is
+// enough only for toy models.
 constexpr double kSmallShm = 512 * kMiB;
 constexpr rlim_t kFewFiles = 1024;
 

@@ -1,7 +1,7 @@
 #pragma once
 
 // The jobs of this user on this machine, as their launchers describe them. A job on several hosts
-// may have several entries on this machine: one for each of its agents here, and one for the
+// may have several entries on this machine: one for each of its agents, and one for the
 // launcher that started it with --hosts.
 
 #include <cstdint>

@@ -24,7 +24,7 @@ bool runs_python(pid_t pid);
 // Requires: called from the main thread, because a process is started (launcher/process).
 std::string add_python_frames(pid_t pid, std::vector<ThreadStack>& stacks);
 
-// Adds the frames in `dump`, the output of `py-spy dump --json`. Returns whether there were any.
+// Adds the frames in `dump`, the output of `py-spy dump --json`. Returns false if there were none.
 bool add_frames_of_dump(const std::string& dump, std::vector<ThreadStack>& stacks);
 
 }  // namespace paceline::apps

@@ -66,8 +66,8 @@ std::string text_of(const std::vector<ThreadStack>& stacks, const std::string& p
   return text;
 }
 
-// Closes this process's end of the pipe at its standard input. The closed pipe tells the process
-// that started this one that the threads run again.
+// Closes this process's end of the pipe at its standard input. The closed pipe tells the launcher
+// that the threads run again.
 void let_go_of_input() {
   const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
   dup2(nothing, STDIN_FILENO);

@@ -67,9 +67,9 @@ std::vector<int> tasks_of(const std::vector<std::string>& nodes, const Option& r
 // The nodes of the SLURM job in which this process runs, with the number of tasks as slots (0 if
 // --nproc-per-node is a number). nullopt if there is no SLURM job, if this process is the only task
 // of a step, or if --standalone, --node-rank, --rdzv-endpoint or --nnodes 1 is given. `num_nodes`:
-// MAX of --nnodes. UsageError if mpirun or srun has started several copies of this launcher,
-// because each would be a separate job. UsageError also for a heterogeneous SLURM job
-// (SLURM_HET_SIZE above 1).
+// MAX of --nnodes. UsageError if another launcher, such as mpirun or srun, has started several
+// copies of this one, because each would be a separate job. UsageError also for a heterogeneous
+// SLURM job (SLURM_HET_SIZE above 1).
 std::optional<std::vector<launcher::Host>> allocated_hosts(const OptionTable& table,
                                                            int num_nodes) {
   const GetVariable variable = process_environment();
@@ -116,7 +116,7 @@ using launcher::HostRoute;
 using launcher::HostsPlan;
 using launcher::LaunchOptions;
 
-// With these options ssh never asks the user, and ends within 15 s if a host stops answering.
+// With these options ssh never asks the user, and ends about 20 s after a host stops answering.
 constexpr const char* kDefaultSsh =
     "ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=3";
 

@@ -19,7 +19,7 @@ namespace paceline::apps {
 // SLURM job's id.
 std::string id_for_hosts();
 
-// The hosts that the options name, each with its slots. nullopt if the job runs on this machine
+// The hosts of the job, each with its number of ranks. nullopt if the job runs on this machine
 // only, or if the user starts a launcher on each machine. Throws UsageError, Error(kInvalid).
 std::optional<std::vector<launcher::Host>> chosen_hosts(const OptionTable& table,
                                                         const launcher::LaunchOptions& launch);

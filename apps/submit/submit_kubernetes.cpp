@@ -61,7 +61,8 @@ std::string metadata(const SubmitRequest& request, const KubernetesRequest& kube
                     yaml_text(request.job_name));
 }
 
-// The group that owns the volumes. Without one, only root could read the secret.
+// The group that owns the volumes if no user is chosen; without it, only root could read the
+// secret.
 constexpr long kVolumesGroup = 1000;
 
 std::string security(const KubernetesRequest& kubernetes) {

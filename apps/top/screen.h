@@ -18,8 +18,8 @@ class Screen {
     int rows = 0, columns = 0;  // 0: not known
   };
 
-  // Requires: can_draw_on(STDOUT_FILENO). If stdin is a terminal and this process is in its
-  // foreground, reads single keys until destroyed. Blocks the signals that read_signal() returns.
+  // Requires: can_draw_on(STDOUT_FILENO). If stdin is a terminal with this process in the
+  // foreground, single keys arrive without Enter. Blocks the signals that read_signal() returns.
   Screen();
   Screen(const Screen&) = delete;
   Screen& operator=(const Screen&) = delete;

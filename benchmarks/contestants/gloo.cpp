@@ -52,8 +52,8 @@ class MeetingStore : public gloo::rendezvous::Store {
   paceline::Store& store_;
 };
 
-// Calls `call` with a value of the type. For 16-bit types and the like only the size of the value
-// matters, except in sums.
+// Calls `call` with a value of the type. For bfloat16 and bool, which Gloo lacks, the value has
+// another type of the same size; such a type is right for all calls except sums (lacks()).
 template <class Call>
 void with_type(Dtype dtype, const Call& call) {
   switch (dtype) {
@@ -194,7 +194,8 @@ class Gloo : public Contestant {
     gloo::allreduce(options);
   }
 
-  // Ranks other than the root need an output for partial sums; in place it is their input.
+  // In Gloo, ranks other than the root also need an output, for partial sums. A rank without an
+  // output uses its input for them.
   template <class T>
   void reduce(T* input, T* output, std::size_t count, int root) {
     auto options = options_for<gloo::ReduceOptions>();

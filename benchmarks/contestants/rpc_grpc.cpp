@@ -61,7 +61,8 @@ class Callee {
   }
 
  private:
-  // One call at the callee, which is also its tag. It deletes itself.
+  // One call at the callee. The object's address is the call's tag in the completion queue. The
+  // object deletes itself.
   class Call {
    public:
     explicit Call(Callee& callee) : callee_(callee) {}

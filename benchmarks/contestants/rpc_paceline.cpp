@@ -44,7 +44,7 @@ class PacelineCalls : public CallContestant {
     const char* const spin = std::getenv(kSpinVariable);
     spin_us_ = spin != nullptr ? std::stoi(spin) : 0;
     options.spin = std::chrono::microseconds(spin_us_);
-    // A thousand callers use up this credit.
+    // Fewer calls than a thousand callers make at once, so these callers also wait for credit.
     options.max_calls = 256;
     workers_ = rpc::join(own, options);
     if (!place.is_caller) workers_->serve<Take>(take);

@@ -42,7 +42,7 @@ int main() {
     discriminator_step.step();
 
     generator_step.zero_grad();
-    loss(discriminator.forward(fake), 1).backward();  // discriminator gradients are dropped above
+    loss(discriminator.forward(fake), 1).backward();  // the next step drops discriminator gradients
     generator_step.step();
   }
   const torch::NoGradGuard no_grad;

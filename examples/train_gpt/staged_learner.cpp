@@ -168,8 +168,8 @@ class StagedLearner : public Learner {
     return (share + options_.micro_batches() - 1) / options_.micro_batches();
   }
 
-  // The blocks that differ, on the CPU, where the division is planned: the first one with the
-  // embedding, one in the middle if there is any, and the last one with the logits.
+  // One block of each kind, on the CPU, where the division is planned: the first block with the
+  // embedding, an inner block if there is any, and the last block with the logits.
   std::vector<PipelineStage> different_blocks() const {
     const std::int64_t last = gpt_.layers - 1;
     std::vector<PipelineStage> blocks{stage_of(0, make_stage({0, 1}))};

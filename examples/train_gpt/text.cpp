@@ -21,7 +21,7 @@ using paceline::text::Token;
 
 constexpr std::int64_t kHeldOut = 10;           // one token in this many is held out for testing
 constexpr std::int64_t kVocabularyStep = 64;    // the model's vocabulary is a multiple of this
-constexpr std::int64_t kLogits = 16'000'000;    // the most in a test batch, so that memory suffices
+constexpr std::int64_t kLogits = 16'000'000;    // the most logits in a test batch, to limit memory
 constexpr std::int64_t kLargestTestBatch = 32;  // sequences
 constexpr std::size_t kReadBytes = 1 << 20;     // bytes of a file that are read at a time
 

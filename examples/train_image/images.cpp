@@ -164,7 +164,7 @@ std::unique_ptr<data::DataLoader> make_training_loader(const Options& options, c
 
 std::unique_ptr<data::DataLoader> make_test_loader(const Options& options, const Images& all,
                                                    const paceline::ProcessGroup& group) {
-  constexpr std::int64_t kPixels = 1 << 21;  // the most in a batch, so that memory suffices
+  constexpr std::int64_t kPixels = 1 << 21;  // the most pixels in a batch, to limit memory
   const auto fitting = std::max<std::int64_t>(1, kPixels / (all.height * all.width));
   return std::make_unique<data::DataLoader>(
       all.testing, data::evaluation_indices(all.testing->size(), group.world_size(), group.rank()),

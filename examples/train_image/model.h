@@ -23,7 +23,7 @@ std::int64_t usual_image_size(const std::string& model);
 
 // Maps images to logits in float32, computed with the precision that the flags choose.
 struct Model : torch::nn::Module {
-  // Throws Error(kInvalid) if the network does not accept such images.
+  // Throws Error(kInvalid) if the network does not accept images of this size and these channels.
   Model(const Options& options, const Images& images,
         const std::shared_ptr<paceline::ProcessGroup>& group);
   at::Tensor forward(const at::Tensor& images);

@@ -2,7 +2,7 @@
 //
 //   train_image
 //   paceline run --nproc-per-node 2 train_image
-//   paceline run --nproc-per-node 4 train_image --dataset folder --data-dir imagenet --model resnet50
+//   paceline run --nproc-per-node 4 train_image --dataset folder --data-dir DIR --model resnet50
 //
 // This file contains what only this program does: images, model, loss, evaluation.
 // train::TrainingRun (paceline/training/train/training_run.h) provides the loop, checkpoints,

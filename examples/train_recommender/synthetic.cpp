@@ -81,7 +81,7 @@ Clicks draw(const SyntheticOptions& options, const Teacher& teacher, const Power
         squares += factor * factor;
       }
     }
-    // The sum of the products of all pairs of fields.
+    // Twice the sum of the products of all pairs of fields.
     float products = -squares;
     for (const float each : sum) products += each * each;
     logit += 0.5F * products / std::sqrt(static_cast<float>(options.fields));

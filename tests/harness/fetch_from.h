@@ -1,7 +1,7 @@
 #pragma once
 
-// Gets the addresses of ranks that form a group in a test from a store that they share, in which
-// the key of each address is the rank's number.
+// Reads the addresses of the ranks of a test's group from the store that these ranks share. The key
+// of an address is the rank's number.
 
 #include <chrono>
 #include <string>

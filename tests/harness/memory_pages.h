@@ -17,7 +17,7 @@ namespace paceline::harness {
 
 inline constexpr std::size_t kPageBytes = 4096;
 
-// The bytes of all pages that the ranges touch and that are in memory; each page counts once. A
+// The bytes of all pages that overlap the ranges and are in memory; each page counts once. A
 // page that processes share counts if any of them has touched it.
 template <class Ranges>
 std::size_t resident_bytes(const Ranges& ranges) {

@@ -2,7 +2,7 @@
 
 // Several hosts on one machine: network namespaces, each with one interface (eth0) on a common
 // bridge. The rate of a link is limited in both directions (tbf), like that of a switch's port. On
-// request the rate of each IPv4 connection is also limited (htb), as some providers do.
+// request the rate of each IPv4 connection is also limited (htb), as some cloud providers limit it.
 //
 // The namespaces have no names: descriptors of this process hold them, and the kernel removes them,
 // with everything in them, when the last process that uses them ends, however it ends.

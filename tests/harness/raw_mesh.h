@@ -66,8 +66,8 @@ inline MessageHeader header_of(std::uint64_t bytes) {
 // Accepts every header.
 inline constexpr auto kNothing = [](int, const MessageHeader&, bool) {};
 
-// Runs the exchange until it is idle. Returns the error that ended it, or nullopt if everything
-// that was posted is done.
+// Runs the exchange until everything that was posted is done, and returns nullopt. If that fails,
+// returns the error that ended the exchange, or Error(kTimeout) after `limit`.
 inline std::optional<Error> run_until_idle(Exchange& exchange, Deadline::Clock::duration limit) {
   try {
     exchange.run_until([&] { return exchange.idle(); }, kNothing, Deadline::after(limit), [] {});

@@ -23,8 +23,8 @@ void require_writable(const std::string& flag, const std::string& path);
 void end_bench_at_signals();
 bool bench_was_interrupted();
 
-// Prints the participants, calls `measure`, prints the notes and calls `write` for the files.
-// However `measure` ends, the files contain the rows measured until then. Returns the exit code.
+// Prints the participants, calls `measure`, prints the notes and calls `write` for the files, also
+// if `measure` throws an Error. Returns 0; after a signal, ends this process by that signal.
 int measure_and_write(const bench::ReportHead& report, const std::function<void()>& measure,
                       const std::function<void()>& write);
 

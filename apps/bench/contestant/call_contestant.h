@@ -68,8 +68,8 @@ class CallContestant {
 
   // The library and its version, for example "gRPC 1.51.1".
   virtual std::string version() const = 0;
-  // Why the library does not support such calls, for example "has no one-way calls"; empty if it
-  // does.
+  // Why the library does not support the calls of `turn`, for example "has no one-way calls"; empty
+  // if it supports them.
   virtual std::string lacks(const CallTurn& turn) const = 0;
 
   // The functions below are used in the caller only; errors are exceptions.

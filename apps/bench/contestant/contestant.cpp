@@ -28,7 +28,8 @@ namespace paceline::bench {
 // A call is timed on its own: the ranks line up, read the clock, call, read the clock. The
 // coordinator takes the time of the slowest rank. With fresh buffers every rank writes its input
 // before it lines up, as a backward pass does: if the same untouched buffer were reduced again and
-// again, every library would look faster. Two calls that are not timed come first.
+// again, every library would look faster. Two untimed calls come first and, if results are
+// checked, one more comes last.
 //
 // Thread safety: none.
 class Measurement {

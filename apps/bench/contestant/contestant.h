@@ -32,8 +32,8 @@ class Contestant {
   // The library and its version, for example "Open MPI 4.1.4".
   virtual std::string version() const = 0;
 
-  // Why the library does not support such calls, for example "has no bfloat16"; empty if it does.
-  // The answer is the same on every rank.
+  // Why the library does not support calls with these arguments, for example "has no bfloat16";
+  // empty if it supports them. The answer is the same on every rank.
   virtual std::string lacks(Op op, Dtype dtype, Placement placement) const = 0;
 
   // Whether there are results to check. False for a yardstick that only moves bytes.

@@ -95,7 +95,7 @@ class Comparison {
            [&](const at::Tensor& t) { return reduce_scatter(ranks_.group, t, reduce_op); });
       both(fmt::format("reduce ({})", name), largest, [&](const at::Tensor& t) {
         reduce(ranks_.group, t, 0, reduce_op);
-        return ranks_.rank() == 0 ? t : torch::zeros({1}, t.options());  // undefined elsewhere
+        return ranks_.rank() == 0 ? t : torch::zeros({1}, t.options());  // rank 0 has the result
       });
     }
   }

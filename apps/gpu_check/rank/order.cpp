@@ -124,7 +124,7 @@ class OrderCheck {
       const at::Tensor part = late_part();
       work = all_gather_into_tensor(ranks_.group, all, part, {.async_op = true});
     }
-    const at::Tensor other = torch::full({kCount}, -7.0F, ranks_.device);  // may reuse `part`
+    const at::Tensor other = torch::full({kCount}, -7.0F, ranks_.device);  // may get part's memory
     work->wait();
     for (int rank = 0; rank < ranks_.world_size(); ++rank) {
       require(all.narrow(0, rank * kCount, kCount), rank + 1,

@@ -52,7 +52,7 @@ CheckOutcome check_loader(const Ranks& ranks);
 CheckOutcome check_against_c10d(const Ranks& ranks);
 CheckOutcome check_graph(const Ranks& ranks);
 CheckOutcome check_bandwidth(const Ranks& ranks);
-// The faults. The last rank is at fault; it returns only from check_out_of_memory().
+// The faults. The last rank causes the fault; on that rank, only check_out_of_memory() returns.
 CheckOutcome check_killed(const Ranks& ranks);
 CheckOutcome check_stopped(const Ranks& ranks);
 CheckOutcome check_never_called(const Ranks& ranks);

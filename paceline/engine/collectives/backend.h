@@ -25,7 +25,7 @@ class FlightRecorder;
 struct WaitOptions {
   Deadline deadline = Deadline::never();
   bool may_spin = true;  // false on a thread that shares its core with the computation
-  const FlightRecorder* recorder = nullptr;  // for told_by_records(), if the deadline passes
+  const FlightRecorder* recorder = nullptr;  // its verdict is part of the error at the deadline
   // The Work of an asynchronous operation; otherwise null.
   Work* work = nullptr;
 };
@@ -37,8 +37,8 @@ struct PointToPointCall {
   std::size_t count = 0;
   std::byte* data = nullptr;  // a send does not write to it
   Device device = Device::kCpu;
-  // For a message in device memory: the length of `data`, which is in host memory and announces the
-  // message to the engine of the other rank. The library of the device moves the elements.
+  // Set only in the engine's message that announces a message in device memory: the length of
+  // `data`, which is then in host memory. The library of the device moves the elements.
   std::size_t announcement_bytes = 0;
   std::shared_ptr<const DeviceOrder> order = {};  // for device memory: CallOptions::order
   std::uint32_t shape = 0;                        // Call::shape

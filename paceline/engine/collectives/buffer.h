@@ -74,7 +74,7 @@ struct ConstBuffer {
 
  public:  // internal
   template <detail::NotReadable T>
-  ConstBuffer(T&& /*mistake*/) {  // NOLINT: as above
+  ConstBuffer(T&& /*mistake*/) {  // NOLINT: gives an error that says what to write
     detail::explain_mistake<std::remove_cvref_t<T>, std::is_reference_v<T>>();
   }
 };

@@ -32,13 +32,13 @@ template <class T>
 inline constexpr bool kIsConstant<T> =
     std::is_const_v<std::remove_pointer_t<decltype(std::data(std::declval<T&>()))>>;
 
-// NotReadable: no other constructor of a ConstBuffer takes a T. NotWritable: the same for a Buffer.
+// True for types that convert to no ConstBuffer (NotReadable), or to no Buffer (NotWritable).
 template <class T, class U = std::remove_cvref_t<T>>
 concept NotReadable = !std::is_same_v<U, Buffer> && !std::is_same_v<U, ConstBuffer> && !kIsSpan<U>;
 template <class T, class U = std::remove_cvref_t<T>>
 concept NotWritable = !std::is_same_v<U, Buffer> && !(kIsSpan<U> && !kIsConstant<U>);
 
-// U: the argument's type. kIsKept: whether the argument is a variable of the caller, no temporary.
+// U: the argument's type. kIsKept: whether the argument is the caller's variable, not a temporary.
 template <class U, bool kIsKept>
 constexpr void explain_mistake() {
   constexpr bool kNever = sizeof(U) == 0;

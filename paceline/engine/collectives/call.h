@@ -1,8 +1,8 @@
 #pragma once
 
 // One call of a group, as a value. EngineGroup::run() and start() (group/engine_group.h) carry it
-// out; the named collectives and messages of a group, and those on tensors, only fill in a Call.
-// Visits, another kind of call, are at the end.
+// out; the named operations of a group, on buffers and on tensors, only fill in a Call. The end of
+// this header declares visits, which are another kind of call.
 
 #include <algorithm>
 #include <chrono>
@@ -23,7 +23,7 @@ namespace paceline {
 
 class DeviceOrder;
 
-// The most sizes of a tensor that can travel with its message.
+// The most dimensions of a tensor whose sizes can travel with its message.
 inline constexpr std::size_t kMaxMessageSizes = 8;
 
 // The destination of a message whose type and sizes the receiver does not know.
@@ -58,7 +58,7 @@ struct Call {
   ReduceOp reduce_op = ReduceOp::kSum;
   // The divisor of a mean, if it is not the number of ranks; the same on all ranks.
   std::optional<std::uint32_t> divisor = {};
-  int root = 0;  // a rank of the group, not of the world; so is peer
+  int root = 0;  // `root` and `peer` are ranks of the group, not of the world
   int peer = 0;  // the other rank of a message; kAnySource for a receive from any rank
   std::uint32_t tag = 0;
   // Set only in a send: the sizes travel with the message. A message without sizes cannot be
@@ -74,21 +74,21 @@ struct Call {
   // A hash of the sizes and strides of the call's tensors (shape_of(), collective.h); 0 for raw
   // buffers. It must be the same on every rank, and on both ends of a message.
   std::uint32_t shape = 0;
-  const TensorShapes* shapes = nullptr;  // owner: CallOptions::keep_alive
+  const TensorShapes* shapes = nullptr;  // null for raw buffers
 };
-// The options of a call: those of CollectiveOptions except async_op, and the device's order.
+// The options of a call: those of CollectiveOptions except async_op, and, on a device, the order.
 struct CallOptions {
   // At least 1 ms; if empty, the group's timeout.
   std::optional<std::chrono::milliseconds> timeout = {};
   std::shared_ptr<void> keep_alive = {};  // held until an asynchronous operation has completed
   // For device memory: the operation's order among the device's other work (device_order.h). If
-  // null, it runs after all work on the default stream, and ends when its result is complete.
+  // null, the operation follows the default stream's work, and ends when its result is complete.
   std::shared_ptr<const DeviceOrder> order = {};
 };
 
 // A visit: every rank brings a buffer, a body runs on every rank, and the visit ends when all ranks
-// are done. Each rank's body works on one block of *every* rank's buffer, in place where the ranks
-// share memory. An all_reduce is a visit whose body writes the sum of all buffers to each buffer.
+// are done. Each rank's body works on one block of *every* rank's buffer, in place if the buffers
+// are symmetric. An all_reduce is a visit whose body writes the sum of all buffers to each buffer.
 //
 // The elements on which a body works.
 struct Visit {
@@ -111,8 +111,8 @@ struct VisitedBlock {
   std::size_t count = 0;
 };
 
-// The block that `rank` visits in buffers of `count` elements. The blocks have equal lengths except
-// for the last ones, are in rank order, and begin at multiples of 64 bytes.
+// The block that `rank` visits in buffers of `count` elements. The blocks are in rank order, begin
+// at multiples of 64 bytes unless they are empty, and are equally long except for the last ones.
 constexpr VisitedBlock visited_block(std::size_t count, Dtype dtype, int rank, int world_size) {
   const std::size_t line = 64 / size_of(dtype);
   const auto world = static_cast<std::size_t>(world_size);

@@ -20,7 +20,7 @@ class DeviceOrder;
 class TensorShapes;
 class Work;
 
-// One pair of buffers of a coalesced call on a device; `count` is that of the plain call.
+// One pair of buffers of a coalesced call on a device; `count` is that of a call on this pair only.
 struct CollectivePart {
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
@@ -29,12 +29,12 @@ struct CollectivePart {
 
 // `count` is in elements and the same on every rank:
 //   all_reduce, broadcast, reduce   the whole buffer
-//   all_gather, gather              one rank's contribution; the gathering side holds world_size
-//                                   times as many
-//   scatter, reduce_scatter         one rank's result; the giving side holds world_size times as
-//                                   many
-//   all_to_all                      one block; both sides hold world_size blocks
-//   all_gather_v, reduce_scatter_v  the sum of `counts`: the count that each rank gives, or gets
+//   all_gather, gather              one rank's contribution; the result has world_size times as
+//                                   many elements
+//   scatter, reduce_scatter         one rank's result; the input has world_size times as many
+//                                   elements
+//   all_to_all                      one block; input and output have world_size blocks
+//   all_gather_v, reduce_scatter_v  the sum of `counts`, the counts that the ranks give, or get
 //   all_to_all_v                    the sum of `counts`, a matrix with a row for each sender and a
 //                                   column for each receiver
 struct Collective {
@@ -47,7 +47,7 @@ struct Collective {
   const std::byte* input = nullptr;    // null if this rank gives nothing
   std::byte* output = nullptr;         // null if this rank gets nothing
   Device device = Device::kCpu;        // the device of input and output
-  const DeviceOrder* order = nullptr;  // place in the device's work; null: after its default stream
+  const DeviceOrder* order = nullptr;  // place in the device's work; null: after the default stream
   Work* work = nullptr;  // notified when the whole call is queued on the device; may be null
   // For operations with unequal counts; must outlive the call.
   std::span<const std::size_t> counts;
@@ -76,16 +76,16 @@ inline std::size_t divisor_of(const Collective& call, int world_size) {
   return call.divisor != 0 ? call.divisor : static_cast<std::size_t>(world_size);
 }
 
-// The sum of counts, at most SIZE_MAX; no call may have that many elements.
+// The sum of counts; SIZE_MAX, which no valid call has, if the sum overflows.
 std::size_t saturated_sum(std::span<const std::size_t> counts);
 
 // A hash of counts, never 0. It is the `layout` of operations with unequal counts and of coalesced
 // ones.
 std::uint32_t layout_of(std::span<const std::size_t> counts);
 
-// A hash of the sizes and strides of a dense tensor. Two tensors have the same hash if element i in
-// the memory of one corresponds to element i in the memory of the other. The hash is 0 for one
-// dimension, as for raw buffers. Without `strides`, the hash covers the sizes only.
+// A hash of the sizes and strides of a dense tensor. Two tensors of the same sizes have the same
+// hash if element i in the memory of one corresponds to element i in the memory of the other. The
+// hash is 0 for one dimension, as for raw buffers. Without `strides`, it covers the sizes only.
 std::uint32_t shape_of(std::span<const std::int64_t> sizes,
                        std::span<const std::int64_t> strides = {});
 // Combines the hashes of the tensors of a coalesced call; 0 if all of them are 0.

@@ -1,8 +1,8 @@
 #pragma once
 
-// The place of an operation on a device's memory among the device's other work (DeviceOrder), also
-// for operations on copies in host memory (HostCopies), and operations that make progress only
-// while a thread waits for them (Progress).
+// The place of an operation on device memory among the device's other work (DeviceOrder), the same
+// for an operation that runs on copies in host memory (HostCopies), and the driver of operations
+// that make progress only while a thread waits for them (Progress).
 
 #include <memory>
 
@@ -26,8 +26,8 @@ class DeviceOrder {
  public:
   virtual ~DeviceOrder() = default;
 
-  // The event of the caller's stream at the time of the call: the library's stream waits for it
-  // before it touches a buffer. Valid as long as this object exists.
+  // The event in the caller's stream at the time of the call. The library's stream waits for this
+  // event before it touches a buffer. Valid as long as this object exists.
   virtual void* ready() const = 0;
   // Makes the calling thread's stream wait for `event`.
   virtual void wait_for(void* event) const = 0;

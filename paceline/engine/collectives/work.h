@@ -24,9 +24,9 @@ struct FlightTicket;
 //
 // An operation on a device's memory that was called with a DeviceOrder ends twice. It ends first
 // when all of it has been queued on the device. From then on the caller can queue work that follows
-// the operation, so wait() returns then, with the calling thread's stream ordered after the
-// operation. It ends again when its result is complete; only then has the operation completed. An
-// error between the two ends fails the group, so the next call throws that error.
+// the operation, so wait() returns at this first end, with the calling thread's stream ordered
+// after the operation. It ends again when its result is complete; only then has the operation
+// completed. An error between the two ends fails the group, so the next call throws that error.
 //
 // Thread safety: every method may be called from any thread. Dropping a Work does not cancel the
 // operation.
@@ -44,10 +44,10 @@ class Work : public std::enable_shared_from_this<Work> {
   void wait(std::chrono::milliseconds timeout);
   bool is_completed() const;
   // `then` is called once, with the operation's error or null, in the thread that completes the
-  // operation: the group's own thread or, for a message, the thread that moves it. If the operation
-  // has already completed, on_complete() calls `then`. wait() may return before `then`. `then` may
-  // start operations, or end the group, but must not wait for an operation of this group, and must
-  // not throw. Several functions are called in the order in which they were registered.
+  // operation: the group's thread, the thread that moves a message, or the device library's. If the
+  // operation has already completed, on_complete() calls `then`. wait() may return before `then` is
+  // called. `then` may start operations, or end the group, but must not wait for an operation of
+  // this group, and must not throw. Several functions are called in the order of registration.
   void on_complete(std::function<void(const Error* error)> then);
   std::string description() const;
   // The rank from which a receive took its message, once wait() has returned; -1 otherwise.
@@ -55,7 +55,7 @@ class Work : public std::enable_shared_from_this<Work> {
 
  public:  // internal
   // `describe` provides the text for a timeout error. `order` is null except for device memory. A
-  // waiting thread helps `progress`, if there is one.
+  // waiting thread calls `progress`, if there is one.
   explicit Work(std::function<std::string()> describe,
                 std::shared_ptr<const DeviceOrder> order = nullptr,
                 std::weak_ptr<Progress> progress = {});

@@ -86,8 +86,8 @@ void Vigil::look() {
   const auto awake = std::max(looked_, last);
   if (now - awake >= kStandstill) AwakeClock::stood_still(awake, now);
   looked_ = now;
-  // last_look is stored rarely, because other threads read it in their loops, and only after the
-  // standstill has been recorded.
+  // last_look is stored rarely, because other threads read it in their loops. It is stored last,
+  // because a thread that reads the new value must find the standstill recorded.
   if (now - last >= kNoted) last_look.store(now.time_since_epoch().count());
 }
 

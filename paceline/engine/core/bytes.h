@@ -40,8 +40,8 @@ template <std::size_t kSize>
 void put_text(std::array<char, kSize>& field, std::string_view text) {
   std::memcpy(field.data(), text.data(), std::min(text.size(), kSize - 1));
 }
-// The text up to the first zero, with '?' in place of control characters that a terminal might
-// obey.
+// The text up to the first zero, at most `length` bytes, with '?' in place of control characters
+// that a terminal might obey.
 std::string printable(const char* begin, std::size_t length);
 template <std::size_t kSize>
 std::string printable(const std::array<char, kSize>& field) {

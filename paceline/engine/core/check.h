@@ -1,11 +1,11 @@
 #pragma once
 
-// Checks of a caller's arguments, and phrases for messages. A message is built only when its
-// condition fails; its arguments are always evaluated.
+// Checks of a caller's arguments, and phrases for messages. A message is built only when its check
+// fails; the arguments of the message are always evaluated.
 //
-//   check(root < world_size, "broadcast: root {} is outside the group of {} ranks", root, size);
+//   check(root < size, "broadcast: root {} is outside the group of {} ranks", root, size);
 //
-// Only sources include this header: it includes fmt, which public headers must not.
+// Public headers must not include this header, because it includes fmt.
 
 #include <concepts>
 #include <cstddef>
@@ -37,8 +37,8 @@ void check(bool condition, fmt::format_string<Args...> format, Args&&... args) {
   }
 }
 
-// The C++ name for a mangled name, as the linker or type_info gives it; any other name is returned
-// unchanged.
+// The C++ name that a mangled name (from the linker or from type_info) stands for. Returns any
+// other name unchanged.
 std::string demangled(const char* name);
 
 // Numbers with their nouns and units in sentences: "1 rank", "2 ranks", "64 KiB".

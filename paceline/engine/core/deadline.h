@@ -15,9 +15,9 @@ class Deadline {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // The moment `timeout` from now. A timeout of more than about 30 years gives never(), a negative
-  // timeout gives now. With timeouts of a second or more, the deadline may be up to 10 ms later, so
-  // that small collectives need not read the clock to the nanosecond.
+  // The moment `timeout` from now. A timeout of more than about 30 years gives never(), and a
+  // negative timeout gives now. With timeouts of a second or more, the deadline may be up to 10 ms
+  // later, because it is made from the kernel's coarse clock, which is cheaper to read.
   template <class Rep, class Period>
   static Deadline after(std::chrono::duration<Rep, Period> timeout) {
     const std::chrono::duration<double> seconds =

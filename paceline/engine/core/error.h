@@ -20,7 +20,7 @@ namespace paceline {
 enum class ErrorCode {
   kInvalid,      // fix the call or the configuration
   kUnsupported,  // choose another backend or type
-  kTimeout,      // a rank did not arrive; the message names it
+  kTimeout,      // the time limit passed; the message says which rank or process is late
   kPeerLost,     // a peer died; form a new group
   kAborted,      // another rank failed first; the message gives that rank's error
   kCorrupt,      // data is damaged or malformed; use an older copy

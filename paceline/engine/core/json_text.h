@@ -1,10 +1,10 @@
 #pragma once
 
 // Converts JSON to text and back. nlohmann's writer and parser are large templates, compiled again
-// in every source that calls them; here they are compiled once for all sources.
+// in every source file that calls them; json_text.cpp compiles them once for all callers.
 //
-// Only sources include this header: nlohmann types stay out of public headers. Thread safety: pure
-// functions.
+// Public headers must not include this header, so that they contain no nlohmann types. Thread
+// safety: pure functions.
 
 #include <string>
 #include <string_view>

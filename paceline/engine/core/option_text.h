@@ -93,7 +93,7 @@ std::string shell_line(std::span<const std::string> words);
 // neighbours that turn one word into the other.
 int edit_distance(const std::string& a, const std::string& b);
 
-// The word of `known` that is nearest to `typed`, or "" when no word is near enough to be meant.
+// The word of `known` that is nearest to `typed`, or "" when no word is similar enough.
 std::string nearest(const std::string& typed, const std::vector<std::string>& known);
 
 }  // namespace paceline

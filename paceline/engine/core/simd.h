@@ -1,7 +1,7 @@
 #pragma once
 
 // Vector instructions: functions that are compiled for several instruction sets, and copies that
-// leave the caches alone. Thread safety: pure functions.
+// bypass the caches. Thread safety: any thread may call the functions.
 
 #include <cstddef>
 

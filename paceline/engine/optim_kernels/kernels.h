@@ -5,7 +5,7 @@
 //
 // Each loop of an optimizer also computes checksums of the parameter and of the state, as it reads
 // them and as it writes them. The loops are limited by memory, so the additions cost next to
-// nothing, and the next step can check that both have not changed since. In these loops, sums[0]
+// nothing, and the next step can check that neither has changed since. In these loops, sums[0]
 // belongs to the parameter and the others to the state, in the order of the arguments.
 
 #include <bit>
@@ -72,7 +72,7 @@ struct LambKernelArguments {
 void lamb_moments_kernel(const LambKernelArguments& a, const float* parameter,
                          const float* gradient, float* exp_avg, float* exp_avg_sq, float* direction,
                          std::int64_t count, WordSums* sums);
-// parameter -= rate x direction; the direction is computed again from the moments.
+// parameter -= rate x direction; the direction is computed again from the updated moments.
 void lamb_kernel(const LambKernelArguments& a, float rate, float* parameter, const float* exp_avg,
                  const float* exp_avg_sq, std::int64_t count, WordSums* sums);
 
@@ -107,7 +107,7 @@ void clamp(float* values, std::int64_t count, float largest_magnitude);
 
 // In widen(), narrow() and follow(), `type` is kBfloat16 or kFloat16; rounding is to nearest even.
 void widen(Dtype type, const void* from, float* to, std::int64_t count);
-// The sum of the 32-bit words of float32 values, or of the 16-bit words of other types.
+// The sum of the 32-bit words of float32 values, or of the 16-bit words of 16-bit floats.
 std::uint32_t sum_words(Dtype type, const void* values, std::int64_t count);
 struct MasterSums {
   std::uint32_t master = 0;
@@ -115,8 +115,8 @@ struct MasterSums {
 };
 // Rounds `from` to `to`, and returns the checksums of both.
 MasterSums narrow(Dtype type, const float* from, void* to, std::int64_t count);
-// If `parameter` is not the rounded `master`, the master takes the parameter's value. Returns the
-// checksums that both had before that.
+// An element of `master` that does not round to its parameter takes the parameter's value. Returns
+// the checksums that both had before the call.
 MasterSums follow(Dtype type, const void* parameter, float* master, std::int64_t count);
 
 }  // namespace paceline::optim

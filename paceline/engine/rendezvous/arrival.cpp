@@ -42,8 +42,8 @@ void throw_unless_ready(std::string_view outcome) {
               std::move(context));
 }
 
-// The value of a claimed place, with bars between its parts: a text for error messages, the
-// identity of the host, and a random part that distinguishes two ranks of one process.
+// The value of a claimed place, with "|" between its parts: a text for error messages, the identity
+// of the host, and random digits that distinguish two ranks of one process.
 std::string own_claim() {
   return fmt::format("process {} on host {}|{}|{}", ::getpid(), host_name(), host_token(),
                      random_hex(8));
@@ -73,7 +73,8 @@ Absence absence_from_meeting(Store& store, int generation, int world_size) {
   return absence;
 }
 
-// The round is the number of times that this rank has left a meeting, which is equal on all ranks.
+// The round is the number of times that this rank has left a rendezvous of the generation. That
+// number is equal on all ranks.
 Arrival::Arrival(std::shared_ptr<Store> store, const LaunchEnvironment& environment)
     : store_(std::move(store)), environment_(environment) {
   const std::string generation = prefix_of_meetings(environment_.restart_count);

@@ -26,7 +26,7 @@ struct Absence {
   std::vector<int> waiting, missing;
   bool operator==(const Absence&) const = default;
 };
-// Reads the absence from the store of the rendezvous; the caller need not be one of the ranks.
+// Reads both lists from the store of the rendezvous; the caller need not be one of the ranks.
 // Throws the errors of Store.
 Absence absence_from_meeting(Store& store, int generation, int world_size);
 

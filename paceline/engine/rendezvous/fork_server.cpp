@@ -148,8 +148,8 @@ void see_off(pid_t child) {
   }
 }
 
-// Invariants 2 and 6: the helper has ended, so this process must be a child of the launcher, and
-// dies with it. Returns false when this process cannot be a seed.
+// Invariants 2 and 6: the helper has ended, so this process must be a child of the launcher; from
+// now on it dies with the launcher. Returns false when this process cannot be a seed.
 bool settle(const Fd& socket, pid_t launcher) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -258,7 +258,7 @@ void run_fork_server(Fd socket, pid_t launcher) {
   std::optional<Order> order;
   while (fork_seed(socket, launcher) == Role::kSeed) {
     if (!order) close_rank_descriptors();
-    order.reset();  // the descriptors of this order belong to the rank
+    order.reset();  // closes this seed's copies of the rank's descriptors
     order = live_as_seed(socket, files);
     socket = std::move(order->descriptors[kSeedSocket]);
   }

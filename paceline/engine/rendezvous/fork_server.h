@@ -13,9 +13,9 @@
 //             └─ seed ── on an order, becomes rank 0 of generation 1
 //                  └─ seed of generation 2, also a child of the launcher
 //
-// The seed is the launcher's child from the beginning (the helper that forks it ends, and the
-// launcher adopts orphans), so the program never has a child that it did not make. The seed dies
-// with the launcher: it exits when its socket closes, and the kernel kills a seed that is stopped.
+// A short-lived *helper* process forks the seed and exits, and the launcher adopts orphans. So the
+// seed is the launcher's child, and the program never has a child that it did not make. The seed
+// dies with the launcher: it exits when its socket closes, and the kernel kills a stopped seed.
 //
 // A program takes part if it is linked with this file, if the launcher itself executed it (not
 // through a shell), and if, just before main(), it has one thread and no descriptor of its own.
@@ -36,9 +36,9 @@
 //     descriptor. The threads are counted after the first fork, when the fork handlers of libraries
 //     have stopped their threads; if any others exist, the helper exits and makes no seed.
 //  2. The rank continues into main() only after its seed has told the launcher that it is ready (or
-//     after 5 s). The seed reports as a child of the launcher: the helper has ended, and was waited
-//     for, before the seed checks its parent.
-//  3. At most one seed of a rank waits. A rank makes one seed, before its main(); a seed makes the
+//     after 5 s). When the seed reports, it is a child of the launcher: the helper has ended, and
+//     was waited for, before the seed checks its parent.
+//  3. At most one seed waits for each rank. A rank makes one seed, before main(); a seed makes the
 //     next one only after an order to become the rank.
 //  4. A seed keeps no descriptor of the rank that made it: it closes its copies of the standard
 //     streams and of the secret's descriptor, so that the launcher can read the rank's pipes to

@@ -4,7 +4,7 @@
 // until every registered use has ended: groups form through the store, so other ranks may still
 // need it when the hosting rank has finished.
 //
-// A use (a group that is being formed) has a unique name and the world ranks that will end it.
+// A use is a group that is being formed: a unique name and the world ranks that will end the use.
 //
 // Thread safety: all functions may be called from any thread.
 

@@ -151,7 +151,8 @@ std::optional<Row> pmi_row(const GetVariable& variable) {
   auto row = read_row(variable, kPmi);
   if (!row) return row;
   row->environment.launcher = "pmi";
-  // Hydra starts all ranks of a host from one proxy. SLURM's own PMI does not set local_size.
+  // Hydra sets MPI_LOCALNRANKS, and its proxy is the parent of all ranks of a host. SLURM's own PMI
+  // does not set that variable.
   row->helped = variable(kPmi.local_size).has_value();
   row->environment.job_id = variable("PMI_JOBID").value_or(fmt::format("parent-{}", ::getppid()));
   return row;
@@ -171,8 +172,8 @@ std::string corrected_command(const Row& first, const Row& second) {
 }
 
 // Inside a SLURM job, mpirun starts a helper on each node with a job step, and the helpers start
-// the ranks, which inherit the step's variables that describe the helpers. The name does not reveal
-// such a step: its SLURM_JOB_NAME is that of the job ("interactive" under salloc).
+// the ranks, which inherit the step's variables that describe the helpers. The name of such a step
+// does not reveal it: SLURM_JOB_NAME is the name of the job ("interactive" under salloc).
 void ignore_steps_of_helpers(std::vector<Row>& rows) {
   const bool helped =
       std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.helped; });

@@ -7,7 +7,7 @@
 // are functions for SLURM's variables: its short notation for lists of nodes and tasks, and whether
 // this process is a task of `srun`.
 //
-// Thread safety: the functions on SLURM's variables are pure functions.
+// Thread safety: any thread may call the functions while no thread changes the environment.
 
 #include <functional>
 #include <optional>
@@ -38,9 +38,9 @@ struct LaunchEnvironment {
 using GetVariable = std::function<std::optional<std::string>(const std::string&)>;
 GetVariable process_environment();
 
-// Finds the launcher and this process's rank; without any launcher, a group of one. Throws
-// Error(kInvalid) when a variable is missing, out of range or contradicts another; the message
-// names the variable and its value and, where one exists, the corrected command.
+// Finds the launcher and this process's rank. Without a launcher, the result is a group of one.
+// Throws Error(kInvalid) when a variable is missing, out of range or contradicts another; the
+// message names the variable and its value and, where one exists, the corrected command.
 LaunchEnvironment detect_launch_environment(const GetVariable& variable = process_environment());
 
 // The whole number from 0 to `greatest` in a variable; nullopt when it is unset. Throws
@@ -73,7 +73,7 @@ std::optional<std::vector<int>> expand_task_counts(const std::string& text);
 
 // Whether this process is a task of a step that a user's srun made. SLURM also makes steps by
 // itself, for the shell of salloc (LaunchParameters=use_interactive_step) and for a batch script;
-// in those the result is false.
+// in those steps the result is false.
 bool in_step_of_srun(const GetVariable& variable);
 
 }  // namespace paceline

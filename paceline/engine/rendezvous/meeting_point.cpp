@@ -42,8 +42,8 @@ std::optional<int> first_reserved_port(const GetVariable& variable) {
 }
 
 // A port that is the same on all ranks of a step. The tasks of a job array are jobs with
-// consecutive numbers; these jobs get different ports, and so do the first kSteps steps of each
-// job.
+// consecutive numbers; up to kCount / kSteps of these jobs get different ports, and so do the first
+// kSteps steps of each job.
 std::uint16_t step_port(const GetVariable& variable) {
   if (const auto port = first_reserved_port(variable)) return static_cast<std::uint16_t>(*port);
   constexpr std::uint32_t kFirst = 15'000, kCount = 16'384;  // below the ephemeral ports

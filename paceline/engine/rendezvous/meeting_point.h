@@ -33,8 +33,8 @@ struct MeetingPoint {
 MeetingPoint find_meeting_point(const std::string& init_method,
                                 const LaunchEnvironment& environment, const GetVariable& variable);
 
-// The content of a notice. It may be left over from a job that was killed, so a reader that finds
-// no store there must read the notice again.
+// The content of a notice. The notice may be left over from a job that was killed, so a reader that
+// finds no store at its endpoint must read the notice again.
 struct JobNotice {
   Endpoint endpoint;
   Secret secret;
@@ -45,7 +45,7 @@ struct JobNotice {
 // enter the directory, and the file (0600) is never visible half-written.
 //
 // There are two boards, $XDG_RUNTIME_DIR/paceline and /tmp/paceline-<uid>. Rank 0 uses the first
-// one that it can write to; the others look at both and take the newer notice.
+// board that it can write to; the other ranks look at both boards and take the newer notice.
 class Bulletin {
  public:
   // Throws Error(kInvalid) when a board belongs to another user or other users may enter it.

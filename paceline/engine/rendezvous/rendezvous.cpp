@@ -81,7 +81,7 @@ struct Attendance {
   const OwnerProcess owner;
   std::optional<Membership> membership;  // set once every rank has arrived
   std::unique_ptr<TcpStoreServer>
-      server;                        // on a rank 0 that hosts the store, until all have arrived
+      server;                        // on rank 0, if it hosts the store, until all have arrived
   std::shared_ptr<TcpStore> client;  // client of rank 0's or the launcher's store
   std::shared_ptr<Store> store;
   bool at_rank_zero = false;  // rank 0 hosts the store
@@ -209,7 +209,7 @@ Secret join_by_notice(Attendance& attendance, std::chrono::milliseconds timeout)
            "rank 0 was not found within {} ms through {}: {}", timeout.count(),
            attendance.bulletin->path(), cause);
     }
-    std::this_thread::sleep_for(kNoticePause);  // the notice is polled: its writer sends no event
+    std::this_thread::sleep_for(kNoticePause);  // no event signals that the notice has appeared
   }
 }
 
@@ -239,7 +239,7 @@ Secret meet_at_rank_zero(Attendance& attendance, const Endpoint& endpoint,
   if (environment.rank == 0) {
     attendance.server = host_store(endpoint, *given, options.timeout);
     if (!is_of_this_host(endpoint.host))
-      store.host = "127.0.0.1";  // NAT may not route packets to the public address back here
+      store.host = "127.0.0.1";  // NAT may not route the public address back to this host
   }
   connect(attendance, store, *given, options.timeout);
   return *given;
@@ -283,8 +283,8 @@ Secret open_store(Attendance& attendance, const LaunchEnvironment& environment,
 }
 
 // The address that PACELINE_SOCKET_IFNAME selects; otherwise the local address of the connection to
-// the store; or, if that is a loopback address, the address of the first interface that other hosts
-// can reach.
+// the store; or, if there is none or it is a loopback or link-local address, the address of the
+// first interface that other hosts can reach.
 std::string own_address(const GetVariable& variable, const std::string& on_the_way) {
   const std::string wanted = variable("PACELINE_SOCKET_IFNAME").value_or("");
   const bool leads_there =

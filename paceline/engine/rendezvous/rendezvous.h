@@ -1,7 +1,7 @@
 #pragma once
 
-// How the processes of a job meet: from its environment or from explicit options, a process learns
-// its rank and gets a Store that all ranks share, and the job's secret.
+// How the processes of a job meet. Each process learns its rank from its environment or from
+// explicit options, and gets a Store that all ranks share, and the job's secret.
 //
 //   init_method "env://" (default)   the rank from detect_launch_environment(), the meeting point
 //                                    from the launcher's variables
@@ -46,8 +46,8 @@ LaunchEnvironment own_launch_environment(const RendezvousOptions& options = {},
 // Blocks until every rank has arrived. While it waits it logs which ranks are missing (after 10 s,
 // then every 30 s). After options.timeout it throws Error(kTimeout), which names the missing ranks.
 // Throws Error(kInvalid) for a contradictory environment, for a rank outside the world, for a rank
-// that two processes claim (both get the error, with the host and the pid of the other), and when
-// this process already holds that rank in an earlier rendezvous that it has not left.
+// that two processes claim (every waiting rank gets the error, with the host and pid of both), and
+// when this process already holds that rank in an earlier rendezvous that it has not left.
 //
 // All copies of the result share ownership of its store. If rank 0's process hosts the store, the
 // destruction of the last copy in that process waits, at most 10 s, until every other rank has
@@ -56,9 +56,9 @@ Rendezvous rendezvous(const RendezvousOptions& options = {},
                       const GetVariable& variable = process_environment());
 
 // A rank that cannot take part calls this instead of rendezvous(). rendezvous() of the other ranks
-// then throws Error(kInvalid) with `reason`. If this rank hosts the store, it waits until the
-// others have arrived, at most 10 s. It never throws: if the other ranks cannot be reached, they do
-// not learn the reason.
+// then throws Error(kInvalid), or kTimeout if `reason` has that code, with the text of `reason`. A
+// rank that hosts the store waits until the others have arrived, at most 10 s. The function throws
+// no Error: if the other ranks cannot be reached, they do not learn the reason.
 void decline_rendezvous(const Error& reason, const RendezvousOptions& options = {},
                         const GetVariable& variable = process_environment());
 

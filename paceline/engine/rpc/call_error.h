@@ -42,7 +42,7 @@ class ReferenceError : public CallError {
   enum class Reason : std::uint8_t {
     kExpired,    // this worker's lease expired, or the owner ended the session
     kOwnerLost,  // the owner has left or is lost, even if a later worker has its name
-    kNoObject,   // its constructor failed, or its last reference was released
+    kNoObject,   // the object's constructor failed, or its last reference was released
   };
   ReferenceError(Reason reason, std::string worker, std::string method, const std::string& message)
       : CallError(reason == Reason::kNoObject ? ErrorCode::kInvalid : ErrorCode::kPeerLost,

@@ -8,7 +8,7 @@
 
 namespace paceline::rpc {
 
-// How often a method may be executed. The method declares it.
+// How often a call may be executed. The called method declares this.
 enum class Effect : std::uint8_t {
   kAtMostOnce,  // never executed twice; a lost reply leaves the outcome unknown
   kRepeatable,  // may be executed again, like a read: retried until the deadline
@@ -33,8 +33,8 @@ struct CallTarget {
   Effect effect{};
   Scope scope = Scope::kAnySession;
   ObjectNumber object = 0;  // the object that the method belongs to; 0: none
-  // False for holds and releases of references: a handler may need a hold before it can run, so the
-  // hold must not wait for other calls, which may be waiting for that handler.
+  // False for the calls that hold or release objects (references.h): a handler may need a hold to
+  // begin, so such a call must not wait for other calls, which may be waiting for the handler.
   bool needs_credit = true;
 };
 

@@ -81,7 +81,7 @@ PendingPointer Caller::call(const CallTarget& target, OutgoingPointer request, D
   return call;
 }
 
-// Requires: the mutex is held, and no credit is needed or there is some.
+// Requires: the mutex is held, and the call needs no credit or there is enough.
 void Caller::begin_locked(const PendingPointer& call) {
   const CallTarget& target = call->target_;
   call->mark_ = setup_->stats.begin(CallSide::kCaller, target.method_number, target.method);

@@ -58,8 +58,8 @@ class PendingCall {
   // calls nudge(), or `limit` has passed. Returns whether nudge() was called.
   bool sleep(std::chrono::nanoseconds limit);
   void nudge();
-  // Called when the call leaves the queue for credit: wakes the thread that waits for credit, or
-  // lets it sleep on until the call is done.
+  // Called when the call leaves the queue of calls without credit: wakes the thread that waits for
+  // credit, or lets it sleep on until the call is done.
   void leave_queue(bool wakes);
 
   const CallTarget target_;
@@ -86,9 +86,9 @@ using PendingPointer = std::shared_ptr<PendingCall>;
 // call, every call would switch the watching on and off, so the pool leaves the socket unwatched
 // for up to a tenth of a second at a time.
 //
-// Credit. Calls for which there is no credit wait in a queue, and the thread that ends a call sends
-// the first of them. If many calls wait, the thread that made the sent call sleeps on until the
-// reply has arrived: that thread's next call would also have to wait, so waking it gains nothing.
+// Credit: the calls and the bytes of requests that may be under way at once. Other calls wait in a
+// queue, and the thread that ends a call sends the first of them. If many calls wait, the thread
+// that made the sent call sleeps on until the reply has arrived: its next call would wait as well.
 //
 // Sending. A request is sent immediately, unless several calls are under way for which no thread
 // waits yet. In that case it is sent together with later requests, at the latest when a thread
@@ -115,8 +115,8 @@ class Caller final : public Pool::Source,
   // call this object.
   PendingPointer call(const CallTarget& target, OutgoingPointer request, Deadline deadline,
                       std::function<void(CallEnd)> when_ended = {});
-  // Sends a one-way message, which must own its memory. Throws CallError(kSystem), not executed, if
-  // this worker has left, or if too many earlier one-way messages have not been handled yet.
+  // Sends a one-way message, which must own its memory. Throws Error(kInvalid) as call() does, and
+  // CallError(kSystem), not executed, if this worker has left or too many one-way messages wait.
   void tell(const CallTarget& target, OutgoingPointer request);
   // Returns when the call is done or the deadline has passed.
   void wait(const PendingPointer& call, Deadline deadline);
@@ -240,7 +240,7 @@ class Caller final : public Pool::Source,
   int num_led_ = 0;  // consecutive reads by waiting threads, while watched
   bool is_connecting_ = false, is_closed_ = false, is_callee_gone_ = false;
   std::optional<Deadline> connect_at_;
-  std::chrono::milliseconds pause_;  // before the next attempt
+  std::chrono::milliseconds pause_;  // before the next attempt to connect
   std::string why_ = "no connection has been made yet";
   ErrorCode why_code_ = ErrorCode::kTimeout;
 };

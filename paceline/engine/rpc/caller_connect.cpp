@@ -53,8 +53,8 @@ void Caller::want_connection_locked(std::chrono::milliseconds delay) {
 }
 
 void Caller::connect() {
-  // Read before the directory. If the directory says that the worker has left, calls that begin
-  // from now on may be for another process that has taken the worker's name.
+  // begun() is called before the directory is read: if the directory says that the worker has left,
+  // calls that begin from now on may be for another process that has taken the worker's name.
   const Begun before = begun();
   try {
     const auto callee = setup_->directory->find(name_);

@@ -68,7 +68,7 @@ class FutureReply {
   std::shared_ptr<ReferenceTable> references_;
 };
 
-// Waits until the references' owners have confirmed or refused the holds, or for the deadline.
+// Waits until the references' owners have confirmed or refused the holds, or until the deadline.
 void confirm_references(const MessageReader& read, const ReceivedMessage& message);
 
 // Reads a message that has arrived. The result may refer to memory of the message.

@@ -1,6 +1,6 @@
 #pragma once
 
-// The directory of workers: an entry for each name in the job's store, and a list of changes that
+// The directory of workers, in the job's store: an entry for each name, and a list of changes that
 // every worker reads. No worker manages the list. Each worker enters and leaves by itself, and
 // watches only the next worker in the order of names. It records the next worker as lost when that
 // worker's process has ended, or when that worker has been silent for a lease.
@@ -73,16 +73,16 @@ class Directory {
 
   // Enters a worker. Throws Error(kInvalid) if a worker of this name is present.
   void enter(const WorkerEntry& self);
-  // Writes `state`, unless the worker is no longer present or its name has another incarnation.
+  // Writes `state`, unless the worker is no longer present or another worker has taken its name.
   void change(const WorkerEntry& entry, WorkerInfo::State state);
   std::optional<WorkerEntry> find(const std::string& name);
-  // All entries, including workers that have left.
+  // All entries, including those of workers that have left or are lost.
   std::vector<WorkerEntry> all();
   // The error text for a name that no worker has, with the name that was probably meant.
   std::string unknown_worker_text(const std::string& name);
 
-  // Called about once a second: shows that `self` lives, checks the next worker, and returns the
-  // entries that have changed since the last call. `now` is boot_time().
+  // Called once a second, or four times per lease if that is more often: shows that `self` lives,
+  // checks the next worker, and returns entries changed since the last call. `now`: boot_time().
   std::vector<WorkerEntry> look_around(const WorkerEntry& self, LeaseTime now);
 
  private:

@@ -10,8 +10,8 @@
 //    thread at first, which is fastest for short tasks. Whenever the queue has not moved for 50
 //    microseconds, sleeping tasks no longer count; if there are none, the limit grows by one, up to
 //    `num_threads`. Above `num_threads` it grows by one only every 50 milliseconds, up to
-//    `max_threads` - 1. Once the queue is empty the limit is one again. A task that waits for a
-//    call of its own (Blocked) does not count.
+//    `max_threads` - 1. Once the queue is empty and at most `num_threads` tasks run, the limit is
+//    one again. A task that waits for a call of its own (Blocked) does not count.
 //
 // So replies are received and leases are renewed even while all handlers are blocked.
 //
@@ -119,11 +119,11 @@ class Pool : public std::enable_shared_from_this<Pool> {
   // Makes `sender` send within about 100 microseconds, so that messages in quick succession are
   // sent together.
   void send_soon(const std::shared_ptr<Sender>& sender);
-  // As above, but called at the end of a task that has queued a message, while many short tasks
-  // wait. Returns false if the task should send the message itself.
+  // As above, for the end of a task that has queued a message. Returns false if the task must send
+  // the message itself, because the task took long or because few other tasks wait.
   bool send_with_others(const std::shared_ptr<Sender>& sender);
 
-  // While such an object exists, the thread that made it does not count as running its task.
+  // While a Blocked exists, the thread that made it does not count as running its task.
   class Blocked {
    public:
     Blocked();

@@ -118,7 +118,7 @@ class ReferenceCounts {
 
 class ReferenceTable;
 
-// One copy of a reference; the RemoteRefs of a program share it.
+// One copy of a reference, as ReferenceCounts counts them. All copies of a RemoteRef share it.
 class ReferenceHandle {
  public:
   ReferenceHandle(std::weak_ptr<ReferenceTable> of, ObjectId of_object, std::uint64_t of_sessions)
@@ -188,7 +188,7 @@ class ReferenceTable : public std::enable_shared_from_this<ReferenceTable> {
     auto operator<=>(const OwnerId&) const = default;
   };
   // Call this when the owner no longer keeps any state of this worker. References to objects of a
-  // later process of the same name stay.
+  // later process of the same name stay valid.
   void lose(const OwnerId& owner);
   // Sends releases and takes answers that no thread waits for; called about ten times a second.
   void look();

@@ -110,7 +110,7 @@ template <class T>
 concept Creatable = requires { typename T::Arguments; } || std::default_initializable<T>;
 
 inline constexpr std::string_view kCreateName = "create", kFetchName = "fetch";
-// "counter.add", the name on the wire and in errors; the text lives forever.
+// The name on the wire and in errors, such as "counter.add". Its text is never destroyed.
 std::string_view full_method_name(std::string_view class_name, std::string_view method);
 
 // The call target of one of a class's methods.
@@ -158,8 +158,8 @@ void keep_object(Context& context, ObjectNumber number, std::shared_ptr<T> objec
 
 namespace detail {
 
-// One copy of a reference; the RemoteRefs of a program share it. These functions require a handle
-// that is not null, unless stated otherwise.
+// A reference that all copies of a RemoteRef share. These functions require a handle that is not
+// null, unless stated otherwise.
 using HandlePointer = std::shared_ptr<ReferenceHandle>;
 
 const std::string& owner_of(const HandlePointer& handle);
@@ -169,7 +169,7 @@ bool is_same_object(const HandlePointer& one, const HandlePointer& other);  // n
 void write_reference(MessageWriter& out, const HandlePointer& handle);
 HandlePointer read_reference(MessageReader& in);
 
-// The next two throw Error(kInvalid) for a reference to nothing, or if this worker has left.
+// Both functions below throw Error(kInvalid) for a null handle, or if this worker has left.
 
 // Makes a reference to a new object, which `method` keeps on the worker that has the object of
 // `handle`.

@@ -57,7 +57,7 @@ class Context {
 
 // How a method is served. A call that finds its queue full is refused.
 struct ServeOptions {
-  int threads = 0;           // handlers that may run at a time; 0: any number; not for objects
+  int threads = 0;           // handlers that may run at once; 0: any number; objects ignore this
   std::size_t queue = 4096;  // calls that may wait for an object, or for limited `threads`
 };
 
@@ -69,7 +69,7 @@ class UnreadableRequest : public Error {
   explicit UnreadableRequest(const std::string& why) : Error(ErrorCode::kCorrupt, why) {}
 };
 
-// A message that has arrived, for the reader of its type.
+// A message that has arrived and has not been converted to its type yet.
 struct ReceivedMessage {
   std::span<const std::byte> bytes;       // empty for a message from this worker itself
   OutgoingPointer* own = nullptr;         // a message from this worker itself; null for others

@@ -73,7 +73,7 @@ class CallStats {
   void end(CallSide side, CallMark& mark, const CallName& call, bool failed) const {
     if (mark.begun == 0) return;
     const std::uint64_t begin = started(mark), now = record_time();
-    if (side == CallSide::kCallee && begin == 0) CallGauge::start(mark.counter);  // it was refused
+    if (side == CallSide::kCallee && begin == 0) CallGauge::start(mark.counter);  // a refused call
     const std::uint64_t since = begin != 0 ? begin : mark.begun;
     CallGauge::end(mark.counter, now > since ? now - since : 0, failed);
     if (timeline_) {
@@ -115,9 +115,9 @@ std::size_t longest_frame(const Setup& setup);
 // The time on CLOCK_BOOTTIME, which continues while the machine sleeps.
 LeaseTime boot_time();
 
-inline constexpr std::chrono::milliseconds kNameless(50);  // between two look-ups of a name
+inline constexpr std::chrono::milliseconds kNameless(50);  // between look-ups of an unknown name
 
-// The context in which both ends prove the secret: calls to this incarnation of `callee`.
+// The context in which both ends prove that they know the secret: this incarnation of `callee`.
 std::string connection_context(const WorkerEntry& callee, bool is_encrypted);
 // Whether a connection is encrypted. Connections within a host never are, because its workers trust
 // its kernel.

@@ -161,7 +161,7 @@ void FileStoreLog::refuse_stale() const {
   check(header.magic == kMagic,
         "{} is not a store of Paceline (of this version); name a file that does not exist yet",
         path_);
-  if (try_lock(file_, F_WRLCK, kPresenceByte) != 0) return;  // it is in use
+  if (try_lock(file_, F_WRLCK, kPresenceByte) != 0) return;  // the file is in use
   const bool rebooted = printable(header.boot) != boot_id();
   fail(ErrorCode::kInvalid,
        "the store's file {} is left over from an earlier run: process {} on host {} made it at "
@@ -235,8 +235,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Wakes the waiting call when the file changes. A change on another host, and any change when no
-// inotify instance is left, is noticed only at the end of the interval.
+// Wakes the waiting call when the file changes. A change on another host is noticed up to 50 ms
+// later; if no inotify instance is left, every change is noticed up to 5 ms later.
 class FileWatch {
  public:
   explicit FileWatch(const std::string& path) : events_(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK)) {

@@ -47,8 +47,8 @@ class FileStoreLog {
   void lock(Deadline deadline);
   void unlock() noexcept;
 
-  // Applies the changes that were written since the last call. Throws Error(kCorrupt), which names
-  // the file and the offset. Requires: the file is locked.
+  // Applies the changes that were written since the last call. Throws Error(kCorrupt), naming the
+  // file and the offset, when the file is damaged. Requires: the file is locked.
   void replay(KeyValues& contents);
   // Appends a change. Throws Error(kSystem) when the disk is full, and Error(kInvalid) beyond
   // kMaxBytes; the change is then lost. Requires: the file is locked and replayed.

@@ -21,10 +21,10 @@ namespace paceline {
 
 // A key as messages show it: quoted, shortened, and without control characters.
 std::string quote_key(const std::string& key);
-// At most eight keys, and the number of the others.
+// The first eight keys, and the number of the others.
 std::string quote_keys(const std::vector<std::string>& keys);
 
-// An Error(kTimeout) that says that the keys `missing` were not set within `timeout`.
+// An Error(kTimeout) which reports that the keys `missing` were not set within `timeout`.
 Error missing_keys_error(const std::vector<std::string>& missing,
                          std::chrono::milliseconds timeout);
 
@@ -47,15 +47,15 @@ class KeyValues {
   std::vector<std::string> missing(const std::vector<std::string>& keys) const;
   std::size_t size() const { return values_.size(); }
 
-  // As in Store. Throws Error(kInvalid), which names the limit that would be exceeded; the contents
-  // are then unchanged.
+  // As in Store. Throws Error(kInvalid), naming the limit that would be exceeded, and then changes
+  // nothing.
   void set(const std::string& key, const std::string& value);
   std::int64_t add(const std::string& key, std::int64_t amount);
   std::string compare_set(const std::string& key, const std::string& expected,
                           const std::string& desired);
   void append(const std::string& key, const std::string& value);
   bool erase(const std::string& key);
-  // Requires: the keys of kGet and kWait exist. A kSet that fails may have set some of its keys.
+  // Carries out a request. A kSet that fails may have set some keys; the keys of a kGet must exist.
   StoreReply apply(const StoreRequest& request);
 
  private:

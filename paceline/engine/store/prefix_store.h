@@ -14,7 +14,7 @@ namespace paceline {
 // generations and purposes without collisions. num_keys() and the timeout are those of the
 // underlying store.
 //
-// Thread safety: as Store. It shares ownership of the underlying store with other users.
+// Thread safety: as Store. A PrefixStore shares ownership of the underlying store.
 class PrefixStore final : public Store {
  public:
   PrefixStore(std::string prefix, std::shared_ptr<Store> below);

@@ -5,8 +5,8 @@
 // c10d::Store.
 //
 // Keys have 1 to kMaxKeyBytes bytes, values up to kMaxValueBytes; both are opaque bytes. Every
-// operation may throw Error(kTimeout) when the store does not answer within timeout(), kPeerLost
-// when the process that hosts the store died, and kInvalid when a limit is exceeded.
+// operation may throw Error(kTimeout) when the store does not answer in time, kPeerLost when the
+// process that hosts the store died, and kInvalid when a limit is exceeded.
 //
 // Thread safety: every method may be called from any thread. A blocking get or wait does not delay
 // the calls of other threads.

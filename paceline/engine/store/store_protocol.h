@@ -3,8 +3,8 @@
 // The frames between TcpStore and TcpStoreServer, after the handshake of
 // engine/core/authentication.h with context "store", and the server's end of one connection.
 // store/FORMAT.md describes the bytes. All commands have one form: a frame is a u32 length
-// and that many bytes; a client sends one request and reads one reply. Nothing is allocated before
-// its length has been checked.
+// and that many bytes; a client sends one request and reads one reply. A length is checked before
+// memory is allocated for it.
 
 #include <cstddef>
 #include <cstdint>
@@ -60,7 +60,7 @@ class StoreConnection {
   // protocol.
   std::optional<StoreRequest> next_request();
 
-  // Sends bytes; keeps the bytes that the socket does not take now for flush().
+  // Sends as many bytes as the socket takes now; flush() sends the rest.
   void send(std::vector<std::byte> bytes);
   void flush();
   bool has_output() const { return !output_.empty(); }
@@ -69,7 +69,7 @@ class StoreConnection {
   int fd() const { return socket_.get(); }
   const std::string& peer() const { return peer_; }
 
-  bool parked = false;    // the client's request is parked; nothing is read until the reply
+  bool parked = false;    // the client's request waits for keys; nothing is read until the reply
   unsigned interest = 0;  // the events that epoll reports for this connection
 
  private:

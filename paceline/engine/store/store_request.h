@@ -2,7 +2,7 @@
 
 // A request to any store, and the reply to it, as values.
 //
-// Thread safety: values.
+// Thread safety: none; these are plain values.
 
 #include <cstdint>
 #include <string>

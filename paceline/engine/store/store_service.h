@@ -37,7 +37,7 @@ class StoreService {
   explicit StoreService(StoreLimits limits) : contents_(limits) {}
 
   // Returns the reply, or nullopt when the request is parked. Errors are returned as replies.
-  // Requires: `client` has nothing parked.
+  // Requires: `client` has no parked request.
   std::optional<StoreReply> handle(Client client, StoreRequest request, Moment now);
 
   // Replies to parked requests that became due since the last call.

@@ -21,8 +21,8 @@ using namespace std::chrono_literals;
 constexpr std::size_t kKeptConnections = 4;
 constexpr auto kHandshakeTimeout = 10s;
 // A server that was reached before and refuses connections for this long has ended. A connection
-// that takes longer proves nothing: the network may have lost its first packet, or the backlog is
-// full.
+// attempt that gets no answer for longer proves nothing: the network may have lost its first
+// packet, or the backlog is full.
 constexpr auto kRefusedFor = 500ms;
 // The server reports missing keys only at the deadline of a wait, so the client waits this much
 // longer for the answer.
@@ -148,7 +148,7 @@ Fd TcpStore::connect_until(const Deadline wanted, bool reached_before) {
              to_string(endpoint_), error.what());
       }
     }
-    std::this_thread::sleep_for(pause);  // a busy server sends no event
+    std::this_thread::sleep_for(pause);  // no event signals that the server has room
     vigil.look();
   }
 }

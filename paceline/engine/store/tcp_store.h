@@ -1,8 +1,8 @@
 #pragma once
 
-// The client of TcpStoreServer. Each call has a connection of its own, from a small pool that grows
-// with the number of concurrent calls. So a get that waits does not delay other calls, and every
-// waiting call notices at once when the server dies.
+// The client of TcpStoreServer. Each call has a connection of its own: an idle one, of which up to
+// four are kept, or a new one. So a get that waits does not delay other calls, and every waiting
+// call notices at once when the server dies.
 //
 // A lost server stays lost, because its contents are lost: every later call throws the same
 // Error(kPeerLost).

@@ -83,7 +83,7 @@ class StoreServerLoop {
   TcpStoreServerOptions options_;
   std::string name_;  // "the store at 127.0.0.1:29500", for the log
   Fd epoll_, stop_event_;
-  Fd reserve_;        // a spare descriptor, closed to refuse a connection when no other is free
+  Fd reserve_;        // reserved: closed to refuse a connection when no other descriptor is free
   std::mutex mutex_;  // guards num_clients_
   std::condition_variable clients_left_;
   std::size_t num_clients_ = 0;  // clients that have completed their handshake
@@ -108,14 +108,14 @@ using namespace std::chrono_literals;
 constexpr std::uint64_t kStopId = 0;
 constexpr std::uint64_t kListenerId = 1;
 constexpr std::uint64_t kFirstId = 2;
-constexpr int kAcceptsAtOnce = 64;  // after so many connections, the other clients get their turn
+constexpr int kAcceptsAtOnce = 64;  // then the clients that are already connected are served
 constexpr auto kListenerPause = 50ms;
 constexpr auto kComplaintInterval = 1s;
 
 Fd open_reserve() { return Fd(::open("/dev/null", O_RDONLY | O_CLOEXEC)); }
 
-// The process that hosts the store needs descriptors of its own, so all connections together get at
-// most three quarters of them, and strangers at most a quarter.
+// The process that hosts the store needs descriptors of its own, so the connections may use at
+// most three quarters of the process's limit, and strangers at most a quarter.
 TcpStoreServerOptions fit_to_descriptor_limit(TcpStoreServerOptions options) {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
@@ -255,8 +255,8 @@ void StoreServerLoop::admit(Fd socket) {
 }
 
 // Called when the next connection cannot be accepted, usually because no descriptor is left. Drops
-// the oldest stranger, or, if there is none, closes the reserve to accept and refuse the newcomer.
-// Otherwise epoll would wake the loop for the newcomer again and again.
+// the oldest stranger or, if there is none, closes reserve_, and accepts and closes the connection.
+// If the connection stayed in the queue, epoll would wake the loop again and again.
 void StoreServerLoop::relieve(int error) {
   if (!strangers_.empty()) {
     drop_oldest_stranger(std::strerror(error));
@@ -283,7 +283,7 @@ void StoreServerLoop::resume_listener(Clock::time_point now) {
 template <class Body>
 void StoreServerLoop::guard(Id id, Body body) {
   const auto entry = connections_.find(id);
-  if (entry == connections_.end()) return;  // dropped earlier in this turn
+  if (entry == connections_.end()) return;  // dropped earlier in this round of the loop
   StoreConnection& connection = *entry->second;
   try {
     body(connection);

@@ -1,6 +1,6 @@
 #pragma once
 
-// The server of a job's TCP store: one thread, one epoll, all values in memory. It listens exactly
+// The server of a job's TCP store: one thread with one epoll, all values in memory. It listens only
 // on the given address ("127.0.0.1" means loopback only) and parses nothing from a peer that has
 // not proved that it knows the job's secret. Such peers, the *strangers*, cost the server a bounded
 // number of descriptors and at most 72 bytes of input each, and cannot delay the job's processes:
@@ -13,7 +13,7 @@
 //
 // Thread safety: every method may be called from any thread. The constructor starts the server's
 // thread; the destructor disconnects all clients, stops the thread and joins it. In a child of
-// fork() the destructor leaves the server, whose thread is the parent's, alone.
+// fork() the destructor does not touch the server, whose thread runs in the parent.
 
 #include <chrono>
 #include <cstddef>
@@ -31,7 +31,7 @@ namespace paceline {
 
 struct TcpStoreServerOptions {
   StoreLimits limits;
-  // Both limits are lowered to a share of the descriptors that the process may open.
+  // max_connections and max_strangers are lowered to a share of the descriptors of the process.
   std::size_t max_connections = 16384;
   std::size_t max_strangers = 256;  // connections that have not completed their handshake
   std::chrono::milliseconds handshake_timeout = std::chrono::seconds(3);

@@ -17,7 +17,7 @@
 
 namespace paceline::tables {
 
-// The worker and its operation, as error messages name them.
+// The worker, its operation and the table, as error messages name them.
 struct BatchUse {
   const std::string& worker;
   const char* operation;

@@ -14,7 +14,7 @@ using Id = std::int64_t;
 
 // SGD, Adam and Adagrad compute what torch::optim's optimizers of these names compute. A row takes
 // one step for each push that contains its id or, in a synchronous table, for each clock with such
-// a push. State that a row needs is kept beside the row.
+// a push. The optimizer's state for a row is kept beside the row.
 struct SGD {
   double lr = 0.01, momentum = 0, weight_decay = 0;
 };
@@ -31,7 +31,7 @@ struct RowAdagrad {
 using RowOptimizer = std::variant<SGD, Adam, Adagrad, RowAdagrad>;
 
 // States which pushes of other workers a pull may miss. A worker's clock counts its ticks. Workers
-// that have left or are lost do not count.
+// that have left or are lost are ignored.
 class Consistency {
  public:
   // A pull at clock c sees all pushes up to clock c - 1 and none of clock c: a tick waits for all

@@ -28,7 +28,7 @@ namespace paceline::tables {
 // run one at a time. A forked child must not use its parent's rows.
 //
 // Every method that waits throws Error(kTimeout), which names the worker that it waits for, after
-// TableOptions::timeout. All but the accessors throw Error(kPeerLost) if this worker was given up.
+// TableOptions::timeout. All but the accessors throw Error(kPeerLost) if this worker was evicted.
 class Rows {
  public:
   // A worker's view of a table. The counts are this worker's own, unless noted otherwise.
@@ -40,8 +40,8 @@ class Rows {
     std::uint64_t pulled_ids = 0, pushed_ids = 0, pushed_rows = 0;
     std::uint64_t duplicate_pushes = 0;   // repeated pushes that had been applied before
     std::uint64_t dropped_gradients = 0;  // of ids that are not admitted yet
-    std::uint64_t torn_reads = 0;
-    std::uint64_t expired_rows = 0;  // removed by this worker
+    std::uint64_t torn_reads = 0;         // only with TableOptions::allow_torn_reads
+    std::uint64_t expired_rows = 0;       // removed by this worker
     // How many clocks the slowest worker was behind this one at its pulls: the clocks whose pushes
     // a pull may have missed.
     std::uint64_t largest_staleness = 0;
@@ -87,7 +87,7 @@ class Rows {
   virtual const std::string& name() const = 0;
   virtual std::uint32_t width() const = 0;
   virtual Consistency consistency() const = 0;
-  // The learning rate of all workers. set_lr() sets it from the next push on, and throws
+  // The learning rate of all workers. set_lr() sets it for all later steps of rows, and throws
   // Error(kInvalid) for a rate that is not finite.
   virtual double lr() const = 0;
   virtual void set_lr(double lr) = 0;
@@ -99,13 +99,13 @@ class Rows {
 
   // Copies the whole table as it is at one moment (table_cut.h). A push waits only until the rows
   // that it needs have been copied; pulls do not wait. Pushes that a synchronous table has staged
-  // are not in it. If the table is on servers, each of them copies its part at its own moment.
+  // are not in the cut. If the table is on servers, each of them copies its part at its own moment.
   virtual TableCut cut() = 0;
   // Like cut(), for reading: the rows as they were at that moment, whatever is pushed later.
   TableSnapshot snapshot();
   // Fills an empty table with a cut. Throws Error(kInvalid) if the table is not empty or does not
-  // fit, Error(kSystem) if it is too small. No row has changed then, except that some servers of a
-  // table on servers may have restored their parts.
+  // fit, Error(kSystem) if it is too small. After an error no row has changed, except that some
+  // servers of a table on servers may have restored their parts.
   virtual void restore(const TableCut& cut) = 0;
 
   // Leaves the table: the other workers do not wait for this one any more. Later calls throw

@@ -29,17 +29,17 @@ struct TableCut {
   float initial_range = 0;
 
   double lr = 0;
-  std::uint64_t now = 0;  // the table's time
+  std::uint64_t now = 0;  // the table's time: the largest clock that any worker had reached
 
   // An element for each id, in ascending order of ids.
   std::vector<Id> ids;
-  std::vector<std::int32_t> sightings;
-  std::vector<std::int64_t> used;      // the time of the last pull or push
-  std::vector<std::uint8_t> admitted;  // 1 if the id has a row
-  std::vector<float> rows;             // [admitted ids, row_floats]
+  std::vector<std::int32_t> sightings;  // pushes of the id, counted until it was admitted
+  std::vector<std::int64_t> used;       // the time of the last pull or push
+  std::vector<std::uint8_t> admitted;   // 1 if the id has a row
+  std::vector<float> rows;              // [admitted ids, row_floats]
 
-  // kSessionNumbers for each session: its number, and sequence, position, size and digest of its
-  // last push.
+  // kSessionNumbers elements for each session: its number, and sequence, position, size and digest
+  // of its last push.
   std::vector<std::int64_t> sessions;
 
   bool operator==(const TableCut&) const = default;

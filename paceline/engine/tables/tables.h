@@ -34,7 +34,7 @@ struct TableOptions {
   // The names of the servers that have the rows (row_server.h); empty: the workers of this host
   // share a table in its memory.
   std::vector<std::string> servers{};
-  // Sends rows and gradients to and from servers as bfloat16.
+  // Receives rows from servers, and sends gradients to them, as bfloat16.
   bool as_bfloat16 = false;
 };
 

@@ -46,8 +46,8 @@ struct OpenCall {
   std::uint64_t begun = 0;   // record_time(); at the callee, when the call entered `state`
   OpenState state = OpenState::kSent;
 };
-// The hash of a worker's name identifies the worker; the hash of its incarnation identifies one
-// process of that name.
+// The hash of a worker's name, or of its incarnation: a random text that identifies one process of
+// that name.
 std::uint64_t worker_hash(std::string_view incarnation);
 
 // The counters of one method, at the caller or at the callee. An empty CallCounter counts nothing.
@@ -74,14 +74,14 @@ class CallGauge {
   // Whether the file was made.
   bool is_open() const { return file_ != nullptr; }
 
-  // Requires: `number` is not 0. Only the first 64 methods of each side are counted.
+  // The counter of method `number`, which must not be 0. Each side counts its first 64 methods.
   CallCounter counter(CallSide side, std::uint64_t number, std::string_view name) noexcept;
   static void begin(CallCounter counter) noexcept;
   // Counts a call whose handler starts to run.
   static void start(CallCounter counter) noexcept;
   static void end(CallCounter counter, std::uint64_t ns, bool failed) noexcept;
 
-  // Replaces the open calls of one worker of this process. Only the oldest ones are shown.
+  // Replaces the open calls of one worker. The kMaxOpen oldest calls of the process are shown.
   void publish(std::string_view worker, std::span<const OpenCall> callers,
                std::span<const OpenCall> callees, std::uint64_t references, std::uint64_t objects);
   // Removes the open calls of a worker that has left.

@@ -59,7 +59,7 @@ struct Open {
 };
 
 struct Table {
-  std::uint64_t stamp;  // odd while it is written
+  std::uint64_t stamp;  // odd while the table is being written
   std::uint64_t count;
   std::array<Open, kNumOpen> open;
 };

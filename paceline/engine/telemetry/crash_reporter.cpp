@@ -169,7 +169,7 @@ bool is_handled(const struct sigaction& action) {
           place.dli_fname == nullptr || std::strstr(place.dli_fname, "/libucs.so") == nullptr);
 }
 
-// Gives the handler a stack of its own, for the case that the thread's stack has overflowed.
+// Gives the handler a stack of its own, because the thread's stack may have overflowed.
 void prepare_stack() {
   stack_t old{};
   if (sigaltstack(nullptr, &old) != 0 || (old.ss_flags & SS_DISABLE) == 0) return;

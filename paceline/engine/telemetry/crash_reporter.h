@@ -39,12 +39,12 @@ void show_stack_to_launcher() noexcept;
 //   error: rank 0: std::runtime_error: no such key: learning_rate
 //
 // Under `paceline run` the launcher then reads the stack, as after a crash, and repeats the verdict
-// in its report. The other ranks of its groups get the verdict as well (LastWords). An exception
+// in its report. The rank's peers get the verdict as well (LastWords). An exception
 // that is not a std::exception, std::terminate() without an exception, and real crashes end the
 // process as in any other program.
 //
-// It is called before main() in every program that calls init_process_group(), so that it also
-// covers the code before that call, such as reading arguments and loading data. It has no effect
+// A static object calls the function before main() in every program that uses init_process_group(),
+// so that code before that call, such as loading data, is covered as well. The call has no effect
 // when called a second time, when the program has a terminate handler of its own, and when
 // PACELINE_CRASH_REPORT=0 is in the environment when the program ends. Thread safety: call it from
 // one thread at a time.

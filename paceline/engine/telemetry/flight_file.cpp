@@ -23,7 +23,8 @@ namespace paceline {
 namespace {
 
 constexpr int kMaxRanks = 1 << 24;
-// The most times that a file is read until no record is being written; a torn record stays torn.
+// A file is read at most this often, until no record in it is being written. A record that a killed
+// process left incomplete stays incomplete.
 constexpr int kReadings = 3;
 
 template <class... Args>

@@ -50,7 +50,7 @@ struct Header {
   std::array<char, 32> pid_namespace;
   std::array<char, 64> host;
   std::array<char, 40> job;
-  // How the rank left (FlightEnd).
+  // How the rank stopped recording (FlightEnd).
   alignas(64) std::uint32_t end;
   std::uint32_t failure_length;    // set last; 0: no failure
   std::uint64_t dropped;           // records lost because their slot was being written or reused
@@ -142,7 +142,7 @@ struct FlightOperation {
   FlightState state = FlightState::kStarted;
   std::optional<ErrorCode> error;
   std::uint32_t thread = 0;
-  // Nanoseconds on the monotonic clock (0: has not happened), and since 1970.
+  // Nanoseconds on the monotonic clock (0: not yet); entered_wall: nanoseconds since 1970.
   std::uint64_t entered = 0, started = 0, ended = 0;
   std::int64_t entered_wall = 0;
 };
@@ -186,7 +186,7 @@ Flight parse_flight(std::span<const std::byte> bytes, const std::string& name);
 // Error(kSystem).
 Flight read_flight(const std::string& path);
 
-// The state of another process, as far as this one can see it.
+// The state of another process, as far as this process can see it.
 struct ProcessSight {
   FlightProcess process = FlightProcess::kUnknown;
   std::uint64_t now = 0;  // the monotonic clock; 0: another machine, or unknown

@@ -51,8 +51,8 @@ std::string path_in(const FlightOptions& options) {
 }
 
 // A record is composed of words and stored word by word. If its fields were stored one by one and
-// then read as words for the check word, the reads would wait for the store buffer: that would take
-// three times as long as all the rest.
+// then read as words for the check word, the reads would wait for the store buffer, three times as
+// long as everything else takes.
 using Words = std::array<std::uint64_t, flight::kNumWords>;
 
 Words words_of(const Operation& place) noexcept {

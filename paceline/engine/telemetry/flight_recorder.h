@@ -54,8 +54,8 @@ std::string flight_file_name(int rank);
 // records however the process ends, even after kill -9. flight_file.h reads the file; `paceline
 // explain` sums it up in one sentence.
 //
-// The file is DIRECTORY/rank-RRR.flight, 98 KiB. The destructor of the recorder removes it if
-// nothing has failed; after a failure it stays. With `keep` it always stays, and the program that
+// The file is DIRECTORY/rank-RRR.flight, 98 KiB. The destructor of the recorder removes it after a
+// clean end (kInOrder); otherwise the file stays. With `keep` it always stays, and the program that
 // started the job removes it: the file of a rank that ended cleanly matters when another rank waits
 // for that rank.
 //

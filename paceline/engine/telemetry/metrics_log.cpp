@@ -105,8 +105,8 @@ std::int64_t seconds_in(const std::string& name) {
   return seconds < std::numeric_limits<std::int64_t>::max() ? seconds : 0;
 }
 
-// The current second, or one more than the largest of all event files in the directory, whichever
-// is later.
+// The current second or, if that is later, the second after the latest one in the names of the
+// event files in the directory.
 std::int64_t seconds_for_name(const std::string& directory) {
   auto seconds = static_cast<std::int64_t>(seconds_since_1970());
   std::error_code error;

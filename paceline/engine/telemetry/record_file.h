@@ -4,7 +4,7 @@
 // of calls and steps. Each of them is one mapped struct in a folder that an environment variable
 // names, and tells which process writes it.
 //
-// Thread safety: free functions without state.
+// Thread safety: any thread may call the functions.
 
 #include <cstdint>
 #include <optional>

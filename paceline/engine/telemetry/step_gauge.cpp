@@ -52,7 +52,7 @@ std::uint64_t nanoseconds(double seconds) {
 struct StepGauge::Page {
   std::array<char, 8> magic;
   std::uint64_t pid, steps, samples, step_ns, communication_ns;
-  std::uint64_t begun_after;  // 1 + the steps before the first one here; 0: unknown
+  std::uint64_t begun_after;  // 1 + the steps before the first counted step; 0: unknown
   std::uint64_t first_began_ns, last_ended_ns;  // 0: unknown
 };
 

@@ -22,7 +22,7 @@ bool is_known(std::uint8_t kind) {
          kind <= static_cast<std::uint8_t>(SpanKind::kHandler);
 }
 
-// Whether a time is less than 146 years, so that the sum of two of them does not overflow.
+// Whether a time is less than 146 years, so that its sum with an offset does not overflow.
 bool is_moment(std::uint64_t nanoseconds) { return nanoseconds < std::uint64_t{1} << 62; }
 
 bool is_offset(std::int64_t nanoseconds) {

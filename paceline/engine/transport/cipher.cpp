@@ -162,8 +162,7 @@ ssize_t Cipher::fetch(int socket) {
       errno = EBADMSG;
       return -1;
     }
-    if (arrived_.size() - arrived_begin_ <
-        kSealedBytes) {  // move the bytes that are left to the front
+    if (arrived_.size() - arrived_begin_ < kSealedBytes) {  // move the remaining bytes to the front
       std::memmove(arrived_.data(), arrived_.data() + arrived_begin_,
                    arrived_end_ - arrived_begin_);
       arrived_end_ -= std::exchange(arrived_begin_, 0);

@@ -8,7 +8,7 @@
 //
 // Cost: a pass of the cipher over every byte at both ends, a copy, and 20 bytes per record.
 //
-// Thread safety: none; sending and receiving may be done by two threads.
+// Thread safety: none, except that one thread may send while another thread receives.
 
 #include <array>
 #include <cstddef>

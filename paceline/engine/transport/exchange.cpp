@@ -110,8 +110,8 @@ void Exchange::clear() {
 void Exchange::run_until(const std::function<bool()>& done, const CheckHeader& check,
                          Deadline deadline, const std::function<void()>& on_slow) {
   constexpr auto kSlice = 10ms;
-  // A header that arrived early was checked against the previous call; also check it against this
-  // one.
+  // A header that arrived early was checked against the previous call; also check it against the
+  // current call.
   for (auto& lane : lanes_) lane.is_quiet = lane.was_shown = false;
   Vigil vigil;
   std::vector<int> left;  // peers that said goodbye
@@ -120,7 +120,7 @@ void Exchange::run_until(const std::function<bool()>& done, const CheckHeader& c
     wait_for_peers(kSlice, left);
     if (pump(check)) continue;
     WaitCheck::run();
-    left = mesh_.throw_if_failed();  // a clean leave shows later, at the end of the data channel
+    left = mesh_.throw_if_failed();  // a clean exit shows later, at the end of the data channel
     on_slow();
   }
 }
@@ -307,8 +307,8 @@ short Exchange::events_of(Lane& lane, std::size_t number) const {
                             (comes ? POLLIN : 0));
 }
 
-// Leaves out the control channels of the peers in `left`: they have ended, so polling them would
-// not sleep.
+// Leaves out the control channels of the peers in `left`: these channels have ended, so a poll
+// would return at once.
 void Exchange::wait_for_peers(std::chrono::milliseconds limit, std::span<const int> left) {
   std::vector<Interest> interests;
   for (int peer = 0; peer < mesh_.world_size(); ++peer) {

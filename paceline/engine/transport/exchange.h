@@ -84,8 +84,8 @@ class Exchange {
   std::uint64_t post_send(int peer, const MessageHeader& header,
                           std::span<const std::byte> payload);
   std::uint64_t post_receive(int peer, std::span<std::byte> into);
-  // Sends only a header that says "I am in this operation" (kPresenceTag). The message has no
-  // number, no rank waits for it, and a peer that has left may miss it; the peer's check gets it.
+  // Sends only a header, for the peer's check: "I am in this operation" (kPresenceTag). The message
+  // has no number, no rank waits for it, and a peer that has left may miss it.
   void post_presence(int peer, MessageHeader header);
 
   std::size_t sent_bytes(int peer, std::uint64_t number) const;

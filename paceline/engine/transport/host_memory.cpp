@@ -185,10 +185,10 @@ class ShmBlocks : public SharedBlocks {
   const std::vector<Mapping> mappings_;
 };
 
-// Maps this rank's file, and allocates its pages now, for all ranks, unless `pages` asks for
-// allocation on touch: touching a page for which there is no memory raises SIGBUS. The mapping
-// allocates them first, because it may get huge pages. Returns an empty mapping and sets errno if
-// that fails.
+// Maps this rank's file. Unless `pages` is kOnTouch, allocates all pages of the file now, because
+// touching a page for which there is no memory raises SIGBUS. The mapping allocates its pages
+// first, because it may get huge pages; reserve_file() allocates the others. Returns an empty
+// mapping and sets errno on failure.
 Mapping map_own_file(const Fd& file, std::size_t bytes, Pages pages) {
   Mapping mapping = Mapping::of_file(file, bytes, pages);
   if (!mapping || pages == Pages::kOnTouch || reserve_file(file.get(), bytes)) return mapping;
@@ -274,8 +274,8 @@ class Lendings {
   std::uint64_t last_ = 0;
 };
 
-// The list is global, because the ranks of a process share nothing else. It is kept until the
-// process ends.
+// The lent blocks are global, because the ranks of a process share nothing else. The object is
+// never destroyed.
 Lendings& lendings() {
   static auto* const instance = new Lendings;
   return *instance;

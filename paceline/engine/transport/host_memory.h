@@ -3,7 +3,7 @@
 // How the ranks of a host get shared blocks. Every rank gives every other rank a handle to a block
 // of memory, over the data channels, which ranks that share memory use for nothing else. Then all
 // ranks tell each other whether they could map the blocks, so that either all of them have the
-// memory or none. Processes pass descriptors of anonymous files, threads of one process pass
+// memory or none. Processes pass descriptors of anonymous files, and threads of one process pass
 // numbers.
 
 #include <cstddef>

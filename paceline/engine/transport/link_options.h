@@ -19,7 +19,7 @@ struct LinkOptions {
   // Use it to try out many hosts on one machine. At most 255 bytes.
   std::string host = {};
   // Encrypts the TCP connections (docs/network.md); the ranks of a host trust its
-  // kernel. All ranks must choose the same. Only the engine's own connections can be encrypted:
+  // kernel. All ranks must set the same value. Only the engine's own connections can be encrypted:
   // Error(kUnsupported) with another backend.
   bool encrypt = false;
   // How many TCP connections carry the collectives' data between two ranks, 1 to kMaxStreams (16),

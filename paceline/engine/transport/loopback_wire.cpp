@@ -257,7 +257,7 @@ void LoopbackWire::wait(std::span<Interest> interests, std::chrono::milliseconds
   sleep(bell, interests, limit, bell.count());
 }
 
-// Any ring since the end of the last wait wakes this one; wake() also rings.
+// Any ring of the bell since the end of the last wait ends this wait; wake() also rings the bell.
 void LoopbackWire::wait_or_wake(std::span<Interest> interests,
                                 std::optional<std::chrono::milliseconds> limit) {
   Bell& bell = room_->bell(rank_, Channel::kPointToPoint);

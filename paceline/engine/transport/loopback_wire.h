@@ -72,7 +72,7 @@ class Room {
  public:
   // The room of this name. The first rank to arrive makes the room, and the room is destroyed with
   // its last owner; the owners are the wires of its ranks. Error(kInvalid) if a rank with another
-  // secret made it.
+  // secret made the room.
   static std::shared_ptr<Room> named(const std::string& name, int world_size, const Secret& secret);
 
   Room(std::string name, int world_size, const Secret& secret);

@@ -8,7 +8,7 @@
 // Death: the kernel closes the sockets of a dead process, so a peer's death shows as the end of its
 // control channel, even if data travels through shared memory. A waiting rank calls
 // throw_if_failed() every few milliseconds; no thread watches. A rank that leaves cleanly says
-// goodbye first (the destructor does), which is an error only for ranks that still wait for it. A
+// goodbye first (in the destructor); that is an error only for ranks that still wait for it. A
 // host that vanishes closes nothing: its kernel is probed once a second, and a control socket over
 // TCP ends after kSilenceLimit without an answer.
 //
@@ -56,7 +56,7 @@ struct PeerAddress {
   std::string unix_name;
   // An empty host means that the rank does not listen on TCP.
   Endpoint tcp;
-  // The best cipher that it supports; kNone if it does not encrypt.
+  // The best cipher that the rank supports; kNone if the rank does not encrypt.
   CipherKind cipher = CipherKind::kNone;
   TransportKind transport{};  // the transport that the user chose
   int tcp_streams = 1;        // connections that carry a pair's data over TCP

@@ -81,9 +81,9 @@ std::size_t capacity_for(std::size_t num_ranks) {
 
 }  // namespace
 
-// The head of a ring; its `capacity_` bytes follow. Each end reads the other's flag for every
-// message. The flags change only when a thread sleeps and the positions change all the time, so
-// they do not share a cache line.
+// The head of a ring; its `capacity_` bytes follow. Each end reads the other end's flag for every
+// message. The flags change only when a thread sleeps, and the positions change all the time, so
+// flags and positions do not share a cache line.
 struct MessageStreams::Ring {
   alignas(128) std::atomic<std::uint64_t> written;  // stored by the writing end only
   alignas(128) std::atomic<std::uint64_t> taken;    // stored by the reading end only

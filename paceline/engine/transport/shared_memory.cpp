@@ -58,7 +58,7 @@ constexpr std::size_t kMinHugeBytes = 4 << 20;
 // Allocates the pages now and not in the first collective. Returns false and sets errno if there is
 // not enough memory.
 bool bring_all(int fd, void* address, std::size_t bytes, const Pages& pages) {
-  // Memory without a file allocates all of its pages.
+  // Without a file, pages cannot be reserved, so all of them are allocated.
   const std::size_t mapped = fd < 0 ? bytes : pages.bytes_of(bytes);
   if (madvise(address, mapped, MADV_POPULATE_WRITE) == 0) return true;
   if (errno != EINVAL) return false;

@@ -54,7 +54,7 @@ bool populate_pages(std::byte* begin, std::size_t bytes);
 class Mapping {
  public:
   Mapping() = default;
-  // Maps zeroed memory of this process. Error(kSystem) with the size if there is not enough.
+  // Maps zeroed memory of this process. Error(kSystem) with the size if memory is short.
   static Mapping anonymous(std::size_t bytes, Pages pages);
   // Maps the first `bytes` bytes of a file, shared with all processes that map it. Returns an empty
   // mapping and sets errno if that fails. Requires: the file is that long. Pages allocated on touch

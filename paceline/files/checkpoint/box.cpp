@@ -18,7 +18,7 @@ struct Dim {
 };
 
 // Reduces a copy to the fewest dimensions, but at least two, the innermost last: dimensions of one
-// element are dropped, and two that are contiguous on both sides become one.
+// element are dropped, and two dimensions that are contiguous in both memories become one.
 std::vector<Dim> dims_of_copy(const StridedPointer& to, const StridedPointer& from,
                               std::span<const std::int64_t> sizes) {
   std::vector<Dim> dims;

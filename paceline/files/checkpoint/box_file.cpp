@@ -237,7 +237,7 @@ void BoxReader::read_runs(BoxFile& from, std::vector<Run>& runs) {
   std::ranges::sort(runs, {}, &Run::position);
   std::vector<std::byte> piece;
   std::size_t begun = 0;   // the first run that has not been read completely
-  std::uint64_t next = 0;  // all chunks before this one are no longer needed
+  std::uint64_t next = 0;  // the chunks before chunk `next` are no longer needed
   while (begun < runs.size()) {
     // Find the next piece: the chunks [first, end). The runs [begun, last) may have bytes in it.
     const std::uint64_t first = std::max(next, chunk_of(runs[begun].position));

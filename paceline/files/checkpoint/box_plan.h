@@ -58,9 +58,9 @@ struct BoxPlan {
 
 std::uint64_t bytes_of(const BoxPlan& plan, const BoxToWrite& one);
 
-// `held`: by rank. `writes`: which ranks can write. A box is assigned to those of its holders that
-// can write, or to its first holder if none can. Error(kInvalid) names the tensor when ranks
-// disagree on its type or shape, or when their boxes leave out elements of it or reach beyond it.
+// `held[r]`: the boxes of rank r. `writes[r]`: whether rank r can write. A box is assigned to those
+// of its holders that can write, or to its first holder if none can. Error(kInvalid) names a tensor
+// on whose type or shape ranks disagree, or whose boxes leave out elements or reach beyond it.
 BoxPlan plan_boxes(const std::vector<std::vector<HeldBox>>& held, const std::vector<bool>& writes);
 
 // Encodes the list of boxes that a rank holds, for the other ranks. Not collective. decode_held()
@@ -99,7 +99,7 @@ class AgreedPlan {
 
   // The size of the boxes in the file that a rank writes; 0 when it writes none.
   std::uint64_t file_bytes(int rank) const;
-  // The manifest of a checkpoint that was written by this plan. `files`: by number.
+  // The manifest of a checkpoint that was written by this plan. `files[i]`: the file of number i.
   Manifest manifest(std::int64_t step, const CheckpointMetadata& words,
                     std::vector<ManifestFile> files) const;
 

@@ -321,7 +321,7 @@ void CheckpointDirectory::remove_folder(const std::string& folder) noexcept {
   if (!remove_tree(files_, folder)) log::warning(system_error(folder + ": cannot remove").what());
 }
 
-// The steps up to this one. Later steps exist if the run continued from an older checkpoint.
+// The steps up to `newest`. Later steps exist if the run continued from an older checkpoint.
 std::vector<std::int64_t> CheckpointDirectory::list_up_to(std::int64_t newest) const {
   auto steps = list();
   std::erase_if(steps, [&](std::int64_t step) { return step > newest; });

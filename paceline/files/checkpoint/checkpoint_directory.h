@@ -1,7 +1,7 @@
 #pragma once
 
 // A folder of checkpoints on a disk: commits, finds and removes them, and keeps the mark that names
-// the run they belong to. checkpoint/FORMAT.md defines the layout.
+// the run to which they belong. checkpoint/FORMAT.md defines the layout.
 //
 // Thread safety: none; one thread at a time. Any number of readers may load while one writer saves.
 
@@ -127,7 +127,7 @@ class CheckpointDirectory {
                                         const OnRefused& on_refused) const;
   // Reads and checks the manifest, not the files. Error(kCorrupt) when it cannot be used.
   Manifest read_manifest(std::int64_t step) const;
-  // Reads the RunMark.
+  // The mark of this directory, as read_run_mark() returns it.
   std::optional<RunMark> mark() const;
   // Throws the errors of write_run_mark(), and the Error(kAborted) of save_files(). Requires:
   // opened for writing.

@@ -4,10 +4,10 @@
 // the Nth call fail, and functions that read, write or list a whole file or folder.
 //
 // Each member of FileSystem behaves like its system call: it returns -1 and sets errno on failure,
-// and a write may be short. No call follows a symbolic link, whether it is the last component of a
-// path or an earlier one; the call fails with ELOOP. Otherwise anyone who can write to a checkpoint
-// folder could plant a link and make this process overwrite or delete other files. So callers first
-// resolve a path from a user (without_links()).
+// and a write may be short. No call follows a symbolic link, because anyone who can write to a
+// checkpoint folder could plant one to make this process overwrite or delete other files. A path
+// with a link is an error (ELOOP), but unlink(), rename() and exchange() accept a link as the last
+// component and act on the link itself. Callers first resolve a user's path (without_links()).
 //
 // Thread safety: FileSystem::real() keeps no state; every function may be called from any thread.
 

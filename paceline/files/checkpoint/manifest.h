@@ -1,7 +1,7 @@
 #pragma once
 
 // The table of contents of a checkpoint: its tensors, the boxes that each tensor consists of, and
-// the file of each box. A digest of the text seals it.
+// the file of each box. Its text contains a digest of the rest of the text.
 //
 // Thread safety: values and pure functions.
 

@@ -89,7 +89,7 @@ class MemoryCheckpoint {
 
 // The ranks of a group that keep checkpoints in the memories of their hosts together. Each rank has
 // a file of the checkpoint, as on a disk (box_plan.h). The memories form a ring; each holds the
-// files of its own ranks and those of the memory before it. So each of H memories holds 2/H of the
+// files of its own ranks and of the previous memory's ranks. So each of H memories holds 2/H of the
 // checkpoint, and if any one is lost, the others have all of it. With one or two memories, each has
 // all of it.
 //

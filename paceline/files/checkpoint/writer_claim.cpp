@@ -249,7 +249,7 @@ bool WriterClaim::publish(std::int64_t number) {
   }
   workspace_ = folder;
   number_ = number;
-  // Otherwise a later writer has already replaced and removed the claim.
+  // If the numbers differ, a later writer has already replaced and removed the claim.
   return last_number() == number;
 }
 
@@ -276,7 +276,7 @@ void WriterClaim::take_away_others() {
     if (number == 0 || number >= number_) continue;
     const auto former = fmt::format("{}/former-{}", workspace_, random_hex(8));
     if (files_.rename(path, former) != 0) {
-      if (errno == ENOENT) continue;  // another process has removed it, or this process's workspace
+      if (errno == ENOENT) continue;  // another process has removed `path` or `workspace_`
       throw system_error(fmt::format("{}: cannot rename to {}", path, former));
     }
     if (!remove_tree(files_, former)) log::warning(system_error(former + ": cannot remove").what());

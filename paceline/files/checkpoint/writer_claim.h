@@ -3,7 +3,7 @@
 // Decides which process writes into a directory of checkpoints. Each writer has a number and a
 // workspace; only the writer with the highest number may write.
 //
-//   DIR/.writer-00000007/owner.json   names the writer, which locks it (flock) while it is alive
+//   DIR/.writer-00000007/owner.json   names the writer, which keeps this file locked while alive
 //   DIR/.writer-00000007/...          files that the writer is writing or removing
 //
 // A writer changes the checkpoints only by renames out of its workspace and into it. Its successor
@@ -37,11 +37,11 @@ class WriterClaim {
   // writer that is alive. At the timeout, Error(kInvalid) names that writer; Error(kAborted) when
   // it is a newer generation of this job. Two live writers of the same job and generation belong to
   // two jobs that share a name, or are two ranks of one job. The process that is refused marks the
-  // other's workspace as contested; from then on no process takes over from that writer while it is
-  // alive. A link or a file with
-  // the name of a workspace is removed, but not the target of the link. Error(kInvalid) for a
-  // workspace of a user who owns neither this process nor the directory. Requires: no component of
-  // `directory` is a symbolic link.
+  // other writer's workspace as contested; from then on no process takes over from that writer
+  // while it is alive. A link or a file with the name of a workspace is removed, but not the target
+  // of the link. Error(kInvalid) for a workspace of a user who owns neither this process nor the
+  // directory.
+  // Requires: no component of `directory` is a symbolic link.
   WriterClaim(std::string directory, WriterId who, std::chrono::milliseconds timeout,
               FileSystem& files);
   // Leaves the contents of the workspace for the next writer to remove.

@@ -70,8 +70,8 @@ std::unique_ptr<Codec> open_png(std::span<const std::byte> bytes, const std::str
 //   XMP data    the text "XML:com.adobe.xmp"
 //
 // A text is a chunk tEXt, zTXt or iTXt, compressed or not. Damaged chunks are ignored, and so are
-// texts that are longer than 1 MiB when decompressed. If no chunk has an orientation, the result is
-// 1. Thread safety: a pure function.
+// texts that decompress to more than 1 MiB, or to more than 64 MiB together. If no chunk has an
+// orientation, the result is 1. Thread safety: a pure function.
 int png_orientation(std::span<const std::byte> file);
 
 // A JPEG or PNG in memory, which is decoded as a whole or in part.

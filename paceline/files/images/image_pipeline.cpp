@@ -17,7 +17,7 @@ constexpr int kTries = 10;
 // Rounds like Python's round(): halves to the even number.
 int rounded(double value) { return static_cast<int>(std::nearbyint(value)); }
 
-// Draws the size of a region with a random area and aspect; its place is drawn later.
+// Draws the size of a region with a random area and aspect; its position is drawn later.
 Size draw_size(Size image, const Range& area, const Range& aspect, SampleRandom& random) {
   const double pixels =
       static_cast<double>(image.width) * image.height * random.uniform(area.low, area.high);
@@ -49,7 +49,7 @@ Region random_resized_crop(Size image, Range area, Range aspect, SampleRandom& r
 Region random_erasing(Size image, const RandomErasingOptions& options, SampleRandom& random) {
   if (random.uniform() >= options.probability) return {};
   for (int i = 0; i < kTries; ++i) {
-    // Here torchvision defines the aspect as height by width.
+    // For erasing, torchvision defines the aspect as height / width.
     const auto [height, width] = draw_size(image, options.area, options.aspect, random);
     if (height < image.height && width < image.width && height > 0 && width > 0)
       return draw_place(image, {width, height}, random);
@@ -248,8 +248,8 @@ ImagePipeline::ImagePipeline(const ImagePipelineOptions& options, std::uint64_t 
   }
 }
 
-// Resizes the part and returns a window of the result. Pixels of the window outside of the part are
-// black.
+// Resizes the part to `resized` and returns a window of the result. Pixels of the window outside of
+// the resized part are black.
 Image ImagePipeline::take(EncodedImage& image, const Region& part, Size resized,
                           const Region& window) const {
   const int x = std::max(0, window.x), y = std::max(0, window.y);

@@ -34,7 +34,7 @@ struct RandomErasingOptions {
 };
 
 // torchvision's ColorJitter: factors uniform in [1 - x, 1 + x], not below 0, and a turn uniform in
-// [-hue, hue], applied in a random order. 0 leaves that property unchanged.
+// [-hue, hue], applied in a random order. A field of 0 leaves its property unchanged.
 struct ColourJitterOptions {
   double brightness = 0, contrast = 0, saturation = 0, hue = 0;
   bool changes() const { return brightness > 0 || contrast > 0 || saturation > 0 || hue > 0; }

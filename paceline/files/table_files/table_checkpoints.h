@@ -41,7 +41,7 @@ class TableCheckpoints {
   TableCheckpoints& operator=(const TableCheckpoints&) = delete;
 
   // Saves a checkpoint of `step`, and replaces an earlier one of that step. Once this function has
-  // returned, the checkpoint survives a power cut; if the process is killed before, the older
+  // returned, the checkpoint survives a power cut; if the process is killed earlier, the older
   // checkpoints remain as they were. Error(kSystem) if the disk fails; Error(kInvalid) if the name
   // of a table is not UTF-8, is empty or contains a slash, or if the folder is open for reading.
   void save(std::int64_t step, const std::map<std::string, TableCut>& tables,

@@ -44,7 +44,7 @@ std::vector<Part> parts_of(const std::string& table, const TableCut& cut) {
           part_of(table, "used", Dtype::kInt64, cut.used)};
 }
 
-// The numbers of a cut as one text. Floats are written in hexadecimal, which is exact.
+// The fields of a cut that are not arrays, as one text. Floats are hexadecimal, which is exact.
 std::string text_of(const TableCut& cut) {
   return fmt::format("{} {} {} {} {:a} {:a} {}", cut.width, cut.optimizer, cut.row_floats, cut.seed,
                      cut.initial_range, cut.lr, cut.now);

@@ -54,8 +54,8 @@ const ByteLetters& byte_letters() {
   return letters;
 }
 
-// The bytes that a name stands for. A name with any other letter, such as that of a special token,
-// stands for its own bytes.
+// Returns the bytes that a name in the vocabulary stands for. A name with a character that is not
+// in ByteLetters, such as a space, stands for its own bytes.
 std::string bytes_of(std::string_view name) {
   std::string bytes;
   for (std::size_t at = 0; at < name.size();) {

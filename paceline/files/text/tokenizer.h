@@ -55,8 +55,8 @@ class ByteTokenizer : public Tokenizer {
 // merged into one token, until no pair is left. That takes O(n log n) in the length of a word.
 class BpeTokenizer : public Tokenizer {
  public:
-  // Throws Error(kCorrupt), which names the file and the line, when a file is damaged or when the
-  // two files do not belong together.
+  // Throws Error(kCorrupt), which names the file, and in `merges_file` also the line, when a file
+  // is damaged or when the two files do not belong together.
   static BpeTokenizer read(const std::string& vocabulary_file, const std::string& merges_file);
 
   std::vector<Token> encode(std::string_view text) const override;
@@ -92,8 +92,8 @@ class BpeTokenizer : public Tokenizer {
 class WordPieceTokenizer : public Tokenizer {
  public:
   // Reads a file with one token per line, such as BERT's vocab.txt. With `is_lower_case`, letters
-  // become lower case and lose their accents, as "uncased" models require. Throws Error(kCorrupt),
-  // which names the file and the line, when a token appears twice, and when [UNK] is missing.
+  // become lower case and lose their accents, as "uncased" models require. Error(kCorrupt) names
+  // the file when [UNK] is missing, and also the line when a token appears twice.
   static WordPieceTokenizer read(const std::string& vocabulary_file, bool is_lower_case = true);
 
   std::vector<Token> encode(std::string_view text) const override;

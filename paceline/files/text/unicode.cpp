@@ -108,7 +108,7 @@ std::size_t length_of_contraction(std::string_view text) {
 }
 
 // The length of a word of white space. At the end of the text the word takes all of the white
-// space; elsewhere it leaves the last character to the next word.
+// space; elsewhere it leaves the last of several characters to the next word.
 std::size_t length_of_space(std::string_view text) {
   std::size_t end = 0;
   std::size_t last = 0;

@@ -259,7 +259,7 @@ void Coordinator::start_if_possible(Moment now) {
   if (phase_ != Phase::kGathering || !has_enough()) return;
   if (pause_until_ && now < *pause_until_) return;
   // Only before the first generation do hosts arrive one after the other. Before later generations
-  // there is no last call, because no more hosts are expected.
+  // the coordinator does not wait for last_call_timeout, because no more hosts are expected.
   if (count < settings_.expected_nodes && generation_ == settings_.first_generation) {
     if (!last_call_) last_call_ = now + settings_.last_call_timeout;
     if (now < *last_call_) return;

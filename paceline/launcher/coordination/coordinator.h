@@ -62,11 +62,11 @@ struct CoordinatorSettings {
   std::chrono::nanoseconds stop_timeout = std::chrono::minutes(1);
   // How long the loss of a node may remain unnoticed.
   std::chrono::nanoseconds loss_timeout = std::chrono::seconds(4);
-  // When this many nodes have joined, the first generation starts without a last call.
+  // When this many nodes have joined, the first generation does not wait for last_call_timeout.
   int expected_nodes = 1;
   Endpoint leader;  // where agents of other nodes reach this coordinator
-  // After a take-over: the number of the first generation, why it is started, and where agents that
-  // do not report here may lead the job.
+  // After a take-over: the number of the first generation, why that generation is started, and
+  // where agents that do not report to this coordinator may lead the job.
   int first_generation = 0;
   std::string first_note;
   std::vector<Endpoint> stand_ins;
@@ -98,11 +98,11 @@ class Coordinator {
   // are enough for a job of their own: then this coordinator no longer leads the job.
   bool has_lost_its_job_with(Agent agent);
 
-  // The agents that may lead the job elsewhere. Empty unless nodes gather here and are too few.
+  // Other agents that may lead the job. Empty unless the job is gathering and has too few nodes.
   std::vector<Endpoint> others_to_ask() const;
   Looking question_to(const Endpoint& other) const;
   // Call when another coordinator has answered that the job continues at `leader`. Sends all agents
-  // there, unless this coordinator has enough nodes by now, or has just told another to give way.
+  // there, unless this coordinator has enough nodes by now, or just told another one to give way.
   void follow(const Endpoint& leader, Moment now);
 
   // Returns the orders since the last call. Deliver them in this sequence.
@@ -115,7 +115,7 @@ class Coordinator {
  private:
   enum class Phase { kGathering, kRunning, kStopping, kOver };
   //   ready ──start──▶ running ──all ranks finished──▶ finished
-  //     ▲ └──────stopped─────┴─────────stopped─────────────┘   running ──taken away──▶ leaving
+  //     ▲ └──────stopped─────┴─────────stopped─────────────┘   running ──Leaving──▶ leaving
   enum class Stage {
     kReady,     // no rank runs on the node, so a generation can start
     kRunning,   // the node's ranks run

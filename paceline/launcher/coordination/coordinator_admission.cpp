@@ -208,7 +208,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// After another coordinator was told to give way, its agents may take this long to arrive here.
+// After another coordinator was told to give way, its agents may take this long to join.
 constexpr auto kComing = 5s;
 
 auto order_of(const Endpoint& leader) { return std::tie(leader.host, leader.port); }

@@ -209,7 +209,7 @@ bool CoordinatorHost::drop_oldest_stranger(const std::string& cause) {
 }
 
 // Ignores the listener for a while: it stays readable while a connection waits to be accepted, and
-// would wake the loop in every turn.
+// would wake the loop again and again.
 void CoordinatorHost::pause_listener() {
   loop_.change(listener_.get(), 0);
   resume_at_ = now() + kListenerPause;
@@ -232,7 +232,7 @@ void CoordinatorHost::serve(Agent agent) {
     remotes_.at(agent).link->flush();
     for (const std::string& text : remotes_.at(agent).link->read()) {
       take(agent, decode_report(text));
-      if (!remotes_.contains(agent)) break;  // its answer could not be sent
+      if (!remotes_.contains(agent)) break;  // dropped: an answer could not be sent
     }
     const auto found = remotes_.find(agent);
     if (found != remotes_.end()) watch_for_room(found->second);

@@ -30,7 +30,7 @@ class JobControl {
   virtual void report(const Report& report) = 0;
   // Returns the orders that have arrived since the last call.
   virtual std::vector<Order> take_orders() = 0;
-  // Call this after each turn of the loop, and when next_deadline() has passed.
+  // Call this after each iteration of the loop, and when next_deadline() has passed.
   virtual void tend() = 0;
   virtual Deadline next_deadline() const = 0;
   // Why the coordinator is lost; empty while it is not lost.
@@ -42,9 +42,9 @@ class JobControl {
 // The connection to a coordinator in another process.
 //
 // After a gap in the network, TCP may stay silent for as long again as the gap lasted, before it
-// retransmits. That silence must not be mistaken for a silent coordinator. So an agent that has
-// heard nothing for a while also calls the coordinator over new connections, and each end accepts
-// these calls as signs of life.
+// retransmits. That silence must not be mistaken for the loss of the coordinator. So an agent that
+// has heard nothing for a while also calls the coordinator over new connections, and the agent and
+// the coordinator accept these calls as signs of life.
 //
 // Thread safety: none.
 class CoordinatorLink final : public JobControl {
@@ -52,7 +52,7 @@ class CoordinatorLink final : public JobControl {
   // `secret` must outlive the link. Connects by the deadline, and proves the secret, which may take
   // 3 s more. Error(kTimeout) when no agent answers, Error(kInvalid) when the address does not
   // resolve or the other end has another secret, Error(kPeerLost) when the other end closes the
-  // connection meanwhile.
+  // connection meanwhile, Error(kSystem) for other causes.
   CoordinatorLink(EventLoop& loop, const Endpoint& endpoint, const Secret& secret,
                   const KeepAlive& keep_alive, Deadline deadline);
   ~CoordinatorLink() override;
@@ -64,7 +64,7 @@ class CoordinatorLink final : public JobControl {
   std::string lost() const override { return lost_; }
   bool flushed() const override { return !lost_.empty() || !link_->has_output(); }
 
-  // This host's address on the route to the coordinator. Other hosts can reach this host there.
+  // This host's address on the route to the coordinator, at which other hosts can reach this host.
   const std::string& local_address() const { return local_address_; }
   // The coordinator's address and port, numeric.
   const Endpoint& peer() const { return peer_; }

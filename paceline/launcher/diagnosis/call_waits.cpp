@@ -42,8 +42,8 @@ const OpenCall* same_call(const CallReading& callee, const OpenCall& call) {
   return found == open.end() ? nullptr : &*found;
 }
 
-// If both processes have ended, the job is over, and the state that the callee recorded last is
-// used.
+// Adds the state of the call at the callee to `wait`. If both processes have ended, the job is
+// over, and the state that the callee recorded last is used.
 void look_at_callee(const CallReading& caller, const CallReading* callee, const OpenCall& call,
                     CallWait& wait) {
   if (callee == nullptr) return;

@@ -1,7 +1,7 @@
 #pragma once
 
-// Finds out from the call gauges of both ends (engine/telemetry/call_gauge_file.h) for which call a
-// worker has been waiting, and what the called worker does with that call. Pure functions.
+// Finds out for which call a worker has been waiting, and what the called worker does with it, from
+// the call gauges of both processes (engine/telemetry/call_gauge_file.h). Pure functions.
 
 #include <optional>
 #include <string>
@@ -36,8 +36,8 @@ struct CallWait {
   std::string sentence;
 };
 
-// The waits of callers for open calls, the longest first. A gauge shows a call as open once it has
-// been open for 0.5 s (CallGauge::kLong).
+// The waits of callers for open calls, the longest first. A gauge lists a call only after the call
+// has been open for 0.5 s (CallGauge::kLong).
 std::vector<CallWait> call_waits(const std::vector<CallReading>& readings);
 
 // Explains the longest wait or, with `rank`, the longest wait of that rank: while the called worker

@@ -196,7 +196,7 @@ namespace {
 
 constexpr std::string_view kLinePrefix = "  | ";
 constexpr int kKilledChild = 128 + SIGKILL;
-// /dev/shm counts as full if its free room is at most this (a large page) or 1% of its size.
+// /dev/shm counts as full if its free space is at most this (a huge page) or 1% of its size.
 constexpr std::uint64_t kNearlyNothing = 2 << 20;
 
 std::vector<std::string_view> lines_of(std::string_view text) {

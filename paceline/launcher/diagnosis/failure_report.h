@@ -24,7 +24,7 @@ namespace paceline::launcher {
 //      (launcher/messages/clock_comparison.h), the moments decide.
 //   2. But a process that is killed by a signal may take a while to end, and other ranks may notice
 //      and exit meanwhile. So an end by a signal counts as earlier than an exit, unless the exit
-//      was more than a second earlier. SIGABRT counts as an exit: the program itself decides both.
+//      was more than a second earlier. SIGABRT counts as an exit: the program itself causes both.
 //   3. Otherwise the earlier moment decides, even within the errors; without moments, the report
 //      that came first.
 bool failed_before(const Failure& later, const Failure& earlier);

@@ -18,7 +18,7 @@ namespace {
 // The share of a cpu that an idle rank may use, for threads that wake up now and then.
 constexpr double kIdleShare = 0.02;
 constexpr long kIdleTicks = 2;        // always allowed, even in a short window
-constexpr int kLooksForTheFirst = 4;  // looks per limit while no rank waits in the rendezvous
+constexpr int kLooksForTheFirst = 4;  // readings of the rendezvous per limit, until a rank waits
 
 bool is_stopped(pid_t pid) {
   const auto status = process_status(pid);
@@ -104,7 +104,7 @@ namespace {
 using namespace std::chrono_literals;
 using Seconds = std::chrono::duration<double>;
 
-// Looks per timeout, as far as interval() allows, which is from 20 ms to 1 s.
+// Calls of look() per timeout, unless interval() would then be below 20 ms or above 1 s.
 constexpr int kLooks = 20;
 constexpr int kReports = 4;  // how many times per timeout look() returns true again
 

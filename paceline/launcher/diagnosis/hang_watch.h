@@ -23,10 +23,10 @@ namespace paceline::launcher {
 
 // The signs that the ranks make no progress although no flight record shows it:
 //
-//   idle     no rank used more than 2% of a cpu between the last two looks, which are at least half
-//            of the limit apart. HangWatch uses this sign only after steps were made. Ranks that
-//            evaluate or load data do not show it, because they compute.
-//   stopped  a process of a rank was stopped (state T, not by a debugger) at both of these looks
+//   idle     no rank used more than 2% of a cpu between the last two snapshots, which are at least
+//            half of the limit apart. HangWatch uses this sign only after steps were made. Ranks
+//            that evaluate or load data do not show this sign, because they compute.
+//   stopped  a process of a rank was stopped (state T, not by a debugger) in both snapshots
 //   missing  ranks have waited for other ranks in the first rendezvous for as long as the limit
 //
 // HangWatch calls look() only while the ranks make no progress. Thread safety: none.
@@ -77,11 +77,11 @@ class QuietRanks {
 };
 
 // Notices that the ranks of this machine make no progress: within the timeout no rank has begun an
-// operation or made a step, and this is not merely a pause, because a rank has waited in an
-// operation for all that time, or because QuietRanks found that the ranks are idle, stopped, or
-// missing from the first rendezvous. A rank that only computes is not a hang, unless another rank
-// has waited for it for as long as the timeout. Whether the job hangs, and which rank blocks it, is
-// decided together with the other hosts (hang_inquiry.h).
+// operation or made a step. A mere pause does not count: a rank must have waited in an operation
+// all that time, or QuietRanks must have found that the ranks are idle, stopped, or missing from
+// the first rendezvous. A rank that only computes is not reported, unless another rank has waited
+// for it for as long as the timeout. Whether the job hangs, and which rank blocks it, is decided
+// together with the other hosts (hang_inquiry.h).
 //
 // The agent reads the progress from the flight records and step gauges, at most 80 bytes per rank
 // and look; it reads whole flight records only while no rank makes progress. The ranks are not

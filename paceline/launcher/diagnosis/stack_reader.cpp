@@ -176,8 +176,8 @@ StackSurvey::StackSurvey(EventLoop& loop, std::string helper,
   }
 }
 
-// Does not throw if one rank fails, because the event loop also calls it, and an exception would
-// end the loop.
+// Does not throw if one rank fails, because the event loop also calls this function, and an
+// exception would end the loop.
 void StackSurvey::start_more() {
   while (!waiting_.empty() && reading_.size() < kAtOnce) {
     const auto [rank, target] = *waiting_.begin();

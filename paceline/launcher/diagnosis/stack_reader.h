@@ -5,8 +5,8 @@
 // helper is a separate process, so the launcher does not wait, and does not crash if the memory
 // that is read is corrupt.
 //
-// The helper needs permission to trace the process. Ranks name the launcher to Yama
-// (PR_SET_PTRACER), which also permits the launcher's descendants, such as the helper.
+// The helper needs permission to trace the process. Ranks name the launcher to the kernel's Yama
+// module (PR_SET_PTRACER), which also permits the launcher's descendants, such as the helper.
 
 #include <functional>
 #include <map>

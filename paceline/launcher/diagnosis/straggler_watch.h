@@ -23,8 +23,8 @@
 
 namespace paceline::launcher {
 
-// How a rank spent the time between two looks, in seconds. The times of all its threads are added
-// up, so the sum of the parts may exceed the span.
+// How a rank spent the time between two readings, in seconds. The times of all its threads are
+// added up, so the sum of the parts may exceed the span.
 struct RankActivity {
   double span = 0;
   double on_cpu = 0;
@@ -52,14 +52,14 @@ void keep_since(Flight& flight, double seconds);
 double share_inside(const Flight& flight);
 
 // Finds a straggler among the ranks of one host, whose records use the same clock: a rank that
-// causes more than half of all waiting, and waiting for more than a tenth of the time, because it
-// arrives last (engine/collectives/flight/verdicts.h).
+// arrives last, so that other ranks spend more than a tenth of the time waiting for it, which is
+// more than half of all waiting (engine/collectives/flight/verdicts.h).
 //
 // Thread safety: none.
 class StragglerWatch {
  public:
   using Clock = std::chrono::steady_clock;
-  static constexpr int kLooks = 3;  // looks within `patience`
+  static constexpr int kLooks = 3;  // calls of look() within `patience`
 
   // Reports a rank that has been a straggler for `patience`. `directory` has the flight records.
   StragglerWatch(std::chrono::nanoseconds patience, std::string directory);

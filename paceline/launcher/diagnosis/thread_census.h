@@ -29,7 +29,7 @@ std::uint64_t memory_of(const std::vector<pid_t>& processes);
 using ThreadTimes = std::map<pid_t, long>;
 ThreadTimes thread_times(pid_t pid);
 
-// The number of threads that ran for at least 2% of the `seconds` between two looks.
+// The number of threads that ran for at least 2% of the `seconds` between two readings.
 int busy_threads(const ThreadTimes& before, const ThreadTimes& after, double seconds);
 
 // Whether `path` is a library file of the reference BLAS, which computes with one thread and
@@ -42,7 +42,7 @@ std::optional<std::string> loaded_reference_blas(pid_t pid);
 // found earlier: a BLAS that computes with one slow thread, or a library that uses more threads
 // than it was told to. The agent's event loop watches the timer.
 //
-// Cost: four looks at /proc, a millisecond each.
+// Cost: four readings of /proc, a millisecond each.
 class RankWatch {
  public:
   // Error(kSystem) when no timer can be made.

@@ -31,8 +31,8 @@ struct HostRoute {
   std::vector<std::string> unset;    // variables that the connecting program does not inherit
 };
 
-// The process that makes the connection (ssh or srun; for this machine, the remote end itself), the
-// frames that are sent through its standard streams, and the text that it prints on stderr.
+// The connecting process (ssh or srun; for this machine, the program of remote_end.h), the frames
+// that are sent through its standard streams, and the text that it prints on stderr.
 //
 // The link compares the clock of the host with the clock of this machine: a few times after the
 // greeting, and again on request.
@@ -120,8 +120,8 @@ class RemoteInput {
   void begin() { watch(); }
   // Call when rank 0 has taken this many more bytes.
   void taken(std::uint32_t bytes);
-  // Call this once in each turn of the loop: the loop cannot wait for a plain file, which is always
-  // ready.
+  // Call this once in each iteration of the loop: the loop cannot wait for a plain file, which is
+  // always ready.
   void tend();
 
  private:

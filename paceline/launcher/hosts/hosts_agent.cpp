@@ -140,7 +140,7 @@ void HostsAgent::on_control() {
     stop_signal_ = signal;
     stop_all(signal, plan_.shutdown_timeout);
   } else if (signal == SIGINT) {
-    stop_all(signal, 0s);                // a second SIGINT makes the hosts kill their ranks
+    stop_all(signal, 0s);                // a later SIGINT makes the hosts kill their ranks
     if (all_ended()) abandoned_ = true;  // do not wait until the remaining output has been read
   }
 }
@@ -199,8 +199,8 @@ void HostsAgent::finish_timeline() {
   consoles_.say(timelines_.finish(hosts));
 }
 
-// If the job ends because of one host, prints only the messages of that host's agent: those of the
-// other agents are consequences.
+// If the job ends because of one host, prints only the messages of that host's agent: the other
+// agents report only consequences.
 void HostsAgent::on_words(std::size_t index, const Frame& frame) {
   if (culprit_ && *culprit_ != index) return;
   if (frame.kind == FrameKind::kAnnounce) return consoles_.say(frame.payload);

@@ -147,8 +147,8 @@ void HostsAgent::wait_for_timelines() {
   if (ending_ < Ending::kKilled) later(push_at_);
 }
 
-// First orders the hosts to kill their ranks. Then cuts the connections, which has the same effect
-// on a host that can still be reached.
+// The first call orders the hosts to kill their ranks. Later calls cut the connections, which has
+// the same effect on a host that can still be reached.
 void HostsAgent::push_harder() {
   ending_ = kHarder[static_cast<std::size_t>(ending_)];
   const std::string payload(1, static_cast<char>(SIGKILL));

@@ -86,7 +86,7 @@ class RemoteEnd {
   void watch_notices();
   bool outputs_closed() const { return !pipes_[0] && !pipes_[1] && !notices_; }
 
-  //   greeting ──the job──▶ serving ──its end──▶ draining       all ──no launcher──▶ lost
+  //   greeting ──the job──▶ serving ──its end──▶ draining       any ──launcher lost──▶ lost
   enum class Stage { kGreeting, kServing, kDraining, kLost };
   bool finished() const {
     return stage_ == Stage::kLost || (stage_ == Stage::kDraining && console_.empty());
@@ -283,8 +283,8 @@ void RemoteEnd::on_end() {
   end_all_descendants(Deadline::after(kEndOfRemoteDescendants));
 }
 
-// Passes on as many bytes as rank 0 takes now. The other bytes wait here, and the launcher limits
-// how many it sends before they are taken.
+// Passes on as many bytes as rank 0 takes now. The other bytes wait in pending_input_; the launcher
+// limits how many bytes wait there.
 void RemoteEnd::pass_input_on() {
   if (!input_) return;
   loop_.forget(input_.get());
@@ -313,8 +313,8 @@ void RemoteEnd::pass_input_on() {
 }
 
 // While the connection is full, the ranks' output is not read, so the ranks wait as they would for
-// a full console. If more than kMaxNotices waits for the connection, for instance timelines, the
-// agent's messages are not read either.
+// a full console. If more than kMaxNotices bytes wait for the connection, for instance timelines,
+// the agent's messages are not read either.
 void RemoteEnd::watch_for_room() {
   if (console_.empty() == watches_out_) {
     watches_out_ = !watches_out_;

@@ -24,8 +24,8 @@ namespace paceline::launcher {
 inline constexpr std::chrono::seconds kAliveInterval{5};
 inline constexpr std::chrono::seconds kSilenceLimit{30};
 
-// Runs in a child process that has its own stdin, stdout and stderr, and returns the exit code. The
-// launcher's own messages are written to `notices_fd` (launcher/output/console.h).
+// Runs this host's part of the job in a child with its own standard streams; returns the exit code.
+// The launcher's own messages are written to `notices_fd` (launcher/output/console.h).
 using RunPart = std::function<int(const RemoteJob& job, int notices_fd)>;
 
 // Runs the remote end. Returns the exit code of this host's part of the job, or 128 + SIGHUP if the

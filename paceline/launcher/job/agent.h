@@ -127,7 +127,7 @@ class Agent {
   bool work_done_ = false;     // on_work_done() was called in this generation
   Stage stage_ = Stage::kFinished;
   bool warned_about_logs_ = false, warned_about_terminals_ = false, warned_about_console_ = false;
-  bool abandoned_ = false;    // the supervisor has ended, or a second SIGINT skips the last output
+  bool abandoned_ = false;    // the supervisor has ended, or a later SIGINT skips the last output
   bool logs_may_go_ = false;  // logs may be removed, unless output was lost on the console
   int stop_signal_ = 0;       // the first signal that asked the job to end; 0: none
   std::optional<EndOrder> end_;

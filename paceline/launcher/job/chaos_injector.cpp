@@ -13,7 +13,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// How often to check whether the step for which a fault waits was made: there is no event for it.
+// How often to check whether the step for which a fault waits was made: no event reports a step.
 constexpr std::chrono::nanoseconds kStepInterval = 10ms;
 
 }  // namespace

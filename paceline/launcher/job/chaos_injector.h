@@ -34,8 +34,8 @@ class ChaosInjector {
   ChaosInjector(const std::vector<Fault>& faults, std::uint64_t seed, Consoles& consoles,
                 const JobFlights& flights);
 
-  // Call this after each turn of the loop while ranks run. Faults that are due between two
-  // generations hit the ranks of the next one.
+  // Call this after each iteration of the loop while ranks run. Faults that are due between two
+  // generations hit the ranks of the next generation.
   void tend(const Ranks& ranks);
   Deadline next_deadline(bool running) const;
   // "3 (kill 2, stop 1), seed 7", the ranks that faults name but the job never had, and the steps

@@ -102,7 +102,7 @@ class Generation {
   bool kill_on_purpose(int rank, const std::string& because);
   bool was_killed_on_purpose(int rank) const { return killed_on_purpose_.contains(rank); }
 
-  // Call this after each turn of the loop: acts on deadlines and on consoles that are full.
+  // Call this after each iteration of the loop: acts on deadlines and on consoles that are full.
   void tend();
   // The time by which tend() must be called again.
   Deadline next_deadline() const;
@@ -136,8 +136,8 @@ class Generation {
   std::unique_ptr<RankProcess> start_rank(int local_rank, const JobServices& services,
                                           int stdin_fd);
   std::array<Console*, 2> console_of(int local_rank);
-  // Whether the culprit has been found, or stop() or kill() has been called. Every later end is a
-  // consequence of that.
+  // Whether the culprit has been found, or stop() or kill() has been called. Ranks that end
+  // afterwards usually end because of that.
   bool ending() const { return culprit_ || stopping_ != Stopping::kNo; }
   void watch_rank(std::size_t index);
   void watch_first_rank();

@@ -15,7 +15,7 @@ namespace paceline::launcher {
 namespace {
 
 constexpr const char* kVariable = "PACELINE_FLIGHT_DIR";
-// In a job that was stopped, a shorter wait is not worth reporting.
+// In seconds. In a job that was stopped, a shorter wait is not worth reporting.
 constexpr double kLongWait = 1;
 
 bool is_wait(Verdict verdict) {

@@ -28,7 +28,7 @@ class JobFlights {
   // Reads the records now, before the ranks leave the operations that they are in. Only the first
   // call in a generation does so. Calls `ends`, which returns the ranks that have ended, only after
   // it has read the records: so if the reading finds that the process of a rank no longer exists,
-  // that rank is among those that `ends` returns. `culprit`: the rank that failed first.
+  // that rank is among the ranks that `ends` returns. `culprit`: the rank that failed first.
   void read(const std::function<std::vector<RankEnd>()>& ends,
             const std::optional<RankEnd>& culprit);
   // The reason that read() found for the end of the generation: "rank 3 never entered ...", or a

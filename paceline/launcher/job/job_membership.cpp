@@ -34,8 +34,8 @@ bool port_is_taken(const Endpoint& endpoint) {
   }
 }
 
-// An address at which other hosts can reach this one, for a case in which the connection to the
-// coordinator does not show one.
+// An address at which other hosts can reach this host. Used if the connection to the coordinator
+// does not show such an address.
 std::string other_address() {
   const std::string wanted = process_environment()("PACELINE_SOCKET_IFNAME").value_or("");
   return choose_address(wanted, interface_addresses(), false);

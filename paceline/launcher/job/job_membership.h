@@ -58,8 +58,8 @@ struct LastStart {
 // The endpoint's name may not resolve at first, because the name of a container or pod resolves
 // only once the container or pod runs.
 //
-// Thread safety: none. An attempt blocks for at most kAttempt, or 3 s if a peer answers, or as long
-// as the system takes to resolve a name.
+// Thread safety: none. An attempt blocks for at most kAttempt, plus 3 s if a peer answers, plus the
+// time that the system takes to resolve a name.
 class CoordinatorSearch {
  public:
   static constexpr std::chrono::milliseconds kAttempt{250};

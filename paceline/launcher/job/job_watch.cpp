@@ -188,7 +188,7 @@ void JobWatch::on_crash(JobRequest request) {
 }
 
 // Reads the stacks of at most kMaxReaders ranks at a time. If more ranks crash at the same moment,
-// the others wait for their turn: each of them may be the culprit, whose stack must be known.
+// the other ranks wait: each of them may be the culprit, whose stack must be known.
 void JobWatch::read_crashes() {
   auto reading = std::count_if(crashes_.begin(), crashes_.end(),
                                [](const auto& crash) { return crash.second.reader != nullptr; });

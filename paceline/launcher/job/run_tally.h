@@ -1,18 +1,18 @@
 #pragma once
 
 // The result of a job with several generations on this node: how long it took, how many steps its
-// ranks made, how the time was spent, and how the job ended. The numbers of steps are those of the
-// ranks' step gauges (engine/telemetry/step_gauge.h), if the ranks keep them.
+// ranks made, how the time was spent, and how the job ended. The numbers of steps come from the
+// ranks' step gauges (engine/telemetry/step_gauge.h), if the ranks keep such gauges.
 //
 //   steps made   in all generations together, without steps that were interrupted
 //   steps kept   from the training's position at the first count to its position at the last one
-//   steps lost   steps made - steps kept: those that restarts had to make again
+//   steps lost   steps made - steps kept: the steps that had to be made again after restarts
 //
 // The time from the first start to the last end is divided completely into:
 //
 //   kept         time of the steps made x steps kept / steps made
 //   made again   time of the steps made x steps lost / steps made
-//   recovering   from the end of the last step before a restart to the beginning of the first one
+//   recovering   from the end of the last step before a restart to the beginning of the first step
 //                after it: the interrupted step, stopping, pausing, starting and restoring
 //   own          the rest, which an undisturbed run needs as well: its start up to the first step,
 //                and evaluating and saving between steps and at the end

@@ -40,8 +40,8 @@ class JobTimeline {
   std::set<std::string> own_names_;
 };
 
-// Collects the timelines of all hosts as they arrive at the launcher of --hosts, in a folder of its
-// own in TMPDIR, and writes them as one trace at the end of the job.
+// Collects the timelines of all hosts as they arrive at the launcher of --hosts, in a new folder in
+// TMPDIR (or /tmp), and writes them as one trace at the end of the job.
 //
 // Thread safety: none.
 class TimelineCollection {

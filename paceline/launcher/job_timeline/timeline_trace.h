@@ -48,7 +48,7 @@ struct TraceSummary {
 // Writes the timelines at `paths` as one file that Perfetto (https://ui.perfetto.dev) and
 // chrome://tracing can open: Chrome's trace format in JSON. Each rank is a process of the trace;
 // its tracks are steps, phases, background checkpoints, calls and handlers, and the collectives and
-// messages of each group. A span that overlaps another one moves to a second track, because the
+// messages of each group. A span that overlaps another one moves to a further track, because the
 // format nests spans. The metadata ("otherData") contain the largest possible error of a timeline's
 // clock.
 //

@@ -140,7 +140,7 @@ void AgentLink::flush() {
 namespace {
 
 // Sends all bytes, or returns false. A message of the handshake is smaller than any socket's
-// buffer, so a part of it need never wait.
+// buffer, so no part of it needs to wait.
 bool send_now(const Fd& socket, std::span<const std::byte> bytes) {
   SendQueue queue;
   queue.add(bytes);

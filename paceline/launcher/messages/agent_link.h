@@ -4,7 +4,7 @@
 // secret before anything else is parsed, then frames of a u32 length and that many bytes of text
 // (agent_messages.h) in both directions. An empty frame is a sign of life. "?N" asks for the other
 // end's time, and "!N N N" is the answer (clock_comparison.h), which the link sends by itself. No
-// function here waits.
+// member function waits.
 //
 // Thread safety: none.
 
@@ -56,8 +56,8 @@ class AgentLink {
   // the connection was made.
   std::chrono::nanoseconds silence() const { return silence_.lasted(); }
   // The time since bytes last arrived on this connection. After a gap in the network, TCP waits
-  // about as long again before it retransmits, so this connection may be silent although the other
-  // end is alive.
+  // about as long as the gap before it retransmits, so this connection may be silent although the
+  // other end is alive.
   std::chrono::nanoseconds standstill() const { return standstill_.lasted(); }
   // Call this when the other end has given a sign of life over another connection.
   void heard_elsewhere() { silence_.heard(); }
@@ -83,8 +83,8 @@ class AgentLink {
 };
 
 // One question to another agent of the job, over a connection of its own: connects, proves the
-// secret, sends one report and receives one order. No function here waits. A call that fails has no
-// answer.
+// secret, sends one report and receives one order. Does not wait, except to look up a name. A call
+// that fails has no answer.
 //
 // Thread safety: none. `loop` and `secret` must outlive the object.
 class AgentCall {

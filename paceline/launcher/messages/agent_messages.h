@@ -180,7 +180,7 @@ struct StartOrder {
 struct StopOrder {
   std::string reason;  // "rank 3 on host b: exit code 1"
   // Whether a rank or a host failed; nullopt when a node joins or leaves. After the loss of a host
-  // no operation of all ranks can complete any more.
+  // no operation that needs all ranks can complete any more.
   std::optional<Failure::Kind> failed;
   bool operator==(const StopOrder&) const = default;
 };

@@ -2,16 +2,16 @@
 
 // Measures the offset between the monotonic clocks of this host and of another host, by asking the
 // other host for the time. An exchange has four readings, as in NTP: asked (here), heard and
-// answered (there), returned (here). The other host heard and answered between the outer two
-// readings. The estimate assumes the middle between these two, so its error is at most half the
-// round trip, whichever direction was slower. Among the newest exchanges, the exchange with the
-// shortest round trip is used (Cristian, "Probabilistic clock synchronization", 1989).
+// answered (there), returned (here). The other host's readings lie between this host's readings.
+// The estimate assumes that they lie in the middle, so its error is at most half the round trip,
+// whichever direction was slower. Among the newest exchanges, the exchange with the shortest round
+// trip is used (Cristian, "Probabilistic clock synchronization", 1989).
 //
 // Wall clocks are not used, so a host with a wrong date does no harm. Clocks that are not
 // disciplined drift apart by several microseconds per second; drift() is a lower bound of the
-// drift, which follows from the exchanges.
+// drift, computed from the exchanges.
 //
-// Thread safety: none. Pure.
+// Thread safety: none. Does no I/O.
 
 #include <chrono>
 #include <cstddef>

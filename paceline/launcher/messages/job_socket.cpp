@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::size_t kLongestRequest = 255;        // in bytes, without the newline
 constexpr std::size_t kMaxClients = 64;             // connections with an incomplete request
-constexpr std::chrono::seconds kLongestSending{1};  // of one answer to a slow reader
+constexpr std::chrono::seconds kLongestSending{1};  // limit for one answer to a slow reader
 
 }  // namespace
 

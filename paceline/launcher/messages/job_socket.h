@@ -2,7 +2,7 @@
 
 // The socket on which the launcher of a running job answers questions. It is in Linux's abstract
 // namespace: the kernel removes it when the launcher ends, for whatever reason. It answers
-// processes of its own user (and root) and closes the connections of others.
+// processes of its own user (and root) and closes the connections of other users.
 //
 // A request is one line of at most 255 bytes. The answer is everything that the launcher writes
 // until it closes the connection:

@@ -21,7 +21,7 @@
 namespace paceline::launcher {
 
 enum class FrameKind : char {
-  kHello = 'H',  // both directions: the version of Paceline; always the first frame
+  kHello = 'H',  // from the host: its version of Paceline; always its first frame
   kAlive = 'A',  // both directions, every few seconds: a sign of life
   kClock = 'K',  // a ClockExchange; to the host: the question; from it: the answer
   // Messages to the host.

@@ -38,7 +38,7 @@ constexpr std::size_t kMaxAnswerBytes = 64 << 20;  // total size of the answers
 constexpr milliseconds kPatienceWithJobs = 500ms;  // limit for an answer while jobs wait
 constexpr milliseconds kPauseBetweenTries = 5ms;   // while a socket's queue is full
 
-// The dialogue with one socket, from the connection to the end of its answer. No function here
+// The dialogue with one socket, from the connection to the end of its answer. No member function
 // waits.
 class Question {
  public:
@@ -189,7 +189,7 @@ bool is_held_by_its_launcher(const std::string& mark) {
 
 namespace {
 
-constexpr const char* kPrefix = "@paceline-job/";  // as /proc/net/unix writes the leading zero
+constexpr const char* kPrefix = "@paceline-job/";  // '@': the leading zero in /proc/net/unix
 constexpr int kBacklog = 128;
 constexpr std::size_t kRandomBytes = 8;
 
@@ -209,8 +209,8 @@ struct Mark {
   unsigned long inode = 0;
 };
 
-// The columns of a line are Num, RefCount, Protocol, Flags, Type, St, Inode and Path. Connections
-// to a mark have the same name as the mark.
+// Reads a line of /proc/net/unix: Num, RefCount, Protocol, Flags, Type, St, Inode, Path. Returns
+// nullopt unless it is a mark itself, because connections to a mark have the same name.
 std::optional<Mark> mark_in(const std::string& line) {
   constexpr unsigned kListens = 0x10000, kStream = 1;  // __SO_ACCEPTCON, SOCK_STREAM
   unsigned flags = 0, type = 0;

@@ -77,7 +77,7 @@ class Consoles {
   // while no output is lost; a reader that has closed its end does not count.
   std::string lost() const;
   bool empty() const { return out_.console.empty() && err_.console.empty(); }
-  // Call this once per turn of the loop: watches exactly the consoles that have output waiting.
+  // Call this in each iteration of the loop: watches exactly the consoles with output waiting.
   void watch_for_room();
 
  private:

@@ -1,8 +1,8 @@
 #pragma once
 
-// Prepares the output of one rank to be printed among the lines of others: only whole lines, each
-// after the rank's prefix, with control and escape characters shown as text ("\x1b"), so that a
-// rank cannot colour, move or erase the output of others.
+// Prepares the output of one rank to be printed among the lines of other ranks: only whole lines,
+// each after the rank's prefix, with control and escape characters shown as text ("\x1b"), so that
+// a rank cannot colour, move or erase the output of other ranks.
 //
 // A line that is longer than kMaxLine bytes is cut there, and the rest is a line of its own, so
 // memory stays bounded whatever a rank writes.

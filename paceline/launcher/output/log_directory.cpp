@@ -97,7 +97,7 @@ using Folder = std::unique_ptr<DIR, int (*)(DIR*)>;
 
 bool is_digit(char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; }
 
-// Returns whether Paceline makes files with such a name, for example "rank-000.log" or
+// Returns whether Paceline makes files with this name, for example "rank-000.log" or
 // "rank-001-000.timeline".
 bool is_made_by_paceline(std::string_view name) {
   if (name == kClaimFile) return true;

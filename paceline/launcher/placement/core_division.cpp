@@ -7,14 +7,14 @@
 namespace paceline::launcher {
 namespace {
 
-// The smallest acceptable share, as a fraction of an even share, when that keeps ranks from
+// The smallest acceptable share, as a fraction of an even share, if the division keeps ranks from
 // straddling parts: avoiding remote memory is worth a fifth of the cores, avoiding another cache a
 // tenth. These are estimates, not measurements.
 double least_share(Level level) {
   return level == Level::kPackage || level == Level::kNuma ? 0.8 : 0.9;
 }
 
-// Cores whose speed is at least this fraction of the fastest one's count as one kind, because the
+// Cores whose speed is at least this fraction of the fastest core's count as one kind, because the
 // favoured cores of a server have a slightly higher clock.
 constexpr double kSameKind = 0.8;
 

@@ -31,9 +31,9 @@ std::vector<Gpu> find_gpus(const std::filesystem::path& root = "/");
 // entry with a UUID becomes an empty Gpu, because its bus id is not known.
 std::vector<Gpu> visible_gpus(const std::vector<Gpu>& all, const std::optional<std::string>& list);
 
-// Chooses cores of its own for each rank, near its GPU; rank i has gpus[i]. Ranks whose GPUs are
-// near the same cores divide these evenly. Returns nullopt if the cpus near a GPU are unknown, or
-// if the cores near a GPU are fewer than the ranks that share them.
+// Chooses cores for each rank near its GPU; rank i has gpus[i]. Ranks whose GPUs have equal `cpus`
+// divide their cores evenly. Returns nullopt if the cpus near a GPU are unknown, or if the cores
+// near a GPU are fewer than the ranks that share them.
 std::optional<Binding> binding_near_gpus(const Topology& topology, const std::vector<Gpu>& gpus);
 
 }  // namespace paceline::launcher

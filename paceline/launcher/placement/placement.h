@@ -6,12 +6,12 @@
 //   core     every rank gets cores of its own (core_division.h); the hardware threads of a core
 //            stay together and count as one computing thread
 //   cache, numa, socket (a package)
-//            every rank may use all cores of its part or parts; ranks in the same part share it
+//            every rank may use all cores of one or more such parts; ranks may share a part
 //   none     no rank is bound
 //   a map    every rank gets the set of cpus that the user gave
 //
 // With more ranks than cores no rank gets cores of its own: ranks bound to the same core would wait
-// for each other while another core is idle. The ranks share NUMA nodes (one node: not bound).
+// for each other while another core is idle. Ranks share NUMA nodes; with one node, none is bound.
 //
 // Pure functions, which make a plan from a topology and a request.
 

@@ -37,7 +37,7 @@ struct DivisionAdvice {
   std::string reason;    // a sentence with the numbers
 };
 
-// Chooses how to divide a training run by the memory that it needs. The calculation follows ZeRO
+// Chooses how to divide a training run, from the memory that it needs. The calculation follows ZeRO
 // (Rajbhandari et al., 2020) for float32 parameters and Adam: a replica has parameters, gradients
 // and two moments; all other memory of a rank (activations, data, libraries) is the same for every
 // division, unless the model itself is split.

@@ -46,7 +46,7 @@ pid_t parent_of(const char* pid) {
   return end == nullptr || std::strlen(end) < 5 ? -1 : static_cast<pid_t>(std::atoi(end + 4));
 }
 
-// Whether this process is the master of a connection that several sessions of a user share
+// Whether process `pid` is the master of a connection that several sessions of a user share
 // (ControlPersist in ssh_config(5)). An ssh that connects to a host leaves its master running,
 // under the title "ssh: PATH [mux]". If the master were ended, the user's sessions would end with
 // it.
@@ -142,7 +142,7 @@ void Orphans::reap(const std::function<bool(pid_t pid)>& is_owned) {
     siginfo_t ended{};
     if (waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT) != 0 || ended.si_pid == 0) return;
     if (is_owned(ended.si_pid)) {
-      may_wait_ = true;  // look again when its owner has seen its end
+      may_wait_ = true;  // look again when the owner has reaped it
       return;
     }
     waitpid(ended.si_pid, nullptr, 0);

@@ -37,8 +37,8 @@ class EventLoop {
 
   // Waits until something is ready, at most until the deadline, and calls the handlers.
   void turn(Deadline deadline);
-  // Checks whether this process was stopped since the last turn. Call it before judging after a
-  // turn whether another process is silent.
+  // Checks whether this process was stopped since the last turn(). Call this before judging whether
+  // another process is silent.
   void look() { vigil_.look(); }
 
  private:

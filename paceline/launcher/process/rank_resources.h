@@ -19,7 +19,7 @@ void restore_descriptor_limit();
 
 // Takes the calling process's memory from the given NUMA nodes while they have free memory, then
 // from other nodes. (Under a strict policy a rank would be killed instead of getting slower
-// memory.) The policy is kept across fork and exec. Changes nothing if there are no nodes.
+// memory.) The policy is kept across fork and exec. Changes nothing if `numa_nodes` is empty.
 //
 // Returns false if the kernel does not allow it; many containers forbid the call. Pages are then
 // allocated on the node of the core that first touches them. For a bound rank that node is one of

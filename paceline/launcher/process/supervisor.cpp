@@ -68,7 +68,8 @@ bool StdinRelay::waits_for_foreground() const {
   return to_rank_ && pending_.empty() && !in_foreground();
 }
 
-// A terminal of another session is left to its shell. One that was hung up is read to its end.
+// False for a terminal of another session, which is left to that session's shell. True for a
+// terminal that was hung up, whose input is read to the end.
 bool StdinRelay::in_foreground() const {
   const pid_t group = tcgetpgrp(terminal_);
   return group < 0 ? errno != ENOTTY : group == getpgrp();

@@ -2,7 +2,7 @@
 
 // The supervisor is the process that the user started. When it dies, no process of the job may be
 // left. It forks the agent, which starts the ranks; afterwards it only waits, and passes on signals
-// and the input of a terminal. The two watch each other:
+// and the input of a terminal. The supervisor and the agent watch each other:
 //
 //   paceline run (supervisor) ── paceline run (agent) ─┬─ rank 0 ── its children
 //                                                      └─ rank 1 ── ...
@@ -29,7 +29,7 @@ struct AgentChannel {
   Fd control;   // one byte for each signal that the agent must handle
   Fd stdin_fd;  // the input of rank 0
 
-  // The next signal; nullopt when none has arrived; 0 when the supervisor has ended.
+  // Call when `control` is readable. The next signal; 0: the supervisor has ended; nullopt: none.
   std::optional<int> next_signal() const;
 };
 

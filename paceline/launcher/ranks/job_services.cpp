@@ -68,8 +68,9 @@ constexpr std::array kFilesOfJob = {"PACELINE_FLIGHT_DIR", "PACELINE_FLIGHT_KEEP
                                     "PACELINE_MEMORY_CHECKPOINT", "PACELINE_TIMELINE_DIR",
                                     "PACELINE_JOB_SOCKET"};
 
-// Removes another launcher's variables about this process. They do not describe its ranks, and if a
-// rank starts a launcher, the processes of that launcher could take them for their own.
+// Removes another launcher's variables about this process. They do not describe this launcher's
+// ranks, and if a rank starts a launcher, the processes of that launcher could take them for their
+// own.
 void forget_outer_launcher(Environment& env) {
   for (const char* name :
        {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",

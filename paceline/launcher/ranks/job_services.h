@@ -58,9 +58,9 @@ Secret require_job_secret(const LaunchOptions& options);
 //
 // On one node the store listens on loopback, on a port that the kernel picks; MASTER_PORT is
 // another port, which is kept free (launcher/process/rank_resources.h). If there are several nodes,
-// each one has such services, on the address at which the others reach it, and all use the services
-// of the node with rank 0. Each generation has its own services, so that no data of an older
-// generation reaches a rank.
+// each node has such services, at the address at which other nodes reach it, and all nodes use the
+// services of the node with rank 0. Each generation has its own services, so that no data of an
+// older generation reaches a rank.
 //
 // The secret is passed in an inherited memfd, never in argv or in an environment variable.
 class JobServices {
@@ -78,10 +78,10 @@ class JobServices {
   Offer offer() const { return offer_; }
   // Uses another node's services, and releases the ports that this node has claimed.
   void use(const Offer& others);
-  // The ranks that wait, and those that are missing, in a generation's first rendezvous. Empty if
+  // The ranks that wait and the ranks that are missing in a generation's first rendezvous. Empty if
   // another node's store is used, or if this node's store does not answer within a second.
   Absence meeting(int generation, int world_size);
-  // Starts the store's thread, unless another node's is used. Requires: all ranks have been forked.
+  // Starts the store's thread unless another node's store is used. Requires: all ranks are forked.
   void start_store();
 
  private:

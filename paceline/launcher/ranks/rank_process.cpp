@@ -54,7 +54,7 @@ using namespace std::chrono_literals;
 constexpr auto kPatience = 500ms;  // time for processes that outlive their rank to end
 constexpr int kPause = 5;          // between two looks at these processes, in ms
 
-// Returns true also if there is no such child.
+// Whether the child has ended; also true if there is no such child.
 bool has_ended(pid_t child) {
   siginfo_t info{};
   const auto id = static_cast<id_t>(child);
@@ -95,7 +95,7 @@ int rank_of(pid_t process) {
 }  // namespace
 
 // Returns the children of this process for which `belongs` returns true and which are still running
-// when the patience ends. The patience begins when the first such child is found.
+// when patience_ expires. patience_ is set when the first of these children is found.
 template <class Belongs>
 std::vector<pid_t> Leftovers::remaining(Belongs belongs) {
   for (;;) {

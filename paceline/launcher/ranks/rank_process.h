@@ -75,7 +75,7 @@ class Leftovers {
  private:
   struct Left {
     int count = 0;
-    std::string first;  // name of the first one
+    std::string first;  // name of the first process
   };
 
   template <class Belongs>

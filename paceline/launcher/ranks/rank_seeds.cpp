@@ -47,7 +47,7 @@ bool tells_place(const std::string& name) {
 }
 
 // The number of descriptors that every program executed from this process inherits, in addition to
-// those passed to it.
+// the descriptors that are passed to it on purpose.
 int num_inherited_descriptors() {
   int count = 0;
   const std::unique_ptr<DIR, int (*)(DIR*)> entries(opendir("/proc/self/fd"), closedir);

@@ -6,10 +6,10 @@
 //
 //   1. The first message on the seed's socket identifies the seed: the kernel attests the sender's
 //      pid, and that process must be a child of this one, so no other process can pose as a seed.
-//   2. The program's file is still the one that was executed, and its libraries are still those
-//      that the seed loaded. The launcher checks the file, the seed checks its libraries.
-//   3. Only the variables that describe a rank's place, and Paceline's own, differ from those with
-//      which the seed was executed: a library may have read any other variable while it was loaded.
+//   2. The program's file is still the one that was executed, and its libraries have not changed
+//      since the seed loaded them. The launcher checks the file, the seed checks its libraries.
+//   3. Only variables that describe a rank's place, and Paceline's own, have changed since the seed
+//      was executed: a library may have read any other variable while it was loaded.
 //   4. The seed answers within 0.2 s, and all seeds of a generation within 1 s together. A seed
 //      that has ended, is stopped or is late is killed.
 //   5. Each order contains the socket for the next seed, so every socket has at most one seed.

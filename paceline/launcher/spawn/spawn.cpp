@@ -43,7 +43,7 @@ constexpr std::size_t kMaxMessage = 32 << 10;
 struct SpawnedRank {
   pid_t pid = -1;
   Fd pidfd;
-  Fd message;  // pipe: the code of the rank's Error as one byte, then the text
+  Fd message;  // a pipe: the code of the rank's Error as one byte, then its text
   std::optional<RankEnd> end;
 };
 
@@ -133,7 +133,7 @@ void SpawnedJob::start(int rank, const std::function<void(int)>& body, const Job
   if (pid == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(128 + SIGKILL);
-    clearenv();  // of variables that the rank must not inherit, too
+    clearenv();  // also removes variables that the rank must not inherit
     for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
     const int status = run_body(body, rank, message.write_end.get());
     std::fflush(nullptr);

@@ -23,7 +23,7 @@ constexpr std::int64_t kMaxMicroBatchesPerStage = 16;
 // seconds.
 constexpr std::size_t kSearchedPipelines = 6;
 constexpr int kMaxSearched = 64;
-// Smaller differences are noise of the measurement; the simpler way then wins.
+// A smaller relative difference of two ways is noise of the measurement; the simpler way then wins.
 constexpr double kNoise = 0.01;
 
 std::vector<int> divisors_of(std::int64_t number, std::int64_t most) {
@@ -148,7 +148,7 @@ class Searcher {
       if (!a.fits) return a.memory.host < b.memory.host;
       return a.samples_per_second() > b.samples_per_second();
     });
-    // Among the ways that are as fast as the fastest, the simplest comes first.
+    // Of the ways whose throughput is within kNoise of the highest, the simplest comes first.
     const auto end = std::find_if(ways.begin(), ways.end(), [&](const Forecast& way) {
       return way.fits != ways.front().fits ||
              way.samples_per_second() < (1 - kNoise) * ways.front().samples_per_second();

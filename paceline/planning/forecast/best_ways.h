@@ -9,8 +9,8 @@
 //
 // Cost: one forecast for each way. For a pipeline it includes the simulation of a step, which takes
 // at most a few milliseconds. For 100,000 ranks there are a few hundred ways. If the program
-// supports kSearched, the search also looks for better schedules for a few of the fastest pipelines
-// that are not too large; each takes about a tenth of a second.
+// supports the schedule kSearched, the search also looks for better schedules for a few of the
+// fastest pipelines that are not too large; each pipeline takes about a tenth of a second.
 //
 // Thread safety: pure functions.
 
@@ -30,7 +30,7 @@ struct Search {
   std::int64_t num_simulations = 0;
 };
 
-// Throws Error(kInvalid), which says what to change, when no way is possible.
+// Error(kInvalid) as for Forecaster(), and if no way is possible; the text says what to change.
 Search search_ways(const JobProfile& profile, const Machine& machine, std::int64_t global_batch);
 
 // The reasons why the first way is the best, one sentence each: the parts of the step's time; a
@@ -56,7 +56,7 @@ std::string memory_table(std::span<const Forecast> ways, const Machine& machine)
 // Compares predictions with measurements, and shows the median and the largest error.
 std::string measured_table(std::span<const MeasuredWay> ways);
 
-// "1.2 GB", "35 MB".
+// A number of bytes as text, such as "1.2 GB" or "35 MB".
 std::string memory_text(double bytes);
 
 }  // namespace paceline::planning

@@ -51,18 +51,18 @@ struct LayerProfile {
   // with the last block.
   bool is_block = false;
   std::int64_t parameters = 0;
-  // The parameters that this layer shares with the first layer. A stage without the first layer has
-  // a copy of them.
+  // The number of parameters that this layer shares with the first layer. A rank without the first
+  // layer has a copy of them.
   std::int64_t tied_parameters = 0;
   PassCost forward, backward;
   // The halves of the backward pass, for inputs and for weights (zero-bubble schedules). By default
   // each half takes half the time of `backward`.
   std::optional<PassCost> input_half, weight_half;
-  // In a pipeline, the seconds that it takes to add the layer's gradients to those of earlier
+  // The seconds that it takes to add the layer's gradients of one micro-batch to those of earlier
   // micro-batches.
   double add_s = 0;
   double activation_bytes = 0;  // per sample, kept from the forward to the backward pass
-  // Bytes kept from the first half of the backward pass to the second; by default activation_bytes.
+  // Per sample, kept between the two halves of the backward pass; by default activation_bytes.
   std::optional<double> deferred_bytes;
   double output_bytes = 0;  // per sample, sent to the next stage
   DivisibleShares divisible;
@@ -100,7 +100,7 @@ struct JobProfile {
   // (planning/schedules/named_schedules.h), and kSearched if the program searches for stages and
   // schedule itself (planning/schedules/search.h). Empty: it has no pipelines.
   std::vector<std::string> schedules;
-  std::int64_t most_parts = 1;  // parts (tp) must divide this number (heads); 1: no tp
+  std::int64_t most_parts = 1;  // the number of attention heads, which tp must divide; 1: no tp
 
   std::int64_t parameters() const;
   int num_blocks() const;

@@ -25,7 +25,7 @@ struct Machine {
   double mtbf_s = 0;         // mean time between failures of one host; 0: no failures
   double checkpoint_s = 30;  // how long saving stops the training
   double restart_s = 120;    // from a failure to the next step
-  double interval_s = 0;     // between checkpoints; 0: the best one
+  double interval_s = 0;     // between checkpoints; 0: the best interval
   // Standard deviation of a rank's time for the same work, as a share of that time.
   double stragglers = 0;
 
@@ -36,11 +36,11 @@ struct Machine {
 // The largest number of ranks of a plan.
 inline constexpr int kMaxPlannedRanks = 1'000'000;
 
-// Returns `defaults`, changed by the settings in the text, which must include hosts. Throws
+// Returns `defaults`, changed by the settings in the text. The setting hosts= is required. Throws
 // SettingError (engine/core/option_text.h), which names the invalid part and what is allowed.
 Machine parse_machine(std::string_view text, const Machine& defaults);
 
-// "64 hosts x 8 ranks, 100 Gbit/s, 20 µs, ...".
+// Returns, for instance, "64 hosts x 8 ranks, 100 Gbit/s, 20 µs, ...".
 std::string describe(const Machine& machine);
 
 }  // namespace paceline::planning

@@ -39,7 +39,7 @@ double units_under_way(const JobProfile& profile, const Way& way, double gradien
 }
 
 // Returns the number of bytes by which the gradients of one micro-batch exceed the activations that
-// they replace, in the stage of a pipeline where this number is largest.
+// they replace, in that stage of the rank where this number is largest.
 double gradients_of_pass(const JobProfile& profile, const Way& way, const RankLayers& stages,
                          double samples) {
   Way whole = way;

@@ -4,16 +4,16 @@
 // and of each part of it, such as pipeline bubbles and exposed communication; the memory; and the
 // goodput under failures.
 //
-// The model. Each replica computes its share of the global batch in micro-batches. The pass of a
-// layer takes its time in the profile, of which the divisible part is divided by the number of
-// tensor-parallel ranks, plus the all-reduces between these ranks. A pipeline is simulated
+// The model. Each replica computes its share of the global batch in micro-batches. The profile has
+// the time of a layer's pass; the divisible part of this time is divided by the number of
+// tensor-parallel ranks, and the all-reduces between these ranks are added. A pipeline is simulated
 // (planning/schedules/simulate.h); if the schedule is kSearched, the simulation uses the schedule
 // that the search finds. If a host has fewer cores than its ranks have threads, all its ranks share
 // the cores (step_parts.h). Gradients are exchanged bucket by bucket during the last backward pass
-// (step_parts.h), but in a pipeline after it; the step also contains the CPU time of the exchange,
-// mostly for sums in shared memory. From shard stage 1 on, the replicas divide the optimizer's step
-// and then gather the updated parameters. The slowest of all ranks determines the time of the
-// passes (step_parts.h).
+// (step_parts.h), in a pipeline after the last pass. The step also contains the CPU time of the
+// exchange, mostly for sums in shared memory. From shard stage 1 on, the replicas divide the
+// optimizer's step and then gather the updated parameters. The slowest of all ranks determines the
+// time of the passes (step_parts.h).
 //
 // Thread safety: none; use one Forecaster in each thread.
 

@@ -30,20 +30,20 @@ struct LinkTime {
 };
 LinkTime operator+(const LinkTime& a, const LinkTime& b);
 
-// Every rank of the axis gets the sum of all their buffers.
+// The time until every rank of a group of the axis has the sum of the group's buffers.
 LinkTime all_reduce(double bytes, const AxisPlace& place, const CostModel& links);
-// Every rank gets its part of the sum of all buffers.
+// The time until every rank of a group has its part of the sum of the group's buffers.
 LinkTime reduce_scatter(double bytes, const AxisPlace& place, const CostModel& links);
-// Every rank gets all parts, of `bytes` bytes together. With `once_per_host` all ranks of a host
-// share one copy.
+// The time until every rank of a group has all parts, `bytes` bytes together. With `once_per_host`
+// all ranks of a host share one copy.
 LinkTime all_gather(double bytes, const AxisPlace& place, const CostModel& links,
                     bool once_per_host);
-// A message to a rank of the same host, or of another host over a link that `sharing` messages
-// share.
+// The time of a message to a rank of the same host, or of another host over a link that `sharing`
+// messages share.
 LinkTime message(double bytes, bool same_host, int sharing, const CostModel& links);
 
-// How much of the exchange of gradients the backward pass hides. Gradients become ready from the
-// last layer to the first; a bucket is sent when it is full and the previous one has been sent.
+// One layer, for the exchange of gradients during the backward pass. Gradients become ready from
+// the last layer to the first; a bucket is sent when it is full and the previous one has been sent.
 struct GradientsOfLayer {
   double backward_s = 0;
   double bytes = 0;

@@ -30,7 +30,7 @@ struct Way {
   bool operator==(const Way&) const = default;
 };
 
-// "pp=2,dp=4,tp=2", the form that `--mesh` takes.
+// The mesh in the form that `--mesh` takes, such as "pp=2,dp=4,tp=2".
 std::string mesh_text(const Way& way);
 // The way as flags for a program: "--mesh pp=2,dp=4,tp=1 --schedule 1f1b --micro-batches 8".
 std::vector<std::string> flags_of(const Way& way);
@@ -51,9 +51,9 @@ std::vector<int> hosts_of_stages(const Way& way, const Machine& machine);
 struct LayerRange {
   std::size_t begin = 0, end = 0;
 };
-// The layers of each stage, cut as a program does: by the costs of the blocks in passes of
-// `samples` samples. `rank_of_stage`: the pipeline rank of each stage. Requires: stages <= blocks,
-// or one stage.
+// The layers of each stage. They are cut as a program cuts them: by the costs of the blocks in
+// passes of `samples` samples. `rank_of_stage`: the pipeline rank of each stage. Requires: at most
+// as many stages as blocks, or one stage.
 std::vector<LayerRange> cut_into_stages(const JobProfile& profile, const Way& way, double samples,
                                         const std::vector<int>& rank_of_stage);
 // The layers that one pipeline rank holds, a range for each of its stages.
@@ -61,7 +61,7 @@ using RankLayers = std::vector<LayerRange>;
 
 // The seconds of a pass of `samples` samples through a rank's part of the layer, without exchanges.
 double pass_of(const PassCost& cost, const LayerProfile& layer, const Way& way, double samples);
-// The seconds that it takes to add the gradients of that part to those of another micro-batch.
+// The seconds to add the gradients of a rank's part of the layer to those of another micro-batch.
 double gradient_add_seconds(const LayerProfile& layer, const Way& way);
 
 // The reason why this way is not possible for the job, machine and global batch; empty if it is.

@@ -33,7 +33,7 @@ PipelineSchedule empty_schedule(std::string_view name, const PipelineScheduleSiz
   return schedule;
 }
 
-// Returns one after the other the actions of one kind of a rank. The rank's stages take turns of
+// Returns a rank's actions of one kind, one after the other. The rank's stages take turns of
 // `per_turn` micro-batches.
 class Turns {
  public:
@@ -66,7 +66,7 @@ int round_size(std::string_view name, const PipelineScheduleSize& size) {
   return size.num_micro_batches / rounds;
 }
 
-// The actions of rank `rank`: `warmup` forward passes, then a forward and a backward pass in turn,
+// The actions of rank `rank`: `warmup` forward passes, then forward and backward passes in turn,
 // then the remaining backward passes. With `weight_delay` the backward passes make only input
 // gradients, and the weight gradient of a backward pass follows the input gradient of the pass that
 // is `weight_delay` passes later.

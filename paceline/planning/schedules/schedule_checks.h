@@ -20,7 +20,7 @@ std::vector<int> looped_layout(int num_ranks, int stages_per_rank);
 // stage.
 std::vector<int> v_layout(int num_ranks);
 
-// "2F0".
+// The text of an action, such as "2F0".
 std::string to_string(const Action& action);
 // Writes a line for each rank, with actions separated by commas, as PyTorch writes its schedules.
 std::string to_csv(const PipelineSchedule& schedule);

@@ -211,7 +211,7 @@ class Search {
   }
 
   // Joins the input gradient at `at` with its weight gradient, which is later in the list, into a
-  // whole backward pass. Returns false if the weight gradient cannot be moved there.
+  // whole backward pass. Returns false if the weight gradient cannot be moved next to it.
   static bool join(std::vector<Action>& actions, std::size_t at) {
     const Action weights{Action::Kind::kWeightGradient, actions[at].stage, actions[at].micro_batch};
     const auto found = std::find(iterator(actions, at), actions.end(), weights);

@@ -1,8 +1,8 @@
 #pragma once
 
 // Predicts the time, the bubbles and the memory of every rank of a schedule from the costs of each
-// stage, without running it. ScheduleClock is the clock of this simulation, which the search
-// advances action by action.
+// stage, without running the schedule. ScheduleClock is the clock of this simulation; the search
+// runs it for each schedule that it tries.
 //
 // The model. A rank carries out one action at a time, in the schedule's order. An output (or a
 // gradient) arrives at the rank of the neighbouring stage `transfer_s` after it was made, or at
@@ -53,7 +53,7 @@ struct TimedSchedule {
 // Throws Error(kInvalid) as validate() and require_costs() do.
 TimedSchedule simulate(const PipelineSchedule& schedule, const Costs& costs);
 
-// "1f1b: 0.123 s, bubble 27.3%, peak memory 1.2e+06 bytes on rank 0".
+// Returns, for instance, "1f1b: 0.123 s, bubble 27.3%, peak memory 1.2e+06 bytes on rank 0".
 std::string describe(const PipelineSchedule& schedule, const TimedSchedule& timed);
 
 // Throws Error(kInvalid) unless every stage has costs, all of them finite and not negative.

@@ -13,8 +13,8 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-// The cut of layers into stages with the smallest `total` of the stages' values, as the number of
-// layers of each stage. `value` gives the value of a stage from its cost.
+// Returns the cut of layers into stages with the smallest `total` of the stages' values: the number
+// of layers in each stage. `value` gives the value of a stage from its cost.
 std::vector<int> best_cut(const std::vector<double>& sums, int num_stages,
                           const std::function<double(double cost)>& value,
                           const std::function<double(double, double)>& total) {

@@ -1,8 +1,8 @@
 #pragma once
 
-// The functions of ParallelBranches (parallel_branches.h), for branches and owners that are given
-// in each call, and the common part of all calls on branches (BranchCall), which only this folder
-// uses. owner[b] is the rank that computes branches[b].
+// The functions of ParallelBranches (parallel_branches.h), for branches and owners that are passed
+// to each call. BranchCall and the functions below it are the common part of these calls; only this
+// folder uses them. owner[b] is the rank that computes branches[b].
 //
 // Thread safety: same as ProcessGroup.
 

@@ -33,10 +33,10 @@
 // keeps only the activations of its own branches in memory.
 //
 // Errors: an error of a branch's function is thrown on every rank, with the names of the rank and
-// the branch. If ranks pass different branches, owners or inputs, Error(kInvalid) shows both sides.
+// the branch. If ranks pass different branches, owners or inputs, Error(kInvalid) shows both calls.
 // The group stays usable after these errors. If the backward pass of a branch throws, other ranks
-// get kAborted with the names of that rank's branches, once the exception leaves the function that
-// holds the graph.
+// get kAborted with the names of the failed rank's branches, once the exception leaves the function
+// that holds the graph.
 //
 // Thread safety: same as ProcessGroup. The autograd graph keeps the group alive.
 

@@ -143,7 +143,7 @@ std::optional<Batch> DataLoader::next(std::uint64_t begun) {
   }
   std::optional<std::pair<std::size_t, Draft>> draft;
   if (options_.num_threads == 0 && !(draft = take_draft())) {
-    exhausted_ = has_ended_ = true;  // the last batch could not be prepared
+    exhausted_ = has_ended_ = true;  // an earlier call failed to prepare the last batch
     return std::nullopt;
   }
   Prepared taken = draft ? prepare(std::move(draft->second)) : take_prepared();

@@ -7,10 +7,10 @@
 //   for (std::int64_t epoch = 0; epoch < epochs; ++epoch)
 //     for (const data::Batch& batch : loader.epoch(epoch)) { ... }
 //
-// Batches have the sampler's order for any number of threads. The loader's position, and so the
+// Batches come in the sampler's order for any number of threads. The loader's position, and so the
 // position in a checkpoint, counts the batches that the loop has taken, not the batches prepared.
 //
-// With global_batch_size a step takes that number of samples of all ranks together, so a job that
+// With global_batch_size, all ranks together take that many samples in each step, so a job that
 // shrinks or grows continues with the same steps. The training loop must then use
 // batch.weighted(loss) in place of each loss, and reduce gradients and call the optimizer only
 // after batches with `ends_step`; train::TrainingRun does that. The weight is meant for losses that
@@ -75,7 +75,7 @@ struct DataLoaderOptions {
   int num_threads = 1;                 // 0: the loop's thread prepares batches
   int prefetch = 4;                    // batches prepared ahead
   bool drop_last = false;              // leave out an incomplete last batch
-  // Logical shards of a training step; 0: no logical shards. Must be the same on every rank.
+  // Logical shards of a training step, the same number on every rank; 0: no logical shards.
   std::int64_t logical_shards = paceline::detail::job_logical_shards();
   // The device of the batches' tensors. For a CUDA device the loader's threads prepare them in
   // pinned memory, and taking a batch queues the copies in the current stream without waiting for
@@ -91,7 +91,7 @@ class DataLoader;
 
 // The batches of one epoch of a DataLoader, as a range for one loop. Each batch is taken when the
 // loop reaches it, and lives until the next iteration. The loader must outlive the epoch. The epoch
-// ends when the loader begins another one or gets another position; taking a batch is then
+// ends when the loader begins another one or gets another position; taking a batch then throws
 // Error(kInvalid). Thread safety: none.
 class Epoch {
  public:
@@ -166,13 +166,13 @@ class DataLoader {
   DataLoader(const DataLoader&) = delete;
   DataLoader& operator=(const DataLoader&) = delete;
 
-  // Begins an epoch, after `consumed` samples of all ranks together, and returns its batches.
-  // nullopt: the number given to set_position(), if this is the first epoch after that call and the
-  // epoch of that position; otherwise 0. Warns if the first epoch after set_position() has another
-  // number. Batches prepared earlier are dropped. Warns once when a shuffled epoch that was taken
-  // to its end is begun again with the same number, because its order would repeat. Error(kInvalid)
-  // when drop_last leaves no batch of a whole epoch, and when batches of groups or a stream cannot
-  // continue after `consumed` samples.
+  // Begins an epoch, after `consumed` samples of all ranks together, and returns its batches. With
+  // nullopt the epoch begins at its first sample or, as the first epoch after set_position(), at
+  // that position; if the numbers of epoch and position differ, at the first sample with a warning.
+  // Batches prepared earlier are dropped. Warns once if a shuffled epoch that was taken to its end
+  // is begun again with the same number, because its order would repeat. Error(kInvalid) when
+  // drop_last leaves no batch of a sampler's whole epoch, and when batches of groups or a stream
+  // cannot continue after `consumed` samples.
   [[nodiscard]] Epoch epoch(std::int64_t number, std::optional<std::int64_t> consumed = {});
 
   // Whether all batches of the current epoch have been taken.
@@ -186,8 +186,8 @@ class DataLoader {
   // the loop has taken; padding does not count, so any number of ranks can continue from here.
   std::int64_t consumed() const { return consumed_; }
   // The position from which another loader can continue: in the current epoch or, if its loop has
-  // come to the end, at the beginning of the next one. set_position() makes the next epoch()
-  // continue there; a loop begins with the epoch position().epoch. The Checkpointer calls both.
+  // ended, at the beginning of the next epoch. set_position() makes the next epoch() continue at
+  // `position`; a loop begins with the epoch position().epoch. The Checkpointer calls both.
   Position position() const;
   void set_position(const Position& position);
   // The name of the data in messages.
@@ -262,7 +262,7 @@ class DataLoader {
 
   const DataLoaderOptions options_;
   std::uint64_t num_begun_ = 0;  // epochs begun, plus calls of set_position()
-  bool has_ended_ = false;       // the loop of the current epoch has come to its end
+  bool has_ended_ = false;       // next() has returned nullopt in the current epoch
   bool warned_ = false;
   bool exhausted_ = false;
   std::int64_t epoch_ = 0;

@@ -31,7 +31,7 @@ class Dataset {
 // Rows of tensors in memory.
 class TensorDataset : public Dataset {
  public:
-  // Error(kInvalid) unless all tensors have the same size along dim 0.
+  // Error(kInvalid) without tensors, and unless all of them have the same size along dim 0.
   TensorDataset(std::string name, std::vector<at::Tensor> tensors);
 
   std::string name() const override { return name_; }

@@ -135,8 +135,8 @@ Indices grouped_order(std::span<const std::int64_t> order, const Indices& groups
   const std::size_t total = order.size() / size * size;
   Indices batches;
   batches.reserve(total);
-  // Ordered by the time at which each group last began to wait; this order decides between equally
-  // full groups.
+  // A group moves to the end of the list when it fills a batch. At the end of the epoch, this order
+  // decides between groups with equally many waiting samples.
   std::list<Group> waiting;
   std::unordered_map<std::int64_t, std::list<Group>::iterator> places;
   for (const std::int64_t sample : order) {

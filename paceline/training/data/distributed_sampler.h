@@ -38,7 +38,7 @@ class DistributedSampler {
  public:
   // Error(kInvalid) when num_samples is 0 or rank is not in [0, num_replicas). If weights are
   // given, also when shuffle is false, when their number is not num_samples or is 2^24 or more,
-  // when one is negative or not finite, or when all are 0.
+  // when one is negative or not finite, or when their sum is 0 or not finite.
   DistributedSampler(std::int64_t num_samples, int num_replicas, int rank,
                      const SamplerOptions& options = {});
   // For the ranks of a group.
@@ -97,7 +97,7 @@ inline std::vector<std::int64_t> evaluation_indices(std::int64_t num_samples, Gr
 
 // Batches of similar samples: of similar length, so that little padding is needed, or of one aspect
 // ratio. Each sample of a data set has a group number; samples with the same number may share a
-// batch. All loaders that use the groups share them.
+// batch. All loaders that use the groups share the vector.
 //
 //   const auto groups = data::groups_by_bounds(lengths, {16, 32, 64, 128});
 //   data::DataLoader loader(dataset, sampler, {.batch_size = 32, .groups = groups});
@@ -123,7 +123,7 @@ Groups groups_by_bounds(std::span<const std::int64_t> values,
 //   }
 //
 // Copies share one position: the loader takes a copy of the sampler, and set_epoch() must take
-// effect there.
+// effect in that copy.
 //
 // Thread safety: none; a loader calls the sampler from the thread that iterates.
 class TorchSampler : public torch::data::samplers::Sampler<> {

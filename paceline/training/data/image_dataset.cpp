@@ -20,10 +20,10 @@ namespace {
 constexpr std::int64_t kIdxLabelHeader = 8;  // bytes before the first label
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
-// Allocates memory of this rank alone, in huge pages if the kernel has them: faulting in tens of
-// thousands of small pages, and freeing them when the rank ends, takes longer than reading the
-// images. LibTorch's allocator could return memory that ranks share, which is freed only when the
-// last rank ends.
+// Allocates private memory, in huge pages if the kernel has them: faulting in tens of thousands of
+// small pages, and freeing them when the rank ends, takes longer than reading the images.
+// LibTorch's allocator could return memory that ranks share, which is freed only when the last rank
+// ends.
 at::Tensor make_images(at::IntArrayRef sizes) {
   std::size_t bytes = 1;
   for (const std::int64_t size : sizes) bytes *= static_cast<std::size_t>(size);

@@ -25,8 +25,8 @@ class TokenDataset : public Dataset {
   TokenDataset(std::string name, at::Tensor tokens, std::int64_t context);
 
   // A file of tokens is little-endian and has no header. In both functions, `type` is the type of
-  // its tokens: at::kInt, or at::kShort with the bits of unsigned numbers, as nanoGPT and other
-  // programs write vocabularies of up to 65,536 tokens. Error(kInvalid) for another type.
+  // its tokens: at::kInt, or at::kShort with the bits of unsigned numbers, the format of nanoGPT
+  // and other programs for up to 65,536 different tokens. Error(kInvalid) for another type.
   //
   // Writes or replaces the file. Error(kInvalid) for a token that does not fit the type; kSystem if
   // a system call fails.

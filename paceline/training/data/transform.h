@@ -22,7 +22,7 @@ struct ImageShape {
 
 class ImageTransform {
  public:
-  // Error(kInvalid) for options out of range, and unless mean and std are empty or per channel.
+  // Error(kInvalid) for options out of range. mean and std: empty, or one value for each channel.
   ImageTransform(const ImageShape& shape, const ImageSamplesOptions& options);
 
   // Transforms one image of the given shape: planes of bytes become planes of floats, or floats

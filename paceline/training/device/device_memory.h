@@ -80,8 +80,8 @@ class DeviceSnapshot {
   // stream, and returns the copy. The current stream waits for the copying, so later work cannot
   // change the values that are copied.
   at::Tensor copy_of(const at::Tensor& tensor);
-  // Waits until the copies have their values. Error(kTimeout), which begins with `what`, at the
-  // deadline.
+  // Waits until the copies have their values. At the deadline, throws Error(kTimeout) with a text
+  // that begins with `what`.
   void wait(Deadline deadline, const std::string& what) const;
   // Copies the values back from the copies to the tensors.
   void copy_back() const;

@@ -30,15 +30,15 @@ bool knows_device_type(c10::DeviceType type);
 std::string load_libtorch_cuda();
 // The number of CUDA devices that this process can use; 0 if LibTorch was built without CUDA.
 int num_cuda_devices();
-// Returns `device`, with the index of the current device if it has no index. Error(kUnsupported) if
-// this LibTorch does not support such devices.
+// Returns `device`, with the index of the current device if it has none. In that case throws
+// Error(kUnsupported) if this LibTorch does not support such devices.
 c10::Device with_index(c10::Device device);
 
 // Returns the device that a user names: "cpu", "cuda:1", or "cuda". "cuda" means device number
 // `local_rank` modulo the number of devices that this process sees; so a process that sees one
-// device gets it. Calls load_libtorch_cuda() for a CUDA device. Error(kInvalid) for any other text
-// and for a device that does not exist; kUnsupported if LibTorch was built without CUDA, or its
-// library for CUDA cannot be loaded.
+// device gets it. Calls load_libtorch_cuda() for a CUDA device. Throws Error(kInvalid) for other
+// text and for a device that does not exist; Error(kUnsupported) if LibTorch was built without
+// CUDA or if its library for CUDA cannot be loaded.
 c10::Device choose_device(const std::string& name, int local_rank);
 // Makes `device` the calling thread's current device. Does nothing for the CPU.
 void set_current_device(c10::Device device);
@@ -65,7 +65,7 @@ class StreamEvent {
   // Makes work that is queued on `stream` from now on wait for the event.
   void block(const c10::Stream& stream) const;
   bool is_reached() const;
-  // Makes the calling thread wait. Error(kTimeout), which begins with `what`, at the deadline.
+  // Makes the calling thread wait. At the deadline, throws Error(kTimeout) that begins with `what`.
   void wait_on_host(Deadline deadline, const std::string& what) const;
   // Returns the event as the engine's type, which shares the ownership.
   DeviceEvent shared() const;
@@ -83,7 +83,7 @@ class StreamJoin {
   explicit StreamJoin(c10::Device device) : device_(device) {}
 
   // Call it before join(), when work is or was queued on the calling thread's current stream.
-  // Returns false if this stream is noted already.
+  // Returns false if this stream is noted already, or if `device` is a CPU.
   bool note() { return !device_.is_cpu() && add(current_stream_of(device_)); }
   // Makes the current stream wait for all work that is queued on the noted streams.
   void join() const {
@@ -105,8 +105,8 @@ void keep_until(const StreamEvent& event, std::shared_ptr<void> object);
 
 // Orders a call on CUDA tensors with LibTorch's streams, as c10d does with NCCL: the call starts
 // after the work that is already queued on the calling thread's current stream. Work that a thread
-// queues after waiting for the call will start after the call has ended. Error(kUnsupported) if
-// this LibTorch does not support such devices. Thread safety: same as DeviceOrder.
+// queues after waiting for the call will start after the call has ended. Throws
+// Error(kUnsupported) if this LibTorch does not support such devices. Thread-safe like DeviceOrder.
 std::shared_ptr<const DeviceOrder> order_in_current_stream(c10::Device device);
 
 }  // namespace paceline

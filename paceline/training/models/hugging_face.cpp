@@ -242,7 +242,7 @@ class Loader {
     copies_.emplace_back(parameter, whole);
   }
 
-  // Returns the file's tensor for this name, or for one of the other names that files use for it.
+  // Returns the file's tensor of this name, or of another name under which files have this tensor.
   const StateDict::value_type* find(const std::string& name) {
     for (const std::string& candidate : names_in_files(layout_, name)) {
       const auto found = weights_.find(candidate);

@@ -27,7 +27,7 @@
 namespace paceline::models {
 
 // `vocabulary`, in all functions: the tokens of the file; 0: as many as the model has. A model may
-// have more, for instance 50,304 instead of GPT-2's odd number of 50,257. Loading gives the
+// have more tokens, for instance 50,304 instead of GPT-2's 50,257. Loading gives the
 // additional tokens the mean of the file's weights, so that on average they are never more probable
 // than the file's tokens; saving leaves them out.
 

@@ -34,7 +34,7 @@ class ResidualBlockImpl : public torch::nn::Cloneable<ResidualBlockImpl> {
   // [N, in_channels, H, W] -> [N, out_channels, H / stride, W / stride], rounded up.
   at::Tensor forward(const at::Tensor& input);
 
-  // The last normalisation of the block: if its weight is zero, the block passes its input on.
+  // The last normalisation: if its weight and bias are 0, the convolutions contribute nothing.
   const torch::nn::AnyModule& last_norm() const { return norms_.back(); }
 
  private:

@@ -14,8 +14,8 @@
 // more pass over the weights in each step.
 //
 // The average is guarded like an optimizer's state (docs/surviving.md): each update computes
-// checksums of the average that it reads and of the one that it writes. It throws DamagedState if
-// it does not read the values that the previous update wrote. The optimizer of the parameters does
+// checksums of the average that it reads and of the one that it writes. An update that does not
+// read what the previous update wrote throws DamagedState. The optimizer of the parameters does
 // not treat a swap as a write: it keeps comparing them with the values that its last step wrote. On
 // a CUDA device the average is not checked, because the host would have to wait for the device.
 //

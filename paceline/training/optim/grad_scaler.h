@@ -50,7 +50,7 @@ class GradScaler {
                       std::shared_ptr<ProcessGroup> group = nullptr);
 
   // Multiplies the loss by the scale. DamagedState when the scale has changed since the last
-  // update(); the functions below throw it too.
+  // update(); the other functions that use the scale throw it too.
   at::Tensor scale(const at::Tensor& loss) const;
   // Divides the optimizer's gradients by the scale. Error(kInvalid) at a second call between
   // updates.

@@ -4,7 +4,7 @@
 // clipped, losses are scaled and schedules set the learning rates as usual, and LibTorch takes the
 // step.
 //
-// Both optimizers have the same learning rates: a rate that was set in this object is copied to
+// Both optimizers keep the same learning rates: a rate that was set in the wrapper is copied to
 // LibTorch's options before a step, and the rates in LibTorch's options are copied back after it.
 
 #include <cstddef>
@@ -25,7 +25,7 @@ class LibTorchOptimizer final : public Optimizer {
   explicit LibTorchOptimizer(torch::optim::Optimizer& wrapped);
 
   torch::optim::Optimizer& wrapped() const { return wrapped_; }
-  // Copies the learning rates from LibTorch's options. Call it after these were loaded.
+  // Copies the learning rates from LibTorch's options. Call it after the options were loaded.
   void take_rates();
 
   double momentum(std::size_t group) const override;

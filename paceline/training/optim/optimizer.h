@@ -38,10 +38,10 @@ struct ModelParts {
   // The ranks among which single parameters are divided; null: no parameter is divided.
   std::shared_ptr<ProcessGroup> layers;
   // Parameters that are divided among the ranks of `layers`: this rank has one part of each.
-  // The list must be the same, in the optimizer's order, on all of these ranks.
+  // All of these ranks must list the same parameters; their order in parameters() must be the same.
   std::vector<at::Tensor> divided = {};
-  // Parameters that other ranks of `model` have with the same values, and that are counted in norms
-  // there.
+  // Parameters that another rank of `model` has with the same values and counts in norms, so that
+  // this rank does not count them.
   std::vector<at::Tensor> copies = {};
 };
 
@@ -65,7 +65,7 @@ class Optimizer {
   // results of this function and of whole_parameters() may exist at once, and they may outlive the
   // optimizer.
   std::shared_ptr<void> writable_parameters() const;
-  // If hosts or devices divide the parameters, all of them are whole while the result lives, for
+  // If hosts or devices divide the parameters, all parameters are whole while the result lives, for
   // reads that are not operations of LibTorch; the call is collective, and so is the destruction of
   // the result. Otherwise returns null.
   std::shared_ptr<void> whole_parameters() const;
@@ -113,8 +113,8 @@ class Optimizer {
   // Loads a state. Requires: tensors like those from state(), with any values. Error(kInvalid) when
   // the state is from another optimizer.
   void set_state(const NamedTensors& state);
-  // Reads this rank's parts of the state and of the parameters. DamagedState when they were damaged
-  // since the last step or set_state(). Not collective.
+  // Reads all of the state and the parameters that this rank has. DamagedState when memory was
+  // damaged since the last step or set_state(). Not collective.
   void verify_state() const;
   // The bytes of state that this rank keeps.
   std::size_t num_state_bytes() const;

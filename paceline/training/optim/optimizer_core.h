@@ -42,7 +42,7 @@ class OptimizerCore {
   OptimizerCore(const OptimizerCore&) = delete;
   OptimizerCore& operator=(const OptimizerCore&) = delete;
 
-  // The functions of Optimizer with the same names.
+  // Adds groups. The functions below, up to verify_state(), are Optimizer's, except for shard().
   void add_groups(const std::vector<GroupTensors>& groups);
   // Divides the steps among the ranks of `group`. Collective; call it before the first step.
   // Afterwards step(), state() and set_state() are collective too. Requires: every rank has the

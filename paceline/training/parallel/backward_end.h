@@ -1,7 +1,7 @@
 #pragma once
 
-// Tells whether the calling thread is running a checkpointed part, and queues functions for the end
-// of the thread's outermost backward pass. The reducer needs both.
+// Tells whether the calling thread is inside activation_checkpoint(), and queues functions for the
+// end of the thread's outermost backward pass. The reducer needs both functions.
 //
 // Thread safety: each call concerns only the calling thread.
 
@@ -9,7 +9,7 @@
 
 namespace paceline {
 
-// Whether this thread is running a checkpointed part, for the first or the second time.
+// Whether this thread runs a part of activation_checkpoint(), for the first or the second time.
 bool is_in_checkpoint();
 
 // Queues `then`, to be called when the outermost backward pass of this thread has computed all

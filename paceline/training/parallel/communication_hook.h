@@ -72,8 +72,8 @@ class CommunicationHook {
 // their largest elements. Their residuals and factors are saved in checkpoints (HookState).
 
 // Halves the bytes of float32: elements are sent as float16 or bfloat16, sums are computed in
-// float32. Equivalent to PyTorch's fp16_compress_hook and bf16_compress_hook. A float16 element
-// above 65504 becomes infinite.
+// float32. Equivalent to PyTorch's fp16_compress_hook and bf16_compress_hook. A value beyond the
+// range of float16 (65504) becomes infinite.
 class CompressHook : public CommunicationHook {
  public:
   // Error(kInvalid) unless `type` is at::kHalf or at::kBFloat16.
@@ -93,7 +93,7 @@ struct PowerSGDOptions {
   std::int64_t start_step = 1000;
   // A matrix is compressed if its factors take fewer bytes than its own bytes divided by this rate.
   double min_compression_rate = 2;
-  bool use_error_feedback = true;  // adds what a pass does not send to the next pass's gradients
+  bool use_error_feedback = true;  // adds a pass's compression error to the next pass's gradients
   bool warm_start = true;          // a pass begins with the factors of the previous one
   double orthogonalization_epsilon = 0;
   std::uint64_t seed = 0;  // for random factors; the same on every rank

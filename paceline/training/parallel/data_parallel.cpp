@@ -310,8 +310,8 @@ void run_backward(Pass& pass, const variable_list& gradients) {
     return;
   }
   // LibTorch has one thread for all backward passes of a CUDA device. It may be this thread, so a
-  // replica's thread could wait for it forever. A single call uses the threads of all devices
-  // instead.
+  // replica's thread could wait for it forever. A single call for all replicas uses the threads of
+  // all devices instead.
   try {
     run_backward(pass, gradients, 0, pass.devices.size());
   } catch (...) {

@@ -31,7 +31,7 @@ using ReplicaForward =
     std::function<ReplicaTensors(torch::nn::Module& replica, const ReplicaTensors& inputs)>;
 
 // Copies of a module that process parts of a batch at the same time, in threads of this process.
-// They share the memory of the module's parameters, or have copies of them on other devices.
+// Replicas on the module's device use the module's own parameters; other devices have copies.
 //
 // The forward passes of all replicas are one node of the autograd graph. Its backward pass runs the
 // replicas' backward passes, also at the same time, and adds up each parameter's gradients in a
@@ -39,13 +39,13 @@ using ReplicaForward =
 // does for sums over ranks.
 //
 // On each CUDA device, all work of a forward pass and of its backward pass is queued on the stream
-// that was the caller's current one in the forward pass; LibTorch's copies between devices wait for
-// the streams of both. So no event is needed, and freed memory is reused in stream order.
+// that was the caller's current one in the forward pass; LibTorch's copies between two devices wait
+// for both streams. So no event is needed, and freed memory is reused in stream order.
 //
 // Thread safety: none; one thread uses the object. Its graphs may outlive it.
 class ModuleReplicas {
  public:
-  // One replica for each device. Errors as DataParallel's constructors; Error(kInvalid) also for a
+  // One replica for each device. Errors of DataParallel's constructors; Error(kInvalid) also for a
   // module whose clone() has another type, or other parameters or buffers.
   ModuleReplicas(std::shared_ptr<torch::nn::Module> module, std::vector<c10::Device> devices);
 

@@ -74,7 +74,7 @@ std::vector<NamedParameter> parameters_of(const torch::nn::Module& module) {
   return parameters;
 }
 
-// Collective. Refuses, on every rank, parameters that cannot be trained on one of them.
+// Collective. Throws an error on every rank if one of the ranks cannot train its parameters.
 void require_trainable(GroupRef group, const std::vector<NamedParameter>& parameters) {
   std::optional<Error> refusal;
   try {
@@ -290,7 +290,7 @@ void DataParallelState::before_forward(std::int64_t samples) {
 }
 
 // Within join(), buffers are sent at the beginning of passes instead, because ranks without inputs
-// take part there.
+// take part in the beginning of a pass.
 void DataParallelState::end_step() {
   kept_buffers_.verify_before_pass(kBuffer, *group_, reducer_->num_steps());
   if (reducer_->steps().has_shards()) shard_buffers_.end_step();

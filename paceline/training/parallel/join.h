@@ -13,11 +13,11 @@
 // A rank that has no more inputs keeps taking part in the other ranks' passes and steps, with
 // gradients of zero, until the inputs of the last rank have ended; then all ranks have the same
 // model. If the numbers of inputs are known in advance, as in DataLoader, batches with the weight 0
-// cost less, because they need no announcements.
+// cost less, because the ranks need not announce each pass and step to each other.
 //
 // If a step consists of more than the optimizer's step (clipping before it, a schedule or an
-// average of the weights after it, a GradScaler around it), or has several passes that average,
-// ranks without inputs must do all of that too:
+// average of the weights after it, a GradScaler around it), or has several passes that average
+// gradients, ranks without inputs must do all of that too:
 //
 //   paceline::JoinedStep step([&] {
 //     optim::clip_grad_norm(model->parameters(), 1.0);

@@ -44,8 +44,8 @@ std::int64_t number_of(at::ScalarType wire) {
 
 struct LowCommunication::InFlight {
   std::size_t fragment = 0;
-  std::int64_t due = 0;  // the step in which it arrives
-  at::Tensor sent;       // this rank's part of the parameters when it was sent
+  std::int64_t due = 0;  // the step in which the fragment arrives
+  at::Tensor sent;       // this rank's part of the parameters when the fragment was sent
   at::Tensor values;     // the difference, then its mean over the learners
   at::Tensor payload, payloads;
   WorkPtr work;

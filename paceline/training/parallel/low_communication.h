@@ -4,7 +4,7 @@
 // al., 2025). The ranks are divided into learners. Each learner trains on its own for `period`
 // steps, with any data parallelism inside; then an outer optimizer (SGD with Nesterov momentum)
 // takes a step on the mean difference between the learners' parameters and those from which they
-// began, and all continue from the result.
+// began, and all learners continue from the result.
 //
 //   DeviceMesh mesh(group, {{"learner", 2}, {"dp", 4}});
 //   DistributedDataParallel model(net, mesh.group("dp"));
@@ -122,10 +122,10 @@ class LowCommunication {
   struct Fragment {
     std::int64_t begin = 0, size = 0;
     std::int64_t part_begin = 0, part_size = 0;  // every rank's part has this size, with padding
-    std::int64_t offset = 0;                     // is sent in steps = offset (mod period)
+    std::int64_t offset = 0;                     // (steps after warm-up) % period when it is sent
     at::Tensor error;                            // [part_size]: the rounding error to add next
-    std::int64_t tokens = 0;                     // since the last send
-    std::uint64_t version = 0;                   // at the server
+    std::int64_t tokens = 0;                     // trained on since the last send
+    std::uint64_t version = 0;                   // the server's version of the fragment
   };
   struct InFlight;  // a fragment in flight
 

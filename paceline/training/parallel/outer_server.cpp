@@ -79,7 +79,7 @@ class OuterServer::Rounds {
           "outer.exchange: learner {} sent {} elements of version {} for {} elements of version {}",
           context.caller(), values.numel(), request.version, fragment.anchor.numel(),
           fragment.version);
-    // An update whose call the learner no longer waits for.
+    // Drops an earlier update of this learner, which no longer waits for that call.
     withdraw(fragment, [&](const Arrived& one) { return one.update.learner == context.caller(); });
     const auto error = std::make_shared<std::exception_ptr>();
     fragment.arrived.push_back({{context.caller(), request.tokens,
@@ -122,7 +122,7 @@ class OuterServer::Rounds {
   }
 
  private:
-  static constexpr std::chrono::milliseconds kCheckInterval{10};  // looks for lost learners
+  static constexpr std::chrono::milliseconds kCheckInterval{10};  // to find lost learners
   using Clock = std::chrono::steady_clock;
   struct Arrived {
     Update update;

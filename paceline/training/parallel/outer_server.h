@@ -52,7 +52,7 @@ class OuterServer {
   OuterServer& operator=(const OuterServer&) = delete;
   ~OuterServer();
 
-  // Serves the learners of one model. `workers` must leave the job before its destructor runs.
+  // Serves the learners of one model. `workers` must leave the job before `workers` is destroyed.
   void serve(rpc::Workers& workers);
 
   Stats stats() const;

@@ -22,7 +22,7 @@ struct Exchange : torch::CustomClassHolder {
   at::Tensor on_device;  // on a CUDA device: `count`, which the host does not know
 };
 
-// Calls `communicate`, and adds the layer's name and the rule for ranks to an error.
+// Calls `communicate`. The message of an error also describes the layer and what ranks must do.
 template <class Communicate>
 auto in_step(const ProcessGroup& group, std::int64_t num_features, const char* pass,
              const Communicate& communicate) {

@@ -46,7 +46,7 @@ class DenseTable {
   // Opens the table of these parameters, and copies its values into them: the first worker fills
   // the table with its own values, so all workers begin with these. The parameters get new memory,
   // which they must keep. Throws Error(kInvalid) for parameters that are not float32 on the CPU
-  // or are listed twice, and the errors of Tables::open_rows().
+  // or are listed twice and for impossible options; also throws the errors of Tables::open_rows().
   DenseTable(Tables& tables, const std::string& name, std::vector<at::Tensor> parameters,
              const DenseOptions& options = {}, const TableOptions& table_options = {});
 

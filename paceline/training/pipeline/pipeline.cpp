@@ -317,7 +317,7 @@ struct Pipeline::Run {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
         .count();
   }
-  // Marks the time from which the action computes instead of waiting. Must be called as soon as all
+  // Marks the time from which the action computes instead of waiting. Call it as soon as all
   // tensors that the action needs have arrived.
   void begin_work() { work_began = now(); }
 

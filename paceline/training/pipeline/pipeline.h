@@ -105,8 +105,8 @@ class Pipeline {
 
   // Collective: runs a step of the schedule. `inputs`: for each micro-batch the inputs of the first
   // stage; empty on ranks without that stage. Error(kInvalid) if the number of micro-batches is not
-  // the schedule's. If a stage throws, its rank throws an Error with that text, the action and the
-  // shapes of the stage's inputs, and the other ranks throw kAborted.
+  // the schedule's. If a stage throws, its rank throws an Error with the exception's text, the
+  // action and the shapes of the stage's inputs, and the other ranks throw Error(kAborted).
   PipelineStep step(const std::vector<Tensors>& inputs, const Loss& loss);
 
   // Collective. Runs the schedule's forward passes without gradients. Returns each micro-batch's

@@ -191,8 +191,8 @@ class StepError : public Error {
 //
 // step() applies gradients only from passes that go through these modules and belong to the graph
 // of the loss. So workers that share a module and have separate optimizers do not mix their
-// gradients. It calls all owners of such passes at the same time. Modules on other workers, which
-// the owners call themselves, take part if they are among the optimizer's modules. Several losses,
+// gradients. step() calls all owners of such passes at the same time. Modules on other workers that
+// the owners call themselves take part if they are among the optimizer's modules. Several losses,
 // for instance of micro-batches, can be one step: their gradients are added up in the order of the
 // list.
 //

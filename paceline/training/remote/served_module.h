@@ -33,8 +33,8 @@ namespace paceline::remote {
 // workers never deadlock, and a step takes place between computations, never during one.
 class WeightsLock {
  public:
-  // Return false if the deadline passed first. A waiting step takes precedence over passes that
-  // arrive later.
+  // begin_pass() and begin_step() return false if the deadline passed first. A waiting step takes
+  // precedence over passes that arrive later.
   bool begin_pass(Deadline deadline);
   void end_pass();
   bool begin_step(Deadline deadline);

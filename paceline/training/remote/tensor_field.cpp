@@ -13,7 +13,7 @@
 namespace paceline::rpc::detail {
 namespace {
 
-// The position of a type in this list, from 1, is its number in messages. Never renumber.
+// The position of a type in this list, from 1, is its number in messages. Never reorder it.
 constexpr std::array kTypes = {at::kFloat, at::kDouble, at::kHalf,         at::kBFloat16,
                                at::kChar,  at::kShort,  at::kInt,          at::kLong,
                                at::kByte,  at::kBool,   at::kComplexFloat, at::kComplexDouble};

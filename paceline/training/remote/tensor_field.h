@@ -8,9 +8,9 @@
 //   };
 //
 // The tensor's element type, sizes and elements are sent, but not whether it requires a gradient.
-// Large tensors are sent without a copy, so their elements must not change until the call has
-// ended; strided tensors are made contiguous first. The receiver gets its own contiguous tensor; an
-// undefined tensor arrives undefined. In a call of a worker to itself the tensors are not copied.
+// Large tensors are not copied into the message, so their elements must not change until the call
+// has ended. Strided tensors are made contiguous first. The receiver gets a contiguous tensor; an
+// undefined tensor arrives undefined. A call of a worker to itself does not copy tensors.
 //
 // Element types: bool, uint8, int8 to int64, float16, bfloat16, float32, float64, complex64 and
 // complex128. Throws Error(kUnsupported) for other types, for tensors that are not dense and for

@@ -2,8 +2,8 @@
 
 // Collectives on tensors, with the names and semantics of torch.distributed. Tensors need not be
 // contiguous: dense tensors (channels_last, transposed) are communicated in place, others through a
-// contiguous copy. All ranks must pass the same shape, type and memory layout; otherwise every rank
-// gets Error(kInvalid). Other errors and thread safety are those of ProcessGroup.
+// contiguous copy. All ranks must pass the same shape, type and (see the table) strides; otherwise
+// every rank gets Error(kInvalid). Other errors and thread safety are those of ProcessGroup.
 //
 //   tensors                                 all_reduce, broadcast, ...  gather, scatter, all_to_all
 //   dense, the same strides on every rank   used in place               used through a copy
@@ -17,18 +17,18 @@
 // `root` and `peer` are ranks of `group`, not of the world.
 //
 // CUDA tensors of a call must be on one device; with a CUDA backend (cpu:paceline,cuda:nccl), on
-// the device that was current when the group formed. In a group without one, the call works on
-// copies in host memory (docs/devices.md). Calls are ordered with streams, as in torch.distributed:
-// a call starts after the work that is already queued on the current stream. Work that is queued on
-// it after the call or its Work::wait() has returned starts after the call has ended.
-// GroupOptions::blocking_wait makes the host wait for the results. Tensors on devices of other
-// types are Error(kUnsupported).
+// the device that was current when the group formed. In a group without a CUDA backend, the call
+// works on copies in host memory (docs/devices.md). Calls are ordered with streams, as in
+// torch.distributed: a call starts after the work that is already queued on the current stream.
+// Work that is queued on that stream after the call or its Work::wait() has returned starts after
+// the call has ended. GroupOptions::blocking_wait makes the host wait for the results. Tensors on
+// devices of other types are Error(kUnsupported).
 //
-// Messages with a CUDA backend do not wait for the device either. They are delivered in the order
-// of sending: recv() waits until this rank has also asked for all earlier messages of the sender
-// (irecv()). The first message from one rank to another waits for its receive. The stream of a
-// send() waits for the message, so ranks that all call send() before recv() wait for each other;
-// use isend() or batch_isend_irecv().
+// With a CUDA backend, calls that send or receive messages do not wait for the device. Messages are
+// delivered in the order of sending: recv() waits until this rank has also asked for all earlier
+// messages of the sender (irecv()). The first message from one rank to another waits for its
+// receive. The stream of a send() waits for the message, so ranks that all call send() before
+// recv() wait for each other; use isend() or batch_isend_irecv().
 //
 // The tensors of an asynchronous call must be dense, and for the operations of the last column
 // contiguous; the call keeps them alive until the work has completed.

@@ -33,7 +33,7 @@ class Autocast {
   const at::ScalarType type_before_;
 };
 
-// Sets the number of LibTorch's intra-op threads. 0: keeps the current number, at first
+// Sets the number of LibTorch's intra-op threads. 0: keeps the current number, which is at first
 // OMP_NUM_THREADS (which the launcher sets) or LibTorch's default. OpenBLAS gets the same number if
 // it uses OpenMP, otherwise 1, because its own pool would compete for the cores. Returns LibTorch's
 // number; the bits of its sums depend on that number. Thread safety: none; call it from the thread

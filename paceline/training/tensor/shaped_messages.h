@@ -15,7 +15,7 @@
 
 namespace paceline {
 
-// For tensors whose shape and type the receiver does not know: the message contains both. The
+// Send a tensor whose shape and type the receiver does not know: the message contains both. The
 // tensor must be on the CPU and have at most 8 dimensions; for isend_with_shape() it must also be
 // contiguous. recv() with a tensor of the same shape can also receive such a message.
 void send_with_shape(GroupRef group, const at::Tensor& tensor, int peer, std::uint32_t tag = 0,

@@ -51,7 +51,7 @@ void run(GroupRef group, const TensorCall& call);
 // Starts the call. Error(kInvalid) for tensors that the engine cannot use.
 WorkPtr start(GroupRef group, const TensorCall& call);
 
-// One operation on many dense CPU tensors of the same type, at the cost of a single call
+// One operation on many dense tensors of the same type and device, at the cost of a single call
 // (ProcessGroup::all_reduce_coalesced). In place.
 WorkPtr all_reduce_coalesced(GroupRef group, const std::vector<at::Tensor>& tensors,
                              ReduceOp op = ReduceOp::kSum, const CollectiveOptions& options = {});

@@ -41,7 +41,7 @@ class SymmetricTensors {
   static void release_unused();
 
  private:
-  // Shared with the allocator while it contains tensors.
+  // Shared with the allocator while the arena contains tensors.
   std::shared_ptr<SymmetricArena> arena_;
 };
 

@@ -39,7 +39,7 @@ Buffer dense_cpu_view(const at::Tensor& tensor);
 // is_dense(tensor).
 std::uint32_t shape_of(const at::Tensor& tensor);
 
-// Returns a text for messages, such as "Float [2, 3], undefined".
+// Describes tensors in messages, for instance as "Float [2, 3], undefined".
 std::string shapes_of(const std::vector<at::Tensor>& tensors);
 // Like shapes_of(), with strides, for the first eight tensors: "Float [2, 3], strides [1, 2]; ...".
 std::string layouts_of(const std::vector<at::Tensor>& tensors);
@@ -75,7 +75,7 @@ class FlatLayout {
   static constexpr std::int64_t kBlock = 1024, kSmallBlock = 64;
 
   // Places all `tensors`; the count divides into `num_parts` equal parts of whole blocks. `block`
-  // 0: kBlock, or kSmallBlock for less than 65,536 elements. Requires: dense tensors of one type.
+  // 0: kBlock, or kSmallBlock for fewer than 65,536 elements. Requires: dense tensors of one type.
   // If `tensors` is empty, the type is float32.
   FlatLayout(const std::vector<at::Tensor>& tensors, int num_parts, std::int64_t block = 0);
 

@@ -206,8 +206,8 @@ class DryRun {
     profile_.other_s = of_many.other;
   }
 
-  // Measures the memory that a pass keeps and needs, and the memory of the process without model
-  // and data.
+  // Measures the peak of the tensors that a step makes, and the memory of the process without this
+  // peak, the parameters and the optimizer's state.
   void measure_memory(std::int64_t samples) {
     const auto parameter_bytes = static_cast<double>(total_bytes(parts_.optimizer.parameters()));
     double peak = 0;

@@ -10,7 +10,7 @@ namespace paceline::train {
 
 // Makes the C library keep large freed blocks instead of returning them to the kernel; otherwise
 // their pages would fault in again in every step. The process keeps its peak memory until it ends.
-// The page faults were measured at a quarter of a CNN's step time. Call it once, at the beginning
+// In a measurement, the page faults took a quarter of a CNN's step. Call it once, at the beginning
 // of main().
 void keep_large_blocks();
 

@@ -205,7 +205,7 @@ constexpr auto kTerminalInterval = 200ms;
 constexpr auto kPlainInterval = 5s;
 
 // Under `paceline run` stdout may be a terminal that the launcher created; PACELINE_TERMINAL then
-// tells the rank whether it may redraw lines on it.
+// tells the rank whether lines may be redrawn.
 bool draws() {
   const char* told = std::getenv("PACELINE_TERMINAL");
   return told != nullptr ? std::strcmp(told, "1") == 0 : can_draw_on(STDOUT_FILENO);

@@ -88,7 +88,7 @@ class RunMemory {
   double process_before_ = 0;
   double resident_peak_before_ = 0;
   std::optional<planning::RankMemory> plan_;
-  double library_bytes_ = 0;  // not in the plan; for all ranks of the host
+  double library_bytes_ = 0;  // shared by all ranks of the host; not in the plan
 };
 
 // Collective. Measures how fast this job's ranks multiply matrices, for a comparison with a model's

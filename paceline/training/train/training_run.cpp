@@ -66,7 +66,8 @@ std::string memory_path() {
 
 using Fields = std::vector<MetricsLog::Field>;
 
-// Throws at the start of the run, not after hours of training.
+// Throws Error(kSystem) at the start of the run if nothing can be written to the file's folder, so
+// that the run does not fail after hours of training.
 void require_writable(const std::string& file) {
   auto folder = std::filesystem::path(file).parent_path();
   if (folder.empty()) folder = ".";

@@ -117,7 +117,7 @@ struct Training {
   //   return train::evaluate(group, *test_loader, forward).test_result();
   std::function<TestResult()> test;
   // Called after each step of the optimizer, on every rank; for LowCommunication::step(). Null:
-  // none.
+  // nothing is called.
   std::function<void()> after_step = nullptr;
   // Collective: called after each epoch, once it has been evaluated and before its checkpoint;
   // EpochReport::stop() ends the run. A run that was begun with this function can only continue
@@ -151,7 +151,7 @@ struct TrainingRunOptions {
   std::string metrics = {};      // JSON lines are appended to this file
   std::string tensorboard = {};  // folder for TensorBoard
   std::string weights = {};      // file for the final weights, as safetensors
-  std::string command = {};      // the program's command line, quoted; to suggest more ranks
+  std::string command = {};      // the program's quoted command line, for a hint to use more ranks
 };
 
 class TrainingRunCore;

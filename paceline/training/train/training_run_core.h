@@ -67,7 +67,7 @@ class RunCheckpoints {
   // are_made().
   std::optional<RestoredRun> begin(const RunParts& parts, std::uint64_t seed);
 
-  // Collective. Both functions save if a checkpoint or a copy in memory is due.
+  // Collective. Save a checkpoint if one is due; after_step() also makes due copies in memory.
   void after_step(const TrainingState& state);
   void after_epoch(const TrainingState& state);
   // Collective. Saves this state unless it has already been saved, and waits until it is on the

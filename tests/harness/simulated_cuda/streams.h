@@ -100,7 +100,7 @@ struct Counts {
 };
 Counts counts();
 void reset_counts();
-// How many times the program has used a device, by allocating memory on it or by queueing a task.
+// How often the program has used a device, for instance to allocate memory or to queue a task.
 std::uint64_t num_touches(int device);
 
 void count_synchronisation();

@@ -1,7 +1,7 @@
 #pragma once
 
-// Reads the faults that a stand-in simulates from environment variables, at every use, so that a
-// test can change them.
+// Reads the environment variables that choose the faults of a stand-in, at every use, so that tests
+// can change them.
 
 #include <cstdlib>
 #include <string>

@@ -3,10 +3,10 @@
 //
 // Terms. A *chunk* is the part of a buffer that one rank reduces (chunk_of()). A *slot* is where a
 // contribution arrives: rank q's slot begins at q times the length of the receiver's chunk in the
-// receiver's scratch. No contribution arrives in a rank's own slot, because it reads its own
-// contribution from its input; in a reduce, a rank keeps its result there.
+// receiver's scratch. No contribution arrives in a rank's own slot, because the rank reads its own
+// contribution from its input; in a reduce, the rank keeps its result in this slot.
 //
-// all_reduce, as three ranks do it (A, B and C are the ranks' inputs, the digits chunks):
+// all_reduce among three ranks (A, B and C are the ranks' inputs; the digits number the chunks):
 //
 //             rank 0             rank 1             rank 2
 //   sends     A1, A2             B0, B2             C0, C1
@@ -42,7 +42,7 @@ std::vector<Operand> contributions(const ScheduleSpec& spec, Place own, std::siz
   return operands;
 }
 
-// Every rank's contribution to chunk p of input goes to rank p, which reduces it into `to`.
+// Every rank sends its contribution to chunk p to rank p, which reduces all of them into `to`.
 void build_chunk_reduction(ScheduleBuilder& builder, const ScheduleSpec& spec, Place to) {
   const Chunk mine = chunk_of(spec.count, spec.rank, spec.world_size);
   builder.for_each_peer([&](int peer) {

@@ -11,7 +11,7 @@
 // fetch it. The ranks of a host meet between these steps.
 //
 // The order of the sum is by ranks, not by hosts, so a host adds up each of its subtrees
-// separately. If each host has the same power of two of consecutive ranks, it makes one partial
+// separately. If all hosts have the same power of two of consecutive ranks, each makes one partial
 // sum; a host with 3 consecutive ranks makes two. If ranks are numbered round-robin over the hosts,
 // each rank's contribution is a partial sum of its own, and nothing is saved. Partial sums of
 // 16-bit types travel in float32.
@@ -410,8 +410,8 @@ class HierarchyOfLanes : private HierarchyRank {
     }
   }
 
-  // Receives all hosts' partial sums of [begin, begin + count) of the lane, and adds them up into
-  // `to`.
+  // Receives the other hosts' partial sums of [begin, begin + count) of the lane, and adds up the
+  // partial sums of all hosts into `to`.
   void receive_and_finish(const Chunk& lane, std::size_t begin, std::size_t count, Place to) {
     const std::size_t longest = lane_of(0).count();
     std::size_t wide = own_subtrees().size() * longest;

@@ -58,7 +58,7 @@ class InPlaceBuilder {
   }
 
  private:
-  // `place` in this rank's memory, then in the memory of each other rank, beginning with the next.
+  // `place` in the memory of this rank, then of each other rank, beginning with the next rank.
   std::vector<Target> on_all_ranks(Place place) const {
     std::vector<Target> targets = {{place, spec_.rank}};
     builder_.for_each_peer([&](int peer) { targets.push_back({place, peer}); });
@@ -80,7 +80,7 @@ class InPlaceBuilder {
                     output(spec_.placed(spec_.rank, spec_.rank).offset), own.count);
   }
 
-  // spec.chunk, in whole cache lines, is chosen so that all ranks have about the same work.
+  // In a large broadcast, the caller chooses spec.chunk so that all ranks have about the same work.
   void broadcast() {
     if (spec_.rank != spec_.root) {
       return builder_.copy(input(0), output(0), spec_.chunk, spec_.root);

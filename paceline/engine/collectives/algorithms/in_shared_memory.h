@@ -14,11 +14,11 @@
 // others fetch lie in the scratch of the rank that computed them, at their offset in the output.
 // Block b of an input begins b * spec.count elements into the scratch.
 //
-// Rules (tests/engine/collectives/in_shared_memory_test.cpp, for world sizes 1 to 9): between two
-// meetings, no rank reads or writes memory that another rank writes; the sums have the bits that
-// kernels/reduce.h defines; a staged schedule meets the same number of times on every rank, and
-// before the first meeting it touches this rank's memory alone. All ranks have met before an
-// in-place schedule begins, and meet again after it.
+// Rules (tests/engine/collectives/in_shared_memory_test.cpp checks them for world sizes 1 to 9):
+// between two meetings, no rank reads or writes memory that another rank writes; the sums have the
+// bits that kernels/reduce.h defines; a staged schedule meets the same number of times on every
+// rank, and before the first meeting it touches only this rank's memory. All ranks have met before
+// an in-place schedule begins, and meet again after it.
 
 #include "paceline/engine/collectives/algorithms/schedule.h"
 

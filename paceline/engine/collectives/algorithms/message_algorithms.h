@@ -62,7 +62,7 @@ Schedule build_halving(const ScheduleSpec& spec);
 struct Team {
   std::vector<int> ranks;
   int index = 0;               // this rank's position
-  std::size_t leaf_ranks = 1;  // number of ranks whose sum each contribution is
+  std::size_t leaf_ranks = 1;  // each contribution is the sum of this many ranks
   Place leaf;                  // this rank's contribution; partial if leaf_ranks > 1
   Place result;
   std::size_t scratch_base = 0;  // the scratch and the partials from these offsets on are free

@@ -1,5 +1,5 @@
-// Recursive halving and doubling: neighbours first, then pairs of neighbours, and so on, so that
-// every intermediate sum covers an aligned subtree of ranks and the fixed order of the sum
+// Recursive halving and doubling: neighbours exchange first, then pairs of neighbours, and so on,
+// so that every intermediate sum covers an aligned subtree of ranks and the fixed order of the sum
 // (kernels/reduce.h) is kept. (The usual order in textbooks, farthest first, would not keep it.)
 //
 // Terms. A *team* is the list of ranks that take part; a member's *index* is its position there. A
@@ -8,11 +8,11 @@
 // members, with the largest possible m; each ends with one *range* of the sum.
 //
 // Doubling. all_reduce: in level k a member exchanges its whole sum with its partner and adds the
-// two. all_gather: in round k a rank has 2^k blocks and gets up to 2^k blocks that follow them from
-// the rank 2^k further (Bruck et al., 1997).
+// two. all_gather: in round k rank r has the 2^k blocks that begin with its own, and gets the next
+// ones, up to 2^k, from rank r + 2^k (Bruck et al., 1997).
 //
 // Halving. In level k both partners have sums over 2^k members, of the same range. The partner
-// whose bit k is 0 adds up the lower half of the range, its partner the upper half, so an owner
+// whose bit k is 0 adds up the lower half of the range, the other one the upper half, so an owner
 // sends n/2, n/4, ... bytes. all_reduce then exchanges the results in the reverse order, the
 // last level first (Rabenseifner, "Optimization of collective reduction operations", 2004). The
 // ranges of four owners, in quarters of the buffer:
@@ -23,8 +23,8 @@
 //
 // Members beyond the owners add up among themselves in the same way and hand their sums over to the
 // members before them (hand_over()), which finish the sum. The members beyond the owners get the
-// result directly from the owners. A partial sum of a 16-bit type is sent in float32, twice the
-// bytes.
+// result directly from the owners. A partial sum of a 16-bit type is sent in float32, which takes
+// twice the bytes.
 
 #include "paceline/engine/collectives/algorithms/message_algorithms.h"
 
@@ -112,7 +112,7 @@ class Halving {
     return is_partial ? partial(team_.partial_base + count_) : scratch(team_.scratch_base);
   }
 
-  // The sum over the members [first, first + number), of which this rank is one.
+  // Adds up the contributions of the members [first, first + number), which include this rank.
   Sum reduce_node(int first, int number, bool is_last) {
     const int left = floor_power_of_two(number);
     const int right = number - left;
@@ -131,8 +131,8 @@ class Halving {
     return add({own, rest}, sum.range, is_last);
   }
 
-  // Each owner of the right part sends members of the left part the ranges of its sum that they
-  // hold.
+  // Each owner of the right part sends each range of its sum to the member of the left part that
+  // holds the same range.
   void hand_over(const Sum& sum, int first, int left, int right) {
     const int owners = floor_power_of_two(right);
     const int index = team_.index - first - left;
@@ -199,7 +199,7 @@ Team everybody(const ScheduleSpec& spec, Place result) {
   return team;
 }
 
-// The owner of a range sends each of its blocks on to the block's rank.
+// After the halving, the owner of a range sends each block in it to the block's rank.
 void build_halving_reduce_scatter(ScheduleBuilder& builder, const ScheduleSpec& spec) {
   const auto world = static_cast<std::size_t>(spec.world_size);
   Team team = everybody(spec, scratch(0));
@@ -234,8 +234,8 @@ void build_all_gather(ScheduleBuilder& builder, const ScheduleSpec& spec) {
     const Block block = spec.placed(rank, spec.rank);
     return block.offset + block.count;
   };
-  // Calls `body` for the blocks of `number` ranks from `first` on, wrapping around at the end: at
-  // most two runs.
+  // Calls `body` for the blocks of `number` ranks from `first` on, wrapping around at the end: once
+  // for each contiguous run, so at most twice.
   const auto for_each_run = [&](int first, int number, auto body) {
     const int last = std::min(first + number, world);
     body(output(start_of(first)), end_of(last - 1) - start_of(first));
@@ -263,8 +263,8 @@ void add_halving_all_reduce(ScheduleBuilder& builder, const Team& team, std::siz
   halving.gather();
 }
 
-// In level k, 2^k members exchange sums with the next 2^k members. If only fewer members follow,
-// each of these sends its sum to several members before it.
+// In level k, 2^k members exchange sums with the next 2^k members. If fewer than 2^k members
+// follow, each of them sends its sum to one or more of the 2^k members before them.
 void add_doubling_all_reduce(ScheduleBuilder& builder, const Team& team, std::size_t count) {
   const auto rank_at = [&](int index) { return team.ranks[static_cast<std::size_t>(index)]; };
   const auto ranks_of = [&](int members) {

@@ -15,10 +15,10 @@
 //
 // All receives are begun before the first send; a send waits for the block that it passes on.
 //
-// reduce_scatter: in step s rank r sends its sum of block r - s - 1, receives a sum of the block
-// before that, and adds its own contribution to it. The sum of block c begins as the contribution
-// of the rank after c, travels around, and ends on rank c: it is added up in the order c + 1, c +
-// 2, ..., c. It has the same bits on every rank and in every run with that number of ranks, but not
+// reduce_scatter: in step s rank r sends its sum of block r - s - 1, and adds its own contribution
+// to the sum of block r - s - 2 that it receives. The sum of block c begins as the contribution of
+// the rank after c, travels around, and ends on rank c: it is added up in the order c + 1, c + 2,
+// ..., c. It has the same bits on every rank and in every run with that number of ranks, but not
 // those of the other algorithms. The first message to arrive is a contribution; later messages are
 // partials. The rank's own sums use two places alternately, because the previous sum may not have
 // been sent yet.

@@ -25,7 +25,7 @@
 //     the ring breaks this rule;
 //   - no rank ends before it knows, directly or through others, that every rank has begun, and
 //     every rank begins with a message to the next rank. So if ranks make different calls, every
-//     rank notices the difference.
+//     rank notices the difference. build() (selection/algorithm.h) adds the messages for this rule.
 
 #include <cstddef>
 #include <cstdint>
@@ -121,7 +121,7 @@ struct ScheduleSpec {
   int rank = 0;
   int world_size = 1;
   int root = 0;
-  std::size_t count = 0;  // as in Collective; with `blocks`, at least the longest block's
+  std::size_t count = 0;  // as in Collective; with `blocks`, at least that of the longest
   std::size_t input_stride = 0;
   std::size_t output_stride = 0;
   const BlockTable* blocks = nullptr;  // for operations with unequal counts

@@ -101,7 +101,7 @@ class ScheduleBuilder {
     schedule_.num_ahead = schedule_.steps.size();
   }
 
-  // Messages that consist only of a header.
+  // A greeting is a message that consists only of a header. await() adds a kAwait step.
   void send_greeting(int peer) { add({.kind = Step::Kind::kSend, .peer = peer}); }
   void receive_greeting(int peer) { add({.kind = Step::Kind::kReceive, .peer = peer}); }
   void await(int peer) { add({.kind = Step::Kind::kAwait, .peer = peer}); }

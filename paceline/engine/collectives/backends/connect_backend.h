@@ -110,7 +110,7 @@ struct BackendOptions {
 
 // Collective. If the ranks chose differently, or a chosen backend is not available on one of them,
 // every rank throws Error(kInvalid) or Error(kUnsupported) that names the rank. Other errors are
-// those of connect_mesh() and of the libraries.
+// those of connect_mesh(), of PacelineBackend's constructor and of the libraries.
 std::unique_ptr<Backend> connect_backend(const Rendezvous& rendezvous,
                                          const BackendOptions& options);
 

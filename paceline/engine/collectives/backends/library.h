@@ -43,24 +43,24 @@ class Library {
   // Whether the library takes messages between two ranks (start()).
   virtual bool takes_messages() const { return false; }
   // Starts a send or a receive of elements in the device's memory; may be called from any thread at
-  // any time. The message is ordered among the device's work like a call of run(). First the
-  // library lets the engine match its two ends (LibraryContext::announce). Errors: Error(kInvalid)
-  // for a buffer that the library cannot use, and the group's failure.
+  // any time. The message is ordered among the device's work like a call of run(). The engine first
+  // matches the two ends of the message (LibraryContext::announce). Errors: kUnsupported unless
+  // takes_messages(), kInvalid for a buffer that the library cannot use, and the group's failure.
   virtual WorkPtr start(Op op, const PointToPointCall& call, Deadline deadline);
   // Throws Error(kInvalid) if the library cannot use the buffers of this rank's call. Called before
   // the ranks meet for the call, so the group can continue.
   virtual void require_usable(const Collective& /*call*/) const {}
 
   // Blocks until this rank's part is done. Calls come one at a time, and only after every rank of
-  // the group has made the same call; count is at least 1. Errors: kTimeout at the deadline,
-  // kPeerLost for a broken connection, kSystem for anything else. After an error only abort() is
-  // called.
+  // the group has made the same call; count is at least 1. Errors: the group's failure, kTimeout at
+  // the deadline, kPeerLost for a broken connection, kUnsupported for a call that the library
+  // cannot carry out, otherwise kSystem. After an error only abort() and the destructor are called.
   //
   // A library for a device orders the call among the device's other work: the library's stream
   // waits for call.order. Once the whole call has been queued on the device, call.work, if not
   // null, gets an event that marks the end of the call (Work::queue). The library may then return
   // at once, and watch the event: it completes the Work when the device has finished, and reports
-  // an error by LibraryContext::fail_group. Its destructor waits for the calls that it watches.
+  // an error through LibraryContext::fail_group. Its destructor waits for calls that it watches.
   virtual void run(const Collective& call, std::uint32_t sequence, Deadline deadline) = 0;
 
   // May be called from any thread. Ends a run() under way as soon as the library allows it, on this
@@ -98,9 +98,9 @@ struct LibraryContext {
   const std::string& self() const { return mesh.self(); }  // for messages
 };
 
-// Functions for all libraries, about calls and error texts. Thread safety: all are pure.
+// Functions for all libraries. Thread safety: none of them has state of its own.
 
-// The size of `count` elements in bytes: the whole buffer, or one rank's block of it.
+// The size of call.count elements in bytes: of the whole buffer, or of one rank's block of it.
 inline std::size_t bytes_of(const Collective& call) { return call.count * size_of(call.dtype); }
 
 // The beginning of a rank's block in a buffer that holds one block for each rank; null stays null.
@@ -118,8 +118,8 @@ std::chrono::milliseconds timeout_of(Deadline deadline);
 ErrorCode code_of_text(std::string_view text);
 
 // Turns a sum into a mean, for libraries that have only sums. Called after a library has computed a
-// sum: if the call asks for a mean and this rank has a result, divides it in place. Thread safety:
-// pure.
+// sum: if the call asks for a mean and this rank has a result, divides the result in place;
+// otherwise does nothing.
 void finish_mean(const Collective& call, int rank, int world_size);
 
 // Reductions that a library lacks, or that differ from Paceline's promises (NaN wins in min and
@@ -130,7 +130,7 @@ void finish_mean(const Collective& call, int rank, int world_size);
 // Carries out an all_reduce, a reduce or a reduce_scatter. `move` is called once, on every rank,
 // with the call that moves the contributions: an all_gather or an all_to_all into `contributions`.
 // The caller owns this buffer, because after an error of `move` the library may still write to it.
-// Thread safety: none of its own; `move` is called in the calling thread.
+// `move` is called in the calling thread.
 void reduce_contributions(const Collective& call, int rank, int world_size,
                           std::vector<std::byte>& contributions,
                           const std::function<void(const Collective& moved)>& move);

@@ -23,13 +23,13 @@ std::vector<LibraryEntry> list_libraries();
 void register_library(LibraryEntry entry);
 
 // Gloo over TCP (Debian's libgloo-dev): all operations and types. Sums of 16-bit floats are rounded
-// after every step of the ring. Gloo lacks reduce_scatter, so Gloo's all-to-all moves the
+// after every step of Gloo's ring. Gloo lacks reduce_scatter, so its all-to-all moves the
 // contributions and Paceline's kernel reduces them; the results have the bits of Paceline's engine.
 //
 // Gloo runs one thread for each group, and Paceline one that watches the peers (RunWatch). Thread
 // safety: that of Library.
 BackendInfo gloo_info();
-// Collective. Errors: kTimeout, kPeerLost, kSystem; kUnsupported if this build has no Gloo.
+// Collective. Defined only if this build has Gloo. Errors: kTimeout, kPeerLost, kSystem.
 std::unique_ptr<Library> connect_gloo(const LibraryContext& context);
 
 // MPI (Open MPI or MPICH, chosen when Paceline is built), under its own launcher: all operations
@@ -42,9 +42,9 @@ std::unique_ptr<Library> connect_gloo(const LibraryContext& context);
 // process ends, because a collective cannot be cancelled. mpirun itself ends a job when one of its
 // ranks has died. Thread safety: that of Library; MPI must offer MPI_THREAD_MULTIPLE.
 BackendInfo mpi_info();
-// Collective. Errors: kInvalid if MPI's world is not the job's (they are equal only under MPI's own
-// launcher); kUnsupported if this build has no MPI or MPI lacks threads; kSystem for MPI's own
-// errors.
+// Collective. Defined only if this build has MPI. Errors: kInvalid if MPI's world is not the job's
+// (they are equal only under MPI's own launcher); kUnsupported if MPI does not offer
+// MPI_THREAD_MULTIPLE; kSystem for MPI's own errors.
 std::unique_ptr<Library> connect_mpi(const LibraryContext& context);
 
 // Intel's oneCCL on the CPU, over libfabric and without MPI, so any launcher will do. It has no
@@ -60,8 +60,8 @@ std::unique_ptr<Library> connect_mpi(const LibraryContext& context);
 // is abandoned inside oneCCL, for example because a peer died, makes oneCCL unusable in this
 // process: other groups that use oneCCL fail. Thread safety: that of Library.
 BackendInfo oneccl_info();
-// Collective. Errors: those of share_id(), kTimeout at the context's deadline, and kSystem with
-// oneCCL's text.
+// Collective. Defined only if this build has oneCCL. Errors: those of share_id() and take_turns(),
+// kTimeout at the context's deadline, and kSystem with oneCCL's text.
 std::unique_ptr<Library> connect_oneccl(const LibraryContext& context);
 
 // NVIDIA's NCCL, for buffers in CUDA memory. NCCL and the CUDA runtime are loaded when a group

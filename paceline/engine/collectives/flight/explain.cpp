@@ -70,8 +70,8 @@ const StuckGroup* group_that_holds(const StuckGroup& here,
 }
 
 // Explains the stuck group that causes the others to be stuck. The search begins with the group
-// that has been stuck longest, or with the group named `first`, and follows the ranks that are
-// missing.
+// that has been stuck longest, or with the group named `first`, and follows the missing ranks to
+// the groups in which they are.
 std::optional<Explanation> explain_first_stuck(std::span<const GroupPositions> groups,
                                                std::string_view first) {
   std::vector<StuckGroup> stuck_groups;

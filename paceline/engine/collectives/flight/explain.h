@@ -57,7 +57,7 @@ struct Explanation {
 Explanation explain(std::span<const Flight> flights, std::string_view group = {});
 
 // Describes one rank's record as a line of a table: "rank 3 (box, pid 711, stopped): last finished
-// broadcast #41 of group world".
+// broadcast #41 (float32 x 1000, root 0)".
 std::string describe_rank(const Flight& flight);
 
 }  // namespace paceline

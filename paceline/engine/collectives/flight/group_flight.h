@@ -16,20 +16,20 @@
 
 namespace paceline {
 
-// Opens the recorder that PACELINE_FLIGHT_DIR asks for; `paceline run` sets this variable, and
-// users may set it. Null if it is unset or empty, and in a job of one rank. With
-// PACELINE_FLIGHT_KEEP=1 the files stay after a clean end. If the directory cannot be written,
-// there is one warning and no records. `timeline` may be null.
+// Opens the recorder that PACELINE_FLIGHT_DIR requests; `paceline run` sets this variable, and
+// users may set it. Null if the variable is unset or empty, and in a job of one rank. With
+// PACELINE_FLIGHT_KEEP=1 the files stay after a clean end. If the directory cannot be written, the
+// result is null, after one warning. `timeline` may be null.
 std::shared_ptr<FlightRecorder> open_flight_recorder(
     const LaunchEnvironment& environment, const GetVariable& variable = process_environment(),
     std::shared_ptr<Timeline> timeline = nullptr);
 
-// The end of a timeout error's text in `group`: "; by the records of this host, rank 3 never
+// The text that ends a timeout error in `group`: "; by the records of this host, rank 3 never
 // entered ...". Empty when `recorder` is null.
 std::string told_by_records(const FlightRecorder* recorder, std::string_view group = {});
 
 // Completes `error` before it leaves the library: adds the directory of the records and, to a
-// timeout error that lacks it, their verdict.
+// timeout error that has no verdict yet, the verdict of the records.
 Error with_flight_records(const FlightRecorder& recorder, const Error& error);
 
 class GroupFlight {

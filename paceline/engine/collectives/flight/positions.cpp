@@ -17,13 +17,14 @@ bool is_unfinished(const FlightOperation& operation) {
   return operation.state == FlightState::kStarted || operation.state == FlightState::kFailed;
 }
 
-// Whether the failure is harmless: every rank learns of a lack of memory, and the group continues.
+// Whether the operation is a failed allocation of symmetric memory. Such a failure is harmless:
+// every rank learns of the lack of memory, and the group continues.
 bool is_harmless(const FlightOperation& operation) {
   return operation.state == FlightState::kFailed && operation.error == ErrorCode::kSystem &&
          static_cast<Op>(operation.call.op) == Op::kAllocate;
 }
 
-// When the group failed on this rank for the first time, which is final; 0 if it has not failed.
+// The time of the group's first failure on this rank, after which it stays failed; 0 if none.
 std::uint64_t failed_at(const Flight& flight, const FlightGroup& group) {
   std::uint64_t first = 0;
   for (const auto& operation : flight.operations) {
@@ -169,7 +170,7 @@ namespace {
 
 Op op_of(const FlightOperation& operation) { return static_cast<Op>(operation.call.op); }
 
-// The rank's number in the world, as in all records; if that is not known, in the group.
+// The rank's number in the world, as in all records; if that is not known, its number in the group.
 std::string number_of(int rank, const GroupPositions* group) {
   if (group != nullptr) {
     for (const auto& position : group->ranks) {

@@ -44,7 +44,7 @@ struct GroupPositions {
 bool is_message(const FlightOperation& operation);
 // kPresent: only failures after which the rank did not continue in any group. kAll: all failures.
 enum class Failures : std::uint8_t { kPresent, kAll };
-// If a rank has created a group again under the same name, only the newest one counts.
+// If a rank has created a group again under the same name, only the newest group counts.
 std::vector<GroupPositions> find_positions(std::span<const Flight> flights,
                                            Failures failures = Failures::kPresent);
 // Whether the rank continued after the failure: it has finished, or is inside, an operation that it
@@ -59,7 +59,7 @@ const GroupPositions* find_group(std::span<const GroupPositions> groups, const F
                                  std::uint32_t number);
 
 // How long the rank waited in `operation`, in seconds, or has been waiting if the operation has not
-// ended; empty if the rank's process no longer exists and its end is not known.
+// ended; in that case, empty if the process no longer exists or its machine's clock is not known.
 std::optional<double> waited(const Flight& flight, const FlightOperation& operation);
 
 // Whether the rank's process is known to exist, running or stopped.
@@ -85,7 +85,7 @@ std::string seconds_text(double seconds);
 
 // Texts about a rank that has not arrived where the others wait for it.
 
-// The message, or other group's collective, in which the rank waits or has failed; null if none.
+// The message, or the collective of another group, in which the rank waits or failed; or null.
 const FlightOperation* unfinished_elsewhere(const Position& position);
 
 // "it last finished all_reduce #41".

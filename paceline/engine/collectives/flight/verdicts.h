@@ -15,8 +15,8 @@
 
 namespace paceline::flight {
 
-// The rank that arrives last, and how late it is, over all operations that every rank still has in
-// its ring.
+// The rank for which the others wait longest, judged by all operations that every rank still has in
+// its records.
 struct Straggler {
   int rank = 0;
   std::size_t times_last = 0;
@@ -25,10 +25,10 @@ struct Straggler {
   double span_seconds = 0;    // time from the first operation to the last
 };
 
-// Finds a rank that causes more than half of all waiting, if that is more than a tenth of the whole
-// time; empty if there is none, or if there are fewer than 20 operations. Clocks: the monotonic one
-// when all ranks are on one machine, otherwise the wall clock, whose error between machines counts
-// in full.
+// Finds a rank that causes more than half of all waiting, if that is more than a tenth of
+// span_seconds; empty if there is no such rank, or if there are fewer than 20 operations. Clocks:
+// the monotonic one when all ranks are on one machine, otherwise the wall clock, whose error
+// between machines counts in full.
 std::optional<Straggler> find_straggler(const GroupPositions& group);
 
 // A stuck group, seen from its oldest unfinished collective: which ranks are inside it, which have

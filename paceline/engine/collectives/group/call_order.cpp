@@ -38,7 +38,8 @@ CallOrder::~CallOrder() {
   queue_->thread.join();
 }
 
-// Destroys the calls outside the lock, because the objects that they keep alive may run any code.
+// Destroys the calls outside the lock, because the destructors of the objects that they keep alive
+// may run any code.
 void CallOrder::drop_remaining_calls() {
   std::deque<Call> left;
   {

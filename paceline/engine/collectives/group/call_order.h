@@ -2,8 +2,8 @@
 
 // Runs one operation of a group at a time, in the order of the calls. A blocking call that finds no
 // operation under way runs in the calling thread and takes no lock (Turn). Every other call waits
-// in a queue (add()); a thread of the group runs the queued calls, and is started with the first of
-// them.
+// in a queue (add()) for a thread of the group, which the first queued call starts, and which runs
+// the queued calls.
 //
 // An object that a call keeps alive may own the CallOrder itself. The CallOrder may then be
 // destroyed on the group's thread. In that case the destructor waits for nothing, the calls left in
@@ -13,8 +13,8 @@
 // once it has been queued on the device: the next operation can then be queued behind it.
 //
 // Invariants. `under_way_` counts the calls that run or wait; `calls` is the queue of those that
-// wait. A waiting call is counted when it enters the queue, under the queue's mutex, and until it
-// has ended.
+// wait. A waiting call is counted from the moment when it enters the queue, under the queue's
+// mutex, until it has ended.
 //
 // (1) At most one operation runs. A call has the turn in the calling thread if it took under_way_
 //     from 0 to 1. The group's thread has the turn if under_way_ == calls.size() > 0 with the mutex
@@ -80,8 +80,8 @@ class CallOrder {
 
   CallOrder();
   // Waits until all added calls have completed. Does not wait in a child of fork(), which does not
-  // have the group's thread, nor on the thread that runs the queued calls: there the remaining
-  // calls end with Error(kAborted) and are not run.
+  // have the group's thread, nor on the thread that runs the queued calls; on that thread, the
+  // remaining calls end with Error(kAborted) and are not run.
   ~CallOrder();
   CallOrder(const CallOrder&) = delete;
   CallOrder& operator=(const CallOrder&) = delete;

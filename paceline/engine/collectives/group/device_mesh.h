@@ -8,7 +8,7 @@
 //
 // Ranks are numbered row by row, so neighbours along the last axis have consecutive numbers. Put
 // the axis that communicates most at the end: it stays within a host if ranks are numbered host by
-// host and its size divides the ranks of a host. describe() shows which axes cross hosts.
+// host and its size divides each host's number of ranks. describe() shows which axes cross hosts.
 //
 // Rules. All ranks of the group make the same meshes in the same order. Blocking calls of different
 // axes must come in the same order on all ranks; in addition, only one axis at a time may
@@ -61,9 +61,9 @@ class DeviceMesh {
   // group for all its ranks, world().
   DeviceMesh sub_mesh(const std::vector<std::string>& axes) const;
 
-  // A text for users: a line for each group of the last axis, with its hosts, its positions on the
-  // other axes and its ranks; then, for each axis of several ranks, whether it stays within hosts;
-  // then, if the last axis crosses hosts, a hint on how to keep it within a host.
+  // A text for users: a summary; for each group of the last axis, its hosts, its positions on the
+  // other axes and its ranks; for each axis of several ranks, whether it stays within a host; and,
+  // if the last axis crosses hosts, a hint on how to keep it within a host.
   std::string describe() const;
 
  private:

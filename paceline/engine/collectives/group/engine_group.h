@@ -82,8 +82,8 @@ class EngineGroup final : public ProcessGroup {
 
   const LaunchEnvironment& launch_environment() const { return rendezvous_.environment; }
 
-  // Carries out a call, blocking or as a Work. The buffers of a call must not overlap, except as
-  // the operation allows; otherwise Error(kInvalid).
+  // Carries out a call: run() blocks, start() returns a Work. The buffers of a call must not
+  // overlap, except as the operation allows; otherwise Error(kInvalid).
   void run(const Call& call, const CallOptions& options = {}) override;
   WorkPtr start(const Call& call, const CallOptions& options = {}) override;
   // Whether sends and receives take buffers in memory of `device`.
@@ -92,8 +92,8 @@ class EngineGroup final : public ProcessGroup {
   int recv(const Call& call, const CallOptions& options = {}) override;
   using ProcessGroup::recv;
 
-  // The barrier at the beginning of a function that all ranks must call; the ranks' errors name the
-  // function (purpose.h).
+  // The barrier at the beginning of a function that all ranks must call. If a rank makes another
+  // call instead, the ranks' errors name the function (purpose.h).
   void enter(std::string_view function) {
     run({.op = Op::kBarrier, .shape = purpose_of(function)});
   }

@@ -53,7 +53,7 @@ EngineGroup::Operation EngineGroup::exchanged(const Call& asked, const CallOptio
   check(send_counts.size() == world && receive_counts.size() == world,
         "{}: all_to_all_v: lists of {} and {} counts in a group of {} ranks", self_,
         send_counts.size(), receive_counts.size(), world);
-  // This rank knows only its own row and column.
+  // This rank knows only its own row and column of the matrix of counts.
   std::vector<std::size_t> mine(world * world);
   const auto self = static_cast<std::size_t>(rank_);
   for (std::size_t peer = 0; peer < world; ++peer) mine[peer * world + self] = receive_counts[peer];
@@ -186,7 +186,7 @@ struct EngineGroup::Coalesced {
   std::size_t total = 0;  // number of elements of a stream
   std::vector<Stream> inputs;
   std::vector<Stream> outputs;
-  std::vector<CollectivePart> parts;  // on a device
+  std::vector<CollectivePart> parts;  // for device memory only
 };
 
 EngineGroup::Operation EngineGroup::coalesced(const Call& call, const CallOptions& options) {

@@ -47,7 +47,7 @@ class FlightRecorder;
 class Timeline;
 
 struct GroupOptions {
-  // The default timeout, the same as PyTorch's; PACELINE_TIMEOUT sets another.
+  // The default timeout, as PyTorch's for Gloo; PACELINE_TIMEOUT sets another.
   static constexpr std::chrono::milliseconds kDefaultTimeout = std::chrono::minutes(30);
 
   // How long an operation may take, at least 1 ms. If empty, PACELINE_TIMEOUT applies, or else
@@ -55,16 +55,16 @@ struct GroupOptions {
   std::optional<std::chrono::milliseconds> timeout = {};
   LinkOptions link = {};
   PlanningOptions planning = {};
-  // Records this rank's operations; null for no records. init_process_group() sets it
-  // (open_flight_recorder); groups made from this one share it.
+  // Records this rank's operations. If null, init_process_group() sets it from the environment
+  // (open_flight_recorder). Groups made from a group share its recorder.
   std::shared_ptr<FlightRecorder> recorder = {};
-  // Records this rank's other activities for the program (timeline()); null for no records. Set and
+  // Records this rank's other activities, also for the program (ProcessGroup::timeline()). Set and
   // shared like `recorder`.
   std::shared_ptr<Timeline> timeline = {};
   // "gloo", "cpu:paceline,cuda:nccl", ...; empty: paceline.
   std::string backend = {};
-  // Makes a thread that waits for an operation on device memory wait for the result, not only until
-  // the operation has been queued on the device. This is slower, but errors appear at their cause.
+  // If true, a thread that waits for an operation on device memory waits for the result, not only
+  // until the operation is queued on the device. This is slower, but errors appear at their cause.
   bool blocking_wait = false;
 };
 
@@ -85,7 +85,7 @@ struct CollectiveOptions {
   std::shared_ptr<void> keep_alive = {};  // held until an asynchronous operation has completed
 };
 
-// In a receive: a message from any rank.
+// The peer of a receive that takes a message from any rank.
 inline constexpr int kAnySource = -1;
 
 }  // namespace paceline

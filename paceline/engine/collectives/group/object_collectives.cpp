@@ -43,7 +43,7 @@ void require_allowed(const ProcessGroup& group, const char* what, int giver, std
         group.self(), what, group.name_of_member(static_cast<std::size_t>(giver)), length, limit);
 }
 
-// Every rank's length. If one is above the smallest limit, all ranks throw the same error.
+// Returns every rank's length. If one is above the smallest limit, all ranks throw the same error.
 std::vector<std::size_t> agreed_lengths(ProcessGroup& group, const char* what,
                                         const std::string& object, const ObjectOptions& options,
                                         const SharedTime& time) {

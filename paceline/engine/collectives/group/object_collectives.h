@@ -24,8 +24,8 @@ namespace paceline {
 struct ObjectOptions {
   // The limit of the whole call, at least 1 ms; if empty, the group's timeout.
   std::optional<std::chrono::milliseconds> timeout = {};
-  // The most bytes of one rank's object. Ranks may have different limits: the smallest applies, or
-  // root's in a broadcast.
+  // The most bytes of one rank's object. Ranks may have different limits: the smallest one applies,
+  // except in a broadcast, where root's applies.
   std::size_t max_bytes = std::size_t{1} << 30;
 };
 
@@ -48,7 +48,7 @@ void on_rank(int root, GroupRef group, const std::function<void()>& action);
 
 namespace paceline::detail {
 
-// Both functions throw the error of one rank on all ranks of a group, so that no rank continues
+// These functions throw the error of one rank on all ranks of a group, so that no rank continues
 // alone. They take a few small collectives, so they are for rare events. Programs use on_rank().
 
 // Collective. Throws root's error on every rank, if root has one.

@@ -8,11 +8,11 @@
 //   auto group = paceline::init_process_group();
 //   group->all_reduce(std::span(gradients), ReduceOp::kSum);
 //
-// Rules. All ranks of the group make the same collective calls in the same order, with the same
-// operation, type, count and root; otherwise every rank gets Error(kInvalid) (or kAborted with the
-// cause) that shows both calls. A sum has the same bits on every rank and over every transport,
-// unless another backend or the ring is chosen. An error in a running operation fails the group:
-// later calls throw the cause, and the program needs a new group. Refused arguments do no harm.
+// Rules. All ranks make the same collective calls in the same order, with the same operation, type,
+// count and root; otherwise every rank gets an error that shows both calls: kInvalid, or kAborted
+// with the cause. A sum has the same bits on every rank and over every transport, unless another
+// backend or the ring algorithm is chosen. An error in a running operation fails the group: later
+// calls throw the cause, and a new group is needed. A refused call does no harm.
 //
 // Roots and peers are ranks of the called group, as rank() returns them. In a group made by
 // new_group() or split() they may differ from ranks of the world, which torch.distributed's

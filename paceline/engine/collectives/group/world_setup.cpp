@@ -40,7 +40,7 @@ Nanoseconds now() {
   return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Rank 0's side: answers each question of `peer` with the time.
+// Runs on rank 0: answers each question of `peer` with the time.
 void tell_time(ProcessGroup& group, int peer) {
   for (int i = 0; i < kRoundTrips; ++i) {
     Nanoseconds time = 0;
@@ -298,7 +298,8 @@ int world_rank_of(const PartOfWorld& part) {
   return part.world_ranks[static_cast<std::size_t>(part.rank)];
 }
 
-// The launcher's description of this process, if it has the rank and the world size of `part`.
+// The launcher's description of this process, if its rank and world size are those of `part`;
+// otherwise an empty description.
 LaunchEnvironment launched_as(const PartOfWorld& part) {
   try {
     LaunchEnvironment environment = detect_launch_environment();
@@ -310,8 +311,8 @@ LaunchEnvironment launched_as(const PartOfWorld& part) {
   return {};
 }
 
-// In the meeting, the ranks are numbered within the group. Adds the group to the text of an error,
-// and replaces the numbers in its context by ranks of the world.
+// During the rendezvous, ranks are numbered within the group. Adds the group to the text of an
+// error, and replaces the numbers in its context by ranks of the world.
 Error said_of_part(const PartOfWorld& part, const Error& error) {
   std::vector<int> ranks;
   for (const int rank : error.ranks()) {

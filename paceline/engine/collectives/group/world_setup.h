@@ -25,7 +25,7 @@ namespace paceline {
 // synchronization", 1989). Afterwards the clocks drift apart, by some microseconds per second if
 // nothing disciplines them.
 struct ClockOffset {
-  std::chrono::nanoseconds offset{};  // rank 0's clock minus this one's
+  std::chrono::nanoseconds offset{};  // rank 0's clock minus this host's
   std::chrono::nanoseconds error{};   // the largest error, in either direction
 };
 
@@ -52,14 +52,14 @@ void share_cores(ProcessGroup& group, const std::string& launcher);
 class FailureDomain;
 
 // A group that another library has decided to form, and that is a part of that library's world:
-// torch.distributed names the members and brings a store, in which only they meet.
+// torch.distributed names the members and brings a store, in which only these members meet.
 struct PartOfWorld {
   std::string name;              // names the group in messages; the same on all members
   std::vector<int> world_ranks;  // the members' ranks in the world, in order
   int rank = 0;                  // this process's rank in the group
   int world_size = 0;            // ranks of the whole world
-  // Shared by the members only, or at least by no other group: the keys contain no name. The
-  // members must trust the store, because the group's secret travels through it.
+  // Shared by the members only, or at least by no other group: the keys do not contain the group's
+  // name. The members must trust the store, because the group's secret travels through it.
   std::shared_ptr<Store> store;
   GroupOptions group;
   std::shared_ptr<FailureDomain> failures;  // tells groups of each other's failures; may be null

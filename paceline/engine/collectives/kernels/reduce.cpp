@@ -17,7 +17,7 @@ bool has_avx512() {
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 
-// Clang 16 does not know "f16c" by name.
+// Asks the processor, because Clang 16 does not know the name "f16c".
 bool has_avx2_and_f16c() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   return __builtin_cpu_supports("avx2") && __get_cpuid(1, &a, &b, &c, &d) != 0 &&
@@ -49,7 +49,7 @@ void reduce(std::span<const std::byte* const> sources, std::byte* out, std::size
 
 void reduce(std::span<const std::byte* const> sources, std::span<std::byte* const> outs,
             std::size_t count, Dtype dtype, ReduceOp op, std::size_t divisor) {
-  // On the stack except for large groups, because small sums take only nanoseconds.
+  // The list is on the stack except for large groups, because small sums take only nanoseconds.
   std::array<ReduceSource, 16> few;
   std::vector<ReduceSource> many(sources.size() > few.size() ? sources.size() : 0);
   ReduceSource* list = many.empty() ? few.data() : many.data();

@@ -2,21 +2,21 @@
 
 // The reduce kernel: combines all ranks' contributions to a range into one result.
 //
-// The order is the library's promise: a fixed balanced binary tree over the contributions in rank
+// The library promises the order: a fixed balanced binary tree over the contributions in rank
 // order, split at the largest power of two below their number; for five ranks,
 // ((r0+r1)+(r2+r3))+r4. It does not depend on algorithm, transport or chunking, so a sum has the
 // same bits everywhere. Every aligned block of 2^k contributions is a subtree: if each of n ranks
 // first adds up 2^k shards in this order, the result has the bits that n 2^k ranks get. Blocks of
-// other sizes are not subtrees: two ranks with three shards each do not get the bits of six
-// ranks. float16 and bfloat16 are widened to float32, combined, and rounded once, to nearest even.
+// other sizes are not subtrees: two ranks with three shards each do not get the bits of six ranks.
+// float16 and bfloat16 are widened to float32, combined, and rounded once, to nearest even.
 //
 // A sum need not be computed in one step: a *partial* result covers a subtree, has the
 // accumulator's type, and becomes a source of a later reduce. The operands and their order stay the
 // same, and so do the bits.
 //
-// The kernel is compiled once per instruction set (kernels/*.cpp), and chosen at run time. The
-// compiler vectorises it, except for the conversions of 16-bit types, which are written by hand.
-// The float16 conversions use the processor's instructions (F16C, AVX-512). AVX-512's own
+// The kernel is compiled once per instruction set (kernels/*.cpp), and a variant is chosen at run
+// time. The compiler vectorises it, except for the conversions of 16-bit types, which are written
+// by hand. The float16 conversions use the processor's instructions (F16C, AVX-512). AVX-512's own
 // conversion to bfloat16 (VCVTNEPS2BF16) is not used, because it treats subnormal numbers as zero,
 // so a sum's bits would depend on the processor; a shift and an addition round instead. Two
 // contributions are read, combined and written in one pass; more are combined in blocks that stay
@@ -69,7 +69,7 @@ void reduce_partials(std::span<const ReduceSource> sources, std::span<std::byte*
 // The instruction set in use: "avx512", "avx2" or "portable".
 const char* reduce_kernel_name();
 
-// The reduce kernel's variants, one per instruction set; reduce.cpp chooses one.
+// The arguments of a variant of the kernel; each instruction set has one, and reduce.cpp chooses.
 struct ReduceArguments {
   const ReduceSource* sources;
   std::size_t num_sources;

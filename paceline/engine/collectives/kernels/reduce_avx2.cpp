@@ -1,5 +1,5 @@
-// The kernel for AVX2 and F16C: eight floats at a time, from and to 16-bit floats with the bits of
-// elements.h.
+// The kernel for AVX2 and F16C: eight floats at a time. Its conversions from and to 16-bit floats
+// give the same bits as those of elements.h.
 #define PACELINE_KERNEL avx2
 
 #include <cstddef>

@@ -1,7 +1,7 @@
-// The kernel for AVX-512: sixteen floats at a time, from and to 16-bit floats with the bits of
-// elements.h. For float16 it uses the processor's conversions, VCVTPH2PS and VCVTPS2PH, which do
-// not flush subnormal numbers to zero, whatever the thread's mode. It does not use those of AVX-512
-// BF16 (kernels/reduce.h).
+// The kernel for AVX-512: sixteen floats at a time. Its conversions from and to 16-bit floats give
+// the same bits as those of elements.h. For float16 it uses the processor's VCVTPH2PS and
+// VCVTPS2PH, which do not flush subnormal numbers to zero, whatever the thread's mode. It does not
+// use the conversions of AVX-512 BF16 (kernels/reduce.h).
 #define PACELINE_KERNEL avx512
 
 #include <cstddef>
@@ -26,8 +26,8 @@ Lanes load(const Brain* from) {
 }
 
 void store(Lanes value, float* to) { _mm512_storeu_ps(to, value); }
-// The conversion keeps the upper part of a NaN's payload, so the payload is cleared before: (bits &
-// sign) | quiet NaN.
+// The conversion keeps the upper part of a NaN's payload, so this function clears the payload
+// first: (bits & sign) | quiet NaN.
 void store(Lanes value, Half* to) {
   constexpr int kAndOr = 0xea;
   const __mmask16 nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);

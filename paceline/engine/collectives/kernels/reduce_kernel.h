@@ -158,8 +158,8 @@ class Tree {
   Tree(const ReduceSource* sources, std::size_t num_sources)
       : sources_(sources), num_sources_(num_sources) {}
 
-  // The last combination is written directly to the first two outputs if it can be rounded at once;
-  // two contributions are then combined in one pass. Further outputs get copies.
+  // If the last combination can be rounded at once, it is written directly to the first two
+  // outputs, and two contributions are combined in a single pass. Further outputs get copies.
   template <class Finish>
   void deliver(const ReduceArguments& a, Finish finish) const {
     T* const first = reinterpret_cast<T*>(a.outs[0]);

@@ -1,5 +1,5 @@
-// The kernel for any processor: one element at a time, by elements.h; only the compiler vectorises
-// it.
+// The kernel for any processor: one element at a time, with the conversions of elements.h; only the
+// compiler vectorises it.
 #define PACELINE_KERNEL portable
 
 #include <cstddef>

@@ -33,7 +33,8 @@ struct AccessFaultRange::Known {
 
 namespace {
 
-// The most ranges of a process: one for each group of parameters of its models, which are few.
+// The most ranges that are reported; accesses to further ranges are not. A process has one range
+// for each OneCopy.
 constexpr std::size_t kMaxRanges = 64;
 std::array<std::atomic<const AccessFaultRange::Known*>, kMaxRanges> ranges;
 struct sigaction before {};

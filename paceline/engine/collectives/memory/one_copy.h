@@ -59,8 +59,8 @@ class OneCopy {
  public:
   // Collective. The memory is zeroed; a page takes memory when it is first written. `names` are the
   // names of ranges for the line about a forbidden access. Errors, on every rank: kUnsupported if
-  // the group's ranks share no memory, kSystem if the host has no room for `bytes` or, if given,
-  // for `used`, the most bytes that are in use at a time.
+  // the group's ranks share no memory, kSystem if the host has no room for `used`, the most bytes
+  // that are in use at a time (if empty, for `bytes`).
   OneCopy(ProcessGroup& group, std::size_t bytes, std::vector<NamedRange> names,
           std::optional<std::size_t> used = {});
   OneCopy(const OneCopy&) = delete;
@@ -70,18 +70,18 @@ class OneCopy {
   std::byte* read_only() const { return view_.begin(); }
   std::size_t bytes() const { return bytes_; }
   // close() and open() are for memory whose content is valid only at times; they apply to whole
-  // pages from `offset` on. In this process, reading a closed range ends the process after a line
+  // pages from `offset` on. In this process, reading a closed range ends the process, after a line
   // that names the range; other processes are not affected.
   void close(std::size_t offset, std::size_t bytes) const;
   void open(std::size_t offset, std::size_t bytes) const;
-  // Gives whole pages inside the range back to the system; every rank reads zeros there afterwards.
+  // Gives whole pages inside the range back to the system; every rank then reads them as zeros.
   void drop(std::size_t offset, std::size_t bytes) const;
   // Whether the address lies in the read-only view of a OneCopy of this process. May be called from
   // any thread.
   static bool holds(const void* address);
 
   // While such an object exists, this process may write through read_only(). Requires: `copy`
-  // outlives it.
+  // outlives the object.
   class Writing {
    public:
     explicit Writing(const OneCopy& copy);

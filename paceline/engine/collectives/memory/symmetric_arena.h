@@ -1,7 +1,7 @@
 #pragma once
 
-// Allocates blocks from one large symmetric area, so that short-lived memory, such as tensors,
-// needs no copies in collectives either. The pages of a block are allocated together with it, so
+// Allocates blocks from one large symmetric area, so that collectives on short-lived memory, such
+// as tensors, also need no copies. The pages of a block are allocated together with the block, so
 // that allocate() notices a lack of memory, and no access raises a signal later. Freed blocks are
 // merged with free neighbours and reused, smallest fit first.
 //

@@ -92,7 +92,8 @@ bool hears_from_all(const ScheduleSpec& spec) {
          spec.count > 0;
 }
 
-// Whether the algorithm's own first step sends to the next rank, so that no greeting is needed.
+// Whether the algorithm's own first step sends to the next rank, so that no greeting (a message
+// that consists only of a header) is needed.
 bool begins_with_next(Algorithm algorithm, const ScheduleSpec& spec) {
   if (!hears_from_all(spec)) return false;
   if (algorithm == Algorithm::kOneShot) return true;

@@ -37,7 +37,7 @@ bool needs_whole_call(Algorithm algorithm, Op op);
 bool is_alike_on_all_hosts(Algorithm algorithm, const ScheduleSpec& spec);
 
 // Builds one rank's schedule over messages: the algorithm's steps, and the messages by which every
-// rank learns that every other has begun (algorithms/schedule.h). Pure. Requires: serves(algorithm,
+// rank learns that all others have begun (algorithms/schedule.h). Pure. Requires: serves(algorithm,
 // spec.op); spec.chunk for kChain, spec.hosts for kHierarchy.
 Schedule build(Algorithm algorithm, const ScheduleSpec& spec);
 

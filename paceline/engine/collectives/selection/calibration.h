@@ -1,8 +1,8 @@
 #pragma once
 
-// Measures the costs of communication on a machine, and keeps them in a file by which later groups
-// choose their algorithms: JSON with the host's name, the date and the spread of the repetitions.
-// Rank 0's file applies to all ranks.
+// Measures the costs of communication on a machine, and keeps them in a JSON file by which later
+// groups choose their algorithms; it also has the host's name, the date and the spread of the
+// repetitions. Rank 0's file applies to all ranks.
 
 #include <filesystem>
 #include <optional>
@@ -55,18 +55,18 @@ struct Calibration {
 // Measures a machine's costs with this group, as `paceline bench --calibrate` does. Collective;
 // takes about a second, more over a slow network. All quantities are measured in turn, several
 // times, so that a short disturbance spoils one repetition of each quantity instead of all
-// repetitions of one. Quantities that the group cannot measure keep their values in `known` on rank
-// 0: the network, if all ranks are on one host; sockets, if no other rank is on rank 0's host; and
+// repetitions of one. A quantity that the group cannot measure keeps its value in rank 0's `known`:
+// the network, if all ranks are on one host; sockets, if no other rank is on rank 0's host; and
 // meetings, if there are several hosts or the transport is TCP. Every rank gets rank 0's numbers.
 Calibration measure_costs(ProcessGroup& group, const CostModel& known = {});
 
 // Combines several measurements: the median of each quantity, and its spread without the least and
-// the greatest value. Quantities that are equal in all repetitions were not measured. Pure.
+// the greatest value. A quantity that is equal in all repetitions counts as not measured. Pure.
 // Requires: at least 5 repetitions.
 Calibration agree_on_costs(std::span<const CostModel> repetitions);
 
-// Explains to the user why `fresh` should not replace `kept`. Empty if it may, because `fresh` is
-// steady or `kept` is not steady either.
+// Explains to the user why `fresh` should not replace `kept`. Empty if `fresh` may replace it:
+// `fresh` is steady, or `kept` is not steady either or does not exist.
 std::string why_not_replace(const std::optional<CostModel>& kept, const Calibration& fresh);
 
 }  // namespace paceline

@@ -17,7 +17,7 @@ namespace paceline::effort {
 
 namespace {
 
-// The approximate bytes of a piece that fits into the shared memory of a host's ranks.
+// The approximate size, in bytes, of a piece that fits into the memory that a host's ranks share.
 constexpr double kHierarchyPieceBytes = 1.5 * (1 << 20);
 
 // How many bytes leave a host if each of its ranks sends the same amount to all others.

@@ -140,7 +140,7 @@ class Simulation {
  private:
   using Kind = Step::Kind;
 
-  // The number of simulated ranks: all, the ranks of one host, or one rank of that host.
+  // The number of simulated ranks: all ranks, those of one host, or one rank if there is one host.
   static std::size_t num_simulated(const Hosts& hosts, const SimulationOptions& options) {
     if (!options.hosts_are_alike) return hosts.host_of.size();
     check(hosts.are_equal_blocks(), "simulating: the hosts are not alike");
@@ -214,7 +214,7 @@ class Simulation {
     }
   }
 
-  // The message has left: the sender's memory is free.
+  // Called when the message has left; frees the memory that the sender's step reads.
   void leave(const Message& message) {
     Rank& sender = at(message.from);
     const Step& step = *message.send;

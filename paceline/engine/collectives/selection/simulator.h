@@ -7,15 +7,15 @@
 // The model. A message costs the sender processor time, uses the link, then costs the receiver
 // processor time. Between hosts the link is the sending host's interface, the network, which has no
 // limit, and the receiving host's interface (the ranks of a host share its interface; first come,
-// first served). Inside a host, moving bytes costs the sender processor time, then the receiver;
-// each rank moves one message after the other, in or out. Reducing and copying take time at
-// a fixed rate. There is no loss, no congestion inside the network, and no competition for
+// first served). Inside a host, moving the bytes takes processor time of the sender, then of the
+// receiver; each rank moves one message after the other, in or out. Reducing and copying take time
+// at a fixed rate. There is no loss, no congestion inside the network, and no competition for
 // processors, so a machine with fewer cores than ranks is slower than predicted.
 //
-// Where all hosts do the same (is_alike_on_all_hosts(), algorithm.h), one host is simulated for
-// all: a message that this host sends to the host d further also stands for the message that it
-// gets from the host d before it. A group on one host is simulated by one of its ranks in the same
-// way.
+// If all hosts do the same (is_alike_on_all_hosts(), algorithm.h), one host is simulated for all: a
+// message that it sends to the host d positions after it also stands for the message that it
+// receives from the host d positions before it. A group on one host is simulated by one of its
+// ranks in the same way.
 //
 // Cost: about a microsecond of real time per message; memory for all steps of the simulated ranks.
 

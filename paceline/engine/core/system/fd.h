@@ -39,7 +39,7 @@ class Fd {
 // its own, which are close-on-exec. As in io.h, nothing here throws, and a call that a signal
 // interrupts is repeated.
 //
-// Thread safety: free functions; one reader and one writer of a socket at a time.
+// Thread safety: any thread may call; a socket may have one reader and one writer at a time.
 
 inline constexpr std::size_t kMaxDescriptors = 8;  // in one call
 

@@ -110,8 +110,8 @@ namespace {
 
 using Mark = std::atomic<pid_t>;
 
-// A page that is zero in a process that has not marked it yet; null if the kernel cannot wipe pages
-// on fork. The page is never unmapped.
+// A page that is zero until the process stores its PID there; fork() wipes the child's copy.
+// Returns null if the kernel cannot wipe pages on fork. The page is never unmapped.
 Mark* make_mark() {
   const auto bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   void* page = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -2,7 +2,7 @@
 
 // The identity of this host and of this process, and the addresses at which other hosts reach it.
 //
-// Thread safety: free functions without state; const methods.
+// Thread safety: any thread may call the functions and the const methods.
 
 #include <cstdint>
 #include <optional>
@@ -17,12 +17,12 @@ namespace paceline {
 // A token made of the kernel's boot id and the network namespace. It is equal for two processes
 // exactly when Unix sockets can connect them.
 std::string host_token();
-// A token that differs between any two processes, including a parent and its forked child.
+// A token that differs between any two processes of a host, even a parent and its forked child.
 std::string process_token();
 std::string host_name();
 // The kernel's boot id, which changes with every start of the machine.
 std::string boot_id();
-// The PID namespace. Two processes in the same one understand each other's process numbers.
+// The PID namespace. Two processes in the same namespace understand each other's process numbers.
 std::string pid_namespace();
 
 struct ProcessStatus {
@@ -34,8 +34,8 @@ std::optional<ProcessStatus> process_status(pid_t pid);
 // A property of the first processor in /proc/cpuinfo ("model name", "flags", ...); "" if it is not
 // listed.
 std::string cpu_property(std::string_view name);
-// The numbers of the processors that a thread may run on, ascending; 0: this thread. Empty if the
-// kernel does not report them.
+// The numbers of the processors that `thread` (0: the calling thread) may run on, ascending. Empty
+// if the kernel does not report them.
 std::vector<int> allowed_cpus(pid_t thread = 0);
 // Restricts this thread to these processors. Returns false and sets errno if the kernel refuses.
 // Requires: at least one processor.

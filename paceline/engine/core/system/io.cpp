@@ -135,7 +135,7 @@ Received receive_with_descriptors(int socket, std::span<std::byte> bytes, std::s
       Fd descriptor(descriptors[i]);
       if (received.descriptors == into.size()) {
         received.is_cut = true;
-        continue;  // its Fd closes it
+        continue;  // the Fd closes the descriptor
       }
       into[received.descriptors++] = std::move(descriptor);
     }
@@ -274,7 +274,7 @@ void hold_standard_streams() noexcept {
 bool can_draw_on(int fd) {
   const char* const kind = std::getenv("TERM");
   const std::string_view name = kind != nullptr ? kind : "";
-  return !name.empty() && name != "dumb" && tcgetsid(fd) != -1;  // fails for a foreign terminal
+  return !name.empty() && name != "dumb" && tcgetsid(fd) != -1;  // -1: not our terminal
 }
 
 }  // namespace paceline

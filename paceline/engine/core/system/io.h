@@ -1,15 +1,15 @@
 #pragma once
 
 // The system calls that move bytes. A signal may interrupt any of them, a call may move fewer bytes
-// than requested, and a descriptor that poll() reported as ready may still answer EAGAIN. All of
-// that is handled here and nowhere else: an interrupted call is repeated, a `_whole` function
-// continues until everything has been moved, and the caller of a `_some` function must expect fewer
-// bytes and EAGAIN. The functions that send on sockets never raise SIGPIPE.
+// than requested, and a descriptor that poll() reported as ready may still answer EAGAIN. These
+// functions handle all three cases: an interrupted call is repeated, a `_whole` function continues
+// until everything has been moved, and the caller of a `_some` function must expect fewer bytes and
+// EAGAIN. The functions that send on sockets never raise SIGPIPE.
 //
 // The free functions neither throw, log nor allocate. Functions without a Deadline may be called in
 // a signal handler and before main(); functions with a Deadline take a mutex (Vigil).
 //
-// Thread safety: free functions; one reader and one writer of a descriptor at a time.
+// Thread safety: any thread may call; a descriptor may have one reader and one writer at a time.
 
 #include <chrono>
 #include <cstddef>

@@ -3,7 +3,7 @@
 // How much cpu time and memory this process may use, within the limits of its control groups, of
 // SLURM and of the machine.
 //
-// Thread safety: free functions without state.
+// Thread safety: any thread may call the functions.
 
 #include <cstdint>
 #include <functional>
@@ -26,7 +26,7 @@ struct CgroupMembership {
 
 // The text of the file `cgroup` in a process's folder of /proc.
 std::string cgroup_text(const std::string& process = "/proc/self");
-// The memberships that such a text lists; malformed lines are skipped.
+// The memberships in the text that cgroup_text() returns; malformed lines are skipped.
 std::vector<CgroupMembership> cgroup_memberships(const std::string& text);
 // The folder of a cgroup, the folders above it, and last `mount`, where its hierarchy is mounted.
 std::vector<std::string> cgroup_folders(const std::string& mount, std::string_view path);
@@ -51,8 +51,8 @@ std::optional<CpuQuota> cgroup_cpu_quota(const std::string& root, const std::str
 
 // The cpus that a SLURM task was allocated: SLURM_CPUS_PER_TASK in a step with several tasks per
 // node, otherwise SLURM_CPUS_ON_NODE. Without a plugin that sets masks, every SLURM task may run on
-// all cpus of the node, and only these variables show how many it was allocated. `variable` looks a
-// variable up and returns null when it is not set.
+// all cpus of the node, and only these variables show how many it was allocated. `variable` returns
+// the value of an environment variable, or null when the variable is not set.
 using VariableLookup = std::function<const char*(const char* name)>;
 std::optional<CpuQuota> slurm_cpu_quota(const VariableLookup& variable);
 

@@ -125,7 +125,7 @@ Fd open_to_read(const std::string& path) {
 Fd open_to_write(const std::string& path, int flags, mode_t mode) {
   constexpr int kNeverWaits = O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
   Fd file(::open(path.c_str(), (flags & ~O_TRUNC) | kNeverWaits, mode));
-  if (!file) return errno == ENXIO ? refused(ENOTSUP) : std::move(file);  // a FIFO, a socket
+  if (!file) return errno == ENXIO ? refused(ENOTSUP) : std::move(file);  // FIFO or socket
   if (const int problem = obstacle_to_writing(file, path)) return refused(problem);
   if ((flags & O_TRUNC) != 0 && ::ftruncate(file.get(), 0) != 0) return refused(errno);
   return file;

@@ -5,9 +5,9 @@
 // file. A program that follows such a link writes, truncates or removes the file that it points to,
 // with the rights of the user who runs it; a program that opens a FIFO waits for its other end.
 //
-// All open functions set errno as open() does. describe_refusal() describes their own refusals.
+// All open functions set errno as open() does. describe_refusal() explains errors that they add.
 //
-// Thread safety: free functions without state.
+// Thread safety: any thread may call the functions.
 
 #include <cstddef>
 #include <span>
@@ -23,8 +23,8 @@ namespace paceline {
 // Opens as open() does, but no component of `path` may be a symbolic link: ELOOP. Close-on-exec.
 Fd open_without_links(const std::string& path, int flags, mode_t mode = 0);
 
-// A path to the same file without symbolic links: the path itself if it has no links, otherwise the
-// result of realpath() for the part of it that exists.
+// A path to the same file without symbolic links: the path itself if it has no links, otherwise
+// realpath() of the part of the path that exists, followed by the rest.
 std::string without_links(const std::string& path);
 // Like without_links(), but leaves the last component as it is: for a file that is about to be
 // replaced.
@@ -45,14 +45,14 @@ bool may_own(uid_t owner, const std::string& folder);
 
 // "it is a symbolic link", "it is not a regular file", ..., or describe_errno().
 std::string describe_refusal(int error_number);
-// As above, unless a folder of the path is the reason: then folder_problem().
+// As above, or folder_problem() if a folder of the path is the reason.
 std::string describe_refusal(const std::string& path, int error_number);
 // A phrase about the first folder of the path that cannot be entered, such as "the folder /runs
 // does not exist"; empty if there is no such folder.
 std::string folder_problem(const std::string& path);
 
-// Writes a file that appears as a whole: under a random temporary name first, which no other user
-// can predict, and then renamed to its path. A link at that path is replaced, not followed.
+// Writes a file that appears at its path as a whole: it first has a random temporary name, which no
+// other user can predict, and is then renamed. A link at the path is replaced, not followed.
 //
 // Thread safety: none.
 class FileDraft {
@@ -88,8 +88,8 @@ void replace_file(const std::string& path, std::string_view text, mode_t mode = 
 std::string_view mistaken_file(std::span<const std::byte> head);
 
 // The offset at which a text begins: 3 after a UTF-8 byte order mark, otherwise 0. Throws
-// Error(kCorrupt) (`where: …`) for UTF-16, for UTF-32 and for a pointer of Git LFS. `head` needs 4
-// bytes for the marks and 64 for the pointer, unless the text is shorter.
+// Error(kCorrupt) (`where: …`) for UTF-16, for UTF-32 and for a pointer of Git LFS. `head`: the
+// first 64 bytes of the text, or all of a shorter text; 4 bytes suffice to find a byte order mark.
 std::size_t text_start(std::span<const std::byte> head, std::string_view where);
 
 }  // namespace paceline

@@ -114,7 +114,7 @@ Fd connect_until(Deadline deadline, const std::string& name, NewAttempt new_atte
     if (has_passed) {
       fail(ErrorCode::kTimeout, "could not connect to {} in time: {}", name, std::strerror(error));
     }
-    std::this_thread::sleep_for(pause);  // another process's listener sends no event
+    std::this_thread::sleep_for(pause);  // no event signals that a listener has started
     vigil.sees_passed(deadline);
     pause = std::min(pause * 2, 100ms);
   }
@@ -279,7 +279,7 @@ void await_address(const std::string& host, Deadline deadline) {
           fmt::format("{}; trying again for up to {} s", why,
                       std::chrono::round<std::chrono::seconds>(deadline.remaining()).count()));
     }
-    std::this_thread::sleep_for(kPause);  // a name server sends no event
+    std::this_thread::sleep_for(kPause);  // no event signals that a name resolves
   }
 }
 
@@ -415,7 +415,7 @@ int ConnectAttempt::go_on() {
   return error;
 }
 
-// Returns EAGAIN when the queue of a Unix listener is full.
+// Returns 0 or the error number of connect(); EAGAIN means that a Unix listener's queue is full.
 int ConnectAttempt::begin(const Address& address) {
   socket_ = open_socket(address.bytes.ss_family);
   set_option(socket_, IPPROTO_TCP, TCP_NODELAY, 1);  // without effect on Unix sockets

@@ -4,7 +4,7 @@
 // non-blocking and close-on-exec; every call that may wait for a peer takes a Deadline. SIGPIPE is
 // never raised.
 //
-// Thread safety: free functions; a descriptor may be used by one reader and one writer at a time.
+// Thread safety: any thread may call; a descriptor may have one reader and one writer at a time.
 
 #include <chrono>
 #include <cstddef>

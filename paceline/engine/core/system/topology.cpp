@@ -32,8 +32,8 @@ using Bitmap = std::unique_ptr<hwloc_bitmap_s, void (*)(hwloc_bitmap_t)>;
 // training uses mainly vector units. Clock rates alone would make such a core look too fast.
 constexpr double kAtomShare = 0.5;
 
-// hwloc_topology_init() loads hwloc's plugins (OpenCL, GL, ...), which costs more than everything
-// else here; none of them describes cores.
+// hwloc_topology_init() loads hwloc's plugins (OpenCL, GL, ...), which costs more than all other
+// work in this file, although no plugin describes cores.
 hwloc_topology_t init_without_plugins() {
   constexpr const char* kVariable = "HWLOC_PLUGINS_PATH";
   const bool was_set = std::getenv(kVariable) != nullptr;
@@ -195,7 +195,7 @@ std::optional<CpuQuota> quota_of_this_process() {
 void check_file(const std::string& path) {
   constexpr std::uintmax_t kMaxBytes = 64 << 20;
   std::error_code error;
-  if (!std::filesystem::exists(path, error)) return;  // hwloc reports that
+  if (!std::filesystem::exists(path, error)) return;  // hwloc reports the missing file
   check(std::filesystem::is_regular_file(path, error), "topology: {} is not a file", path);
   check(std::filesystem::file_size(path, error) <= kMaxBytes,
         "topology: {} is larger than {} MiB, so it is not an lstopo file", path, kMaxBytes >> 20);

@@ -1,9 +1,9 @@
 #pragma once
 
-// The physical cores that this process may use, each with its hardware threads (cpus) and the parts
-// of the machine it belongs to, and how much of their time the process may use. hwloc reads the
-// machine; the cpuset and the affinity mask decide which cores the process may use. I/O devices are
-// not read (that would cost tens of milliseconds).
+// The physical cores that this process may use, each with its hardware threads (cpus), NUMA node,
+// package and cache, and the quota that may limit the process's cpu time. hwloc reads the machine;
+// the cpuset and the affinity mask decide which cores the process may use. I/O devices are not
+// read, because that would cost tens of milliseconds.
 //
 // A topology is a value: tests build their own, or let hwloc synthesise or load one. Cores are in
 // hardware order, so that neighbours share caches and NUMA nodes.
@@ -73,8 +73,8 @@ Topology restrict_topology(const Topology& topology, const std::vector<int>& cpu
 // A set of cpus as the kernel and taskset write it: "0-3,8". Requires: `cpus` is ascending.
 std::string format_cpu_list(const std::vector<int>& cpus);
 
-// The cpus in such a text, ascending, without duplicates; nullopt when the text is not such a list,
-// or names a cpu above 65535.
+// The cpus in a list such as "0-3,8", ascending, without duplicates; nullopt when the text has
+// another form or names a cpu above 65535.
 std::optional<std::vector<int>> parse_cpu_list(const std::string& text);
 
 }  // namespace paceline

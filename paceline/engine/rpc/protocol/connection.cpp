@@ -27,7 +27,7 @@ constexpr std::size_t kBlockBytes = 64 << 10;  // a block of small frames that a
 constexpr std::size_t kMaxTickets = 1 << 16;   // tickets that may be on their way at a time
 constexpr std::size_t kMaxPieces = 64;         // for one sendmsg(), well below the kernel's 1,024
 constexpr std::array<std::byte, 1> kDoorbell{};
-// A thread that waits for shared memory spins shortly before it sleeps if that has helped lately:
+// A thread that waits for shared memory spins briefly before it sleeps if that has helped lately:
 // a call then takes a tenth of the time, if each end has a core to itself. Two ends on one core
 // yield it to each other, which is faster than sleeping and lets the kernel move one of them to an
 // idle core. After a few misses in a row the thread only tries again from time to time, so cores

@@ -81,7 +81,7 @@ class Connection {
   // closed: the end may arrive together with the last bytes, without an event of its own.
   bool receive_to_the_end(Receiver& receiver);
   // Call this if the receiving thread is about to call receive() with a deadline again: the other
-  // end then does not ring before that. Otherwise the other end rings for the next message.
+  // end then sends no doorbell (shm_channel.h) before that, not even for the next message.
   void look_without_bell();
   // Only the receiving thread may call it.
   std::uint64_t bytes_received() const { return bytes_received_; }
@@ -131,7 +131,7 @@ class Connection {
   mutable std::mutex mutex_;  // guards the members from here to is_broken_
   std::deque<Piece> unsent_;
   std::vector<std::byte> spare_;       // memory of a sent piece, to be reused
-  std::deque<std::uint64_t> tickets_;  // tickets that were sent last
+  std::deque<std::uint64_t> tickets_;  // the last tickets that were sent (LocalMessages)
   std::uint32_t sent_counter_ = 0, sent_urgent_counter_ = 0;
   std::unique_ptr<Rings> rings_;  // set once, before the receiving thread uses it
   std::unique_ptr<SentArea> area_;

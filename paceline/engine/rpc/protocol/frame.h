@@ -40,7 +40,7 @@ using detail::write_message;
 enum class FrameKind : std::uint8_t {
   // from the caller
   kOpen = 1,     // asks for a session: `number` counts the caller's connections
-  kResume,       // resumes `session`: the numbers of the calls that were sent
+  kResume,       // resumes `session`; the message lists the calls that were sent
   kRequest,      // call `number`: a message for a method
   kTell,         // a one-way message for a method, without a reply
   kAcknowledge,  // the callee may forget the calls whose numbers follow
@@ -87,7 +87,7 @@ struct Frame {
   std::uint8_t flags = 0;
   std::uint32_t counter = 0;       // counts the frames of a direction and lane from 0
   std::uint32_t length = 0;        // bytes of the message
-  std::uint32_t time_left_ms = 0;  // in kOpened and kResumed: the lease
+  std::uint32_t time_left_ms = 0;  // until the deadline; in kOpened and kResumed: the lease
   std::uint32_t max_calls = 0;     // in kOpened and kResumed
   SessionNumber session = 0;
   CallNumber number = 0;

@@ -9,9 +9,9 @@
 //   };
 //
 // A field is a number, a bool, an enum, text, a std::vector, std::array or std::optional of fields,
-// another message, or a std::span or std::string_view of constant data. A call does not copy the
-// elements of a large span of its request. At the receiver a span or view refers to the bytes of
-// the message, so it must not outlive them.
+// another message, or a std::span or std::string_view of constant data. The elements of large spans
+// of a request must live until the call has ended. At the receiver a span or view refers to the
+// bytes of the message, so it must not outlive them.
 //
 // Fields are identified by their position, and each carries its kind. A field may be added at the
 // end of a message: an older reader skips it, and a newer reader of an older message keeps the
@@ -53,7 +53,7 @@ namespace detail {
 inline constexpr int kMaxMessageDepth = 32;
 inline constexpr std::size_t kMaxMessageBytes = 0xffff'ffff;
 
-// The kind of a field as it is sent. Numbers are little-endian; never renumber.
+// The kind of a field, as it is sent; never change these values. All numbers are little-endian.
 enum class FieldKind : std::uint8_t {
   kBool = 1,
   kInt8,
@@ -79,7 +79,7 @@ class MessageWriter {
  public:
   // A list of numbers of at least this many bytes is not copied into bytes().
   static constexpr std::size_t kLargeSpan = 32 << 10;
-  // The data of lists begin at a multiple of this, counted from the beginning of the message.
+  // The data of lists of numbers begin at a multiple of this, from the beginning of the message.
   static constexpr std::size_t kAlignment = 8;
 
   struct Part {
@@ -105,7 +105,7 @@ class MessageWriter {
   // own.
   void keep(std::shared_ptr<const void> owner);
 
-  // A length that end_length() fills in: the number of bytes between the two calls.
+  // A length that end_length() fills in: the number of bytes written since begin_length().
   struct Length {
     std::size_t place = 0;  // where the length is stored in bytes()
     std::size_t begin = 0;  // size() at the beginning of the counted bytes
@@ -316,7 +316,7 @@ struct FieldCodec<T> {
   }
 };
 
-// The common part of all lists: the kind of the elements, then the elements.
+// The common part of all lists: the kind of the elements, their number, and the elements.
 template <class T>
 struct ElementCodec {
   static void write(MessageWriter& out, std::span<const T> values) {

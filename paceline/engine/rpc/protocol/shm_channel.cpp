@@ -17,12 +17,12 @@
 namespace paceline::rpc {
 
 // One end stores "I wait" and then loads the position; the other stores the position and then loads
-// "I wait". At least one of them must see the other's store, so all accesses are sequentially
-// consistent.
+// "I wait". At least one of them must see the other's store, so all accesses except those to
+// writer_cpu are sequentially consistent.
 struct Rings::Header {
   alignas(64) std::atomic<std::uint64_t> written;
   std::atomic<std::uint32_t> writer_waits;
-  std::atomic<std::int32_t> writer_cpu;  // where the writer last wrote; a hint
+  std::atomic<std::int32_t> writer_cpu;  // the core on which the writer last wrote; a hint
   alignas(64) std::atomic<std::uint64_t> read;
   std::atomic<std::uint32_t> reader_waits;
 };

@@ -34,7 +34,7 @@ class ReferenceTable;
 class Server;
 struct CalleeRecord;
 
-// A queue of calls that run in order, a limited number at a time. The owner's mutex guards it.
+// A queue of calls that run in order, a limited number at a time. Its container's mutex guards it.
 struct CallQueue {
   int num_running = 0;
   std::unique_ptr<std::deque<std::shared_ptr<Incoming>>> waiting{};
@@ -81,7 +81,7 @@ class Incoming final : public detail::ServedCall, public Pool::Task {
 // The objects of this worker to which other workers hold references. Each object has its holders
 // (ObjectHolds) and a queue of calls, which run one at a time, in order of arrival, after the
 // constructor. An object is destroyed after its last hold has ended and the calls that arrived
-// before have run.
+// before that have run.
 //
 // Thread safety: every method may be called from any thread. Only forget_all() runs code of the
 // objects; for the other methods, the caller destroys the objects that it gets back.
@@ -97,8 +97,8 @@ class Objects {
             std::shared_ptr<void>&& object);
 
   enum class Admission : std::uint8_t { kRun, kWaits, kNoObject, kOtherClass, kTooMany };
-  // Admits a call to an object. kRun: the caller must run it now. kWaits: a later finished()
-  // returns it.
+  // Admits a call to an object. kRun: the calling thread must run the call now. kWaits: a later
+  // finished() returns the call.
   Admission admit(ObjectNumber number, std::uint64_t class_number,
                   const std::shared_ptr<Incoming>& call, std::size_t max_waiting);
   // Returns the object, or null with the reason in `why_not` if its constructor failed or the

@@ -81,7 +81,7 @@ class Server : public std::enable_shared_from_this<Server> {
   // Waits until all handlers, and all calls that wait for one, have ended; returns false at the
   // deadline. A handler that calls this does not wait for itself.
   bool wait_for_handlers(Deadline deadline);
-  // The methods of the calls that have no answer yet, for messages.
+  // The methods of the calls that have no answer yet, for the text of a warning.
   std::vector<std::string> running_methods() const;
   std::size_t num_objects() const { return objects_.num_objects(); }
   // Adds the calls that arrived long ago and have no answer, if a gauge or a timeline is on.
@@ -90,12 +90,12 @@ class Server : public std::enable_shared_from_this<Server> {
  private:
   friend class Guest;
   friend class Incoming;
-  class Door;
+  class Door;  // a listening socket
   using SessionPointer = std::shared_ptr<CalleeRecord>;
   using GuestPointer = std::shared_ptr<Guest>;
 
-  // Each takes one frame of a connection. The receiving thread calls them in the order of the
-  // frames.
+  // take() handles one frame of a connection, or passes it to open(), resume(), request() or
+  // acknowledge(). The receiving thread calls take() in the order of the frames.
   void take(const GuestPointer& guest, const Frame& frame, Payload payload);
   void open(const GuestPointer& guest, const Frame& frame, const Payload& payload);
   void resume(const GuestPointer& guest, const Frame& frame, const Payload& payload);

@@ -158,8 +158,8 @@ void Server::reply(Incoming& call, ReplyStatus status, OutgoingPointer message) 
                     "max_message of the caller)",
                     size, session.caller.max_message));
   }
-  // The holds of these references are kept for one lease, in which the caller asks for holds of its
-  // own.
+  // The holds of the references in the reply are kept for one lease, in which the caller asks for
+  // holds of its own.
   if (!message->writer().references().empty()) {
     try {
       if (const auto table = call.references()) {

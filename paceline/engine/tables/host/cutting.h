@@ -21,7 +21,7 @@ using TakesId = std::function<bool(Id)>;
 TableCut select(const TableCut& cut, const TakesId& takes);
 // Joins parts into one cut with all their ids. If several parts have a record of the same session,
 // the record of its last push is kept. Requires: no id is in two parts. Throws Error(kInvalid) if
-// the parts are not of one table.
+// there are no parts or if they are not of one table.
 TableCut merge(std::span<const TableCut> parts);
 
 // Copies the table as it is between two transactions. A push waits only until the rows that it

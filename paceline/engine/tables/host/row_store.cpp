@@ -169,8 +169,8 @@ Seen try_read(const TableMemory& memory, Id id, float* out, bool takes_torn) {
   return is_whole ? Seen::kRow : Seen::kTorn;
 }
 
-// Entries and data that a transaction takes from, or returns to, the lists of unused ones. It owns
-// the allocator's lock.
+// Entries and data that a transaction takes from, or returns to, the lists of unused ones. The
+// Allocation owns the allocator's lock.
 class Allocation {
  public:
   Allocation(const TableAccess& access, Transaction& transaction)

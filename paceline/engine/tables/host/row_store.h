@@ -71,9 +71,9 @@ void read_row(const TableAccess& access, Id id, float* out, TornReads torn);
 // Adds further writes, such as the position of the push, to the transaction that changes a row.
 using AlsoSet = std::function<void(Transaction&)>;
 
-// Takes a step of the optimizer on a row, which appears if this push admits it; otherwise counts
-// the id. Throws Error(kSystem) if the table is full or the system has no memory; nothing has
-// changed then. Errors as LockGuard.
+// Takes a step of the optimizer on a row, which appears if this push admits its id. An id that is
+// not admitted yet is only counted. Throws Error(kSystem) if the table is full or the system has no
+// memory; nothing has changed then. Other errors as LockGuard.
 void push_row(const TableAccess& access, Id id, const float* gradient, const AlsoSet& also_set);
 
 // Removes the expired rows of the slots in [begin, end).

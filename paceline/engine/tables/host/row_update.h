@@ -29,7 +29,7 @@ constexpr std::uint64_t mix(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// The slot of an id, the same on every host: servers own slots.
+// The slot of an id. It is the same on every host, because servers own slots.
 constexpr std::uint32_t slot_of(Id id) {
   return static_cast<std::uint32_t>(mix(static_cast<std::uint64_t>(id)) >> 54);
 }

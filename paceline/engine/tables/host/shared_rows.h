@@ -84,10 +84,10 @@ class SharedRows final : public Rows {
   std::atomic<bool> tick_failed_ = false;  // an exception ended the last tick() after it had begun
   std::mutex pushing_;            // one push, tick or leave at a time; guards the members below
   std::uint64_t next_clock_ = 0;  // the clock after the current tick
-  // The rows that pushes of this clock to a synchronous table have staged. A push that failed may
-  // have staged more in the memory; the next push replaces these.
+  // The number of rows that pushes of this clock to a synchronous table have staged. A push that
+  // failed may have staged more in the memory; the next push overwrites them.
   std::uint64_t num_staged_ = 0;
-  // The number of the last push to a synchronous table. Pushes of other objects are not known.
+  // The last number given to a push to a synchronous table. Pushes of other objects are not known.
   std::uint64_t last_staged_ = 0;
   RowBatch batch_;
   std::vector<float> sum_;

@@ -8,7 +8,7 @@
 //
 //  1. The owner's process has ended: its unfinished change is completed or dropped (row_store.h),
 //     its locks are released, and its slot is free again.
-//  2. The owner is frozen, and the calls between workers have given it up: it is *revoked*, so that
+//  2. The owner is frozen, and the directory of workers lists it as lost: it is *revoked*, so that
 //     it cannot change anything any more, and its locks are released.
 //  3. As 2, but the owner was frozen in the middle of writing a row. It will continue writing when
 //     it thaws, and nothing can stop it. So the table moves to new memory (table_workers.h).
@@ -34,7 +34,7 @@ struct MustTakeOver {
   std::string worker;  // the frozen worker
 };
 
-// Whether the calls between workers have given up a worker of this name.
+// Whether the directory of workers (rpc/directory.h) lists this worker as lost or as having left.
 using IsLost = std::function<bool(const std::string& worker)>;
 
 struct TableAccess {

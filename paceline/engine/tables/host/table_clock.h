@@ -25,7 +25,7 @@ namespace paceline::tables {
 void set_clock(const TableAccess& access, std::uint64_t clock);
 
 // Waits until the clocks of all present workers have reached `clock`. Workers that die or
-// are given up meanwhile are evicted. Throws the errors of require_open(), MustTakeOver, and
+// freeze meanwhile are evicted. Throws the errors of require_open(), MustTakeOver, and
 // Error(kTimeout), which names the slowest worker.
 void wait_for_clocks(const TableAccess& access, std::uint64_t clock);
 
@@ -34,8 +34,8 @@ std::uint64_t staleness(const TableAccess& access);
 
 // Writes the gradient of the i-th distinct id of a batch.
 using StageWriter = std::function<void(std::size_t i, float* gradient)>;
-// Lets `write` write the rows of a batch behind the first `before` rows of the stage. Throws
-// Error(kSystem) if they do not fit, and TableMoved: then stage them again in the next memory.
+// Stages a batch behind the first `before` rows of the stage; `write` writes its gradients. Throws
+// Error(kSystem) if the rows do not fit. After TableMoved, stage them again in the next memory.
 void stage_push(const TableAccess& access, std::uint64_t before, const RowBatch& batch,
                 const StageWriter& write);
 

@@ -13,7 +13,7 @@
 //
 // If the first push of an id admits it, every entry has data. Then an entry and its data have the
 // same number, since they are taken and returned together, and the data follow their entry, so that
-// a lookup touches one page less.
+// a lookup touches one page fewer.
 
 #include <array>
 #include <atomic>
@@ -85,7 +85,7 @@ struct TableHeader {
   Word num_entries, num_data;      // used and free ones; later ones have never been used
   Word ready_entries, ready_data;  // entries and data whose pages are allocated
   Word num_rows;                   // admitted rows
-  Word repairing;                  // the lock of a worker that joins, leaves or evicts another one
+  Word repairing;                  // held by a worker that joins or leaves, or evicts another one
   Word applying;                   // the lock for beginning or ending the application of a clock
   Word apply_claims;               // spreads the parts over the workers
   LongWord applied;                // the number of clocks whose staged pushes have been applied
@@ -138,11 +138,11 @@ struct alignas(64) SlotState {
 
 struct Entry {
   LongWord id;
-  Word version;  // odd while the row is being written
-  Word next;     // in the chain
-  Word data;     // 0: not admitted yet
-  Word sightings;
-  LongWord used;  // the table's time at the last pull or push
+  Word version;    // odd while the row is being written
+  Word next;       // in the chain
+  Word data;       // 0: not admitted yet
+  Word sightings;  // pushes of the id, counted until it is admitted
+  LongWord used;   // the table's time at the last pull or push
 };
 static_assert(sizeof(Entry) == 32);
 

@@ -4,7 +4,7 @@
 //
 // The memory is a mapped, sealed file without a name. Every worker of the host maps the same file,
 // and any of them can pass it on. An entry in the job's store lists the processes and descriptors
-// that hold the memory open; another process opens it through /proc/PID/fd/DESCRIPTOR of any.
+// that hold the memory open; another process opens it as /proc/PID/fd/DESCRIPTOR of one of them.
 //
 // Thread safety: const methods may be called from any thread. They return atomics, or data that are
 // protected as table_layout.h says.
@@ -28,7 +28,7 @@ class TableMemory {
  public:
   // Makes an empty table. Throws Error(kSystem) with the size if the system has no memory for it.
   static std::shared_ptr<TableMemory> make(const Settings& settings, std::uint64_t epoch);
-  // Maps a table that another process has made. Throws Error(kCorrupt) for any other file.
+  // Maps another process's table. Throws Error(kCorrupt) for other files; errors of the mapping.
   static std::shared_ptr<TableMemory> of_file(Fd file);
 
   int descriptor() const { return file_.get(); }
@@ -112,7 +112,7 @@ class HostDirectory {
   MemoryPointer next(const TableMemory& closed, MemoryPointer successor) const;
 
  private:
-  struct Holder {  // a process may have several, each with another descriptor
+  struct Holder {  // a process may be listed several times, with different descriptors
     std::int32_t pid = 0, descriptor = 0;
     std::uint64_t start_ticks = 0;
   };

@@ -68,7 +68,7 @@ void end_session(const TableMemory& memory, const WorkerSlot& slot) {
   session.owner = 0;
 }
 
-// Takes a free slot, or the slot of an evicted worker whose process has ended.
+// Takes a free slot, or that of an evicted or joining worker whose process has ended.
 std::uint32_t claim_slot(const TableAccess& access, const std::string& name) {
   const TableMemory& memory = *access.memory;
   for (std::uint32_t i = 0; i < kMaxWorkers; ++i) {
@@ -358,8 +358,8 @@ MemoryPointer take_over(const TableAccess& access) {
   wait_until_open(access, access.header().allocator);
   wait_until_open(access, access.header().applying);
   for (std::uint32_t i = 0; i < kNumSlots; ++i) wait_until_open(access, old.slot(i).lock);
-  // From now on only lost workers change the old memory: each completes at most the change that it
-  // has committed. The copies of the journals are made after this.
+  // From now on only lost workers change the old memory. Each is revoked before its journal is
+  // copied, so it completes at most the change that it has committed.
   for (std::uint32_t i = 0; i < kMaxWorkers; ++i)
     if (is_present(old.worker(i)) &&
         !is_alive(access, token_of(i, old.worker(i).generation.load())))

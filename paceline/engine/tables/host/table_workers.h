@@ -15,7 +15,7 @@ namespace paceline::tables {
 enum class WorkerState {
   kPresent,
   kDead,      // its process has ended
-  kFrozen,    // its process lives, but the calls between workers have given it up
+  kFrozen,    // its process lives, but the directory of workers lists it as lost
   kReplaced,  // it left or was evicted before
 };
 
@@ -56,7 +56,7 @@ void announce(const TableMemory& memory);
 // of the copies is chosen (SharedRowsOptions::next_memory).
 //
 // Closes the memory and returns a copy of it, with the next epoch, without the workers that are
-// dead or given up. Throws Error(kSystem) if there is no memory for a copy, and Error(kTimeout) if
+// dead or frozen. Throws Error(kSystem) if there is no memory for a copy, and Error(kTimeout) if
 // a worker that lives does not end its change.
 MemoryPointer take_over(const TableAccess& access);
 

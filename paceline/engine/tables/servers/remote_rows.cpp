@@ -22,7 +22,7 @@ namespace paceline::tables {
 namespace {
 
 constexpr std::chrono::seconds kAnswerTime(10);   // added to the time that the server may wait
-constexpr std::chrono::milliseconds kCheck(200);  // between checks whether a silent server is lost
+constexpr std::chrono::milliseconds kCheck(200);  // between checks for the loss of a silent server
 
 // "EPOCH\nserver0\nserver1": names have no control characters.
 std::string text_of(const SlotMap& map) {
@@ -70,9 +70,9 @@ auto RemoteRows::call_server(std::size_t part, Call call) const {
   }
 }
 
-// Calls the servers of some parts before it waits for any. `call(server, part)` returns a future,
-// and `use` gets its value. The call is repeated at the backup of a server that is lost. It
-// waits for every server, even if one fails.
+// Calls the servers of some parts before waiting for any of them. `call(server, part)` returns a
+// future, and `use(part, value)` gets its value. A call is repeated at the backup of a server that
+// is lost. The function waits for every server, even if one fails.
 template <class Call, class Use>
 void RemoteRows::on_servers(const std::vector<std::size_t>& parts, Call call, Use use) const {
   std::vector<Ref> servers;
@@ -83,7 +83,7 @@ void RemoteRows::on_servers(const std::vector<std::size_t>& parts, Call call, Us
     try {
       futures.back() = call(servers.back(), part);
     } catch (const rpc::CallError&) {
-      // The server is known to be lost; the call is made below.
+      // The server is known to be lost; the call is made again below.
     }
   }
   std::exception_ptr first;
@@ -264,7 +264,7 @@ void RemoteRows::push(std::span<const Id> ids, std::span<const float> gradients,
   const bool continues = unfinished_digest_ == batch.digest();
   const std::uint64_t sequence = number.value_or(continues ? unfinished_number_ : sequence_ + 1);
   sequence_ = std::max(sequence_, sequence);
-  // An older push that is repeated has its number, and does not replace an unfinished one.
+  // An older push that is repeated under its own number does not replace an unfinished push.
   if (sequence >= unfinished_number_) {
     unfinished_number_ = sequence;
     unfinished_digest_ = batch.digest();

@@ -24,7 +24,7 @@ namespace paceline::tables {
 // Assigns slots of a table to servers. The map is a list of servers and an epoch: server i of n has
 // the slots from 1,024 i / n up to 1,024 (i + 1) / n. The job's store has the newest map of each
 // table; its epoch grows when a job opens the table with other servers. A server refuses a request
-// that carries another epoch than its own, or an id whose slot it does not have. Thread safety: a
+// that carries an epoch other than its own, or an id whose slot it does not have. Thread safety: a
 // value.
 struct SlotMap {
   std::uint64_t epoch = 0;

@@ -23,7 +23,7 @@ std::string backup_key(const std::string& server) { return "tables/backups/" + s
 // The key of a list of the servers whose backup a worker is: one line for each start of a server.
 std::string wards_key(const std::string& backup) { return "tables/wards/" + backup; }
 
-// The memory of a server's part of a table. Other servers of the host find it under this name.
+// The name under which the other servers of the host find the memory of a server's part of a table.
 std::string memory_name(const OpenRows& request) {
   return fmt::format("{} part {} of {}, map {}", request.table, request.server, request.num_servers,
                      request.epoch);
@@ -31,7 +31,7 @@ std::string memory_name(const OpenRows& request) {
 
 }  // namespace
 
-// The tables of this server, and those that it keeps open for others.
+// The tables of this server, and the tables that it keeps open for other servers.
 class RowServer::HeldTables {
  public:
   std::shared_ptr<ServedRows> open(rpc::Workers& workers, const std::string& backup,

@@ -10,7 +10,7 @@
 // The memory outlives the server's process if another server of the host, its backup, keeps it
 // open. When the server is lost, its workers continue at the backup, in the same memory: their
 // sessions are in it, so each push is applied exactly once. A server that is started again under
-// its name becomes a backup again: it opens the memory of the servers whose backup it is.
+// the same name becomes a backup again: it opens the memory of the servers whose backup it is.
 //
 // Thread safety: every method may be called from any thread.
 
@@ -42,7 +42,7 @@ class RowServer {
 
  private:
   class HeldTables;
-  const std::shared_ptr<HeldTables> held_;  // owners: this object and the open tables of workers
+  const std::shared_ptr<HeldTables> held_;  // owners: this object and the handlers of the worker
 };
 
 inline namespace internal {

@@ -151,8 +151,8 @@ class ServedRows {
   static constexpr std::string_view kName = "tables.rows";
   using Arguments = OpenRows;
 
-  // `memory` holds this server's part of the table; `worker` is the name of the worker that opens
-  // it. `host` holds the name under which that worker joins `memory`, and this host's functions.
+  // `memory` holds this server's part of the table, which the worker `worker` opens. `host` has the
+  // name under which that worker joins `memory`, and the functions is_lost and next_memory.
   ServedRows(MemoryPointer memory, const OpenRows& request, const std::string& worker,
              SharedRowsOptions host);
 

@@ -299,7 +299,7 @@ class Connector {
   }
 
   // Names the purpose of the connection. The keys depend on this name: if an attacker changes the
-  // purpose on the way, the connection breaks.
+  // purpose in transit, the connection breaks.
   std::string key_use_of(const NewChannel& made) const {
     return fmt::format("rank {} channel {}", std::max(options_.rank, made.peer), made.channel);
   }
@@ -358,7 +358,7 @@ class Connector {
   FormationWatch watch_;
   std::optional<Acceptor> acceptor_;
   std::vector<PeerAddress> peers_;
-  std::unique_ptr<SocketWire> sockets_;  // until they become the wire, or a part of it
+  std::unique_ptr<SocketWire> sockets_;  // moved into wire_ once all peers are connected
   std::unique_ptr<Wire> wire_;
 };
 

@@ -58,7 +58,7 @@ constexpr std::chrono::nanoseconds kReadingPause = 900ms;
 constexpr std::chrono::nanoseconds kFirstLook = 10ms;
 constexpr std::chrono::nanoseconds kLookPause = 100ms;
 constexpr std::chrono::nanoseconds kLookPauseByRank = 2ms;
-// How many bytes of addresses one call asks for, because a store's reply has a limit.
+// About how many bytes of addresses one call asks for; a store's reply has a limit.
 constexpr std::size_t kBytesAtOnce = 4 << 20;
 
 class Fetcher {
@@ -150,8 +150,8 @@ using namespace std::chrono_literals;
 constexpr auto kNoticePause = 900ms;
 constexpr auto kLongestNotice = 1s;
 constexpr auto kWarnAfter = 10s;
-// A peer may connect and then leave the parent group. This rank may notice the departure before the
-// connection.
+// A peer may connect and then leave the parent group, and this rank may notice the departure first.
+// So this rank waits this long for the connection.
 constexpr auto kLeavePatience = 3s;
 
 std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
@@ -161,8 +161,8 @@ ErrorCode code_after(const std::optional<Notice>& notice) {
                                                         : ErrorCode::kAborted;
 }
 
-// Like Wire::peek(). Once the beginning of a notice has arrived, the rest follows at once, unless
-// its sender has died.
+// Like Wire::peek(), but waits for the rest of a notice that has arrived in part. Returns 0 if the
+// rest does not follow within a second, because the sender has died.
 ssize_t peek_notice(Wire& wire, int peer, std::span<char> into) {
   const auto deadline = Deadline::after(kLongestNotice);
   for (;;) {

@@ -22,7 +22,7 @@
 
 namespace paceline {
 
-// Every rank compares its own choices with every address it finds, before it connects.
+// Every rank compares its own choices with every address that it fetches, before it connects.
 // Error(kInvalid) names `peer` and the choice that differs: members, transport, encryption or
 // streams.
 void require_agreement(const ConnectOptions& mine, int peer, const PeerAddress& theirs);
@@ -39,7 +39,7 @@ std::vector<PeerAddress> fetch_addresses(const ConnectOptions& options, const st
                                          Deadline deadline, const LookAround& look_around);
 
 // Failures while a group forms. A rank that gives up tells the others. A waiting rank finds out
-// that another one has died, given up or left: over the connections that exist, from published
+// that another rank has died, given up or left: over the connections that exist, from published
 // notices (ConnectOptions::give_up), or from the parent group.
 class FormationWatch {
  public:
@@ -66,7 +66,7 @@ class FormationWatch {
   void require_connected(Wire& wire, int peer);
   void require_connected_peers(Wire& wire);
 
-  // Adds the connected control channels, except of peers that have said goodbye; returns the peers
+  // Adds the connected control channels of the peers that have not said goodbye; returns the peers
   // of the added entries.
   std::vector<int> add_lifelines(const SocketWire& sockets, std::vector<pollfd>& entries) const;
 
@@ -80,7 +80,7 @@ class FormationWatch {
   Deadline next_look_;
   const Deadline warn_at_;
   bool has_warned_ = false;
-  // The peers that left the parent group, and the time by which each must have connected here.
+  // The peers that left the parent group; each must connect to this rank by the given time.
   std::map<int, Deadline> left_parent_;
 };
 

@@ -23,7 +23,7 @@ struct UcxInfo {
   bool available = false;
   std::string text;                       // UCX's version, or why UCX is not available
   std::string advice;                     // how to install UCX; empty if it is available
-  std::vector<std::string> rdma_devices;  // devices that UCX uses without the kernel, as "mlx5_0:1"
+  std::vector<std::string> rdma_devices;  // devices that UCX uses without the kernel ("mlx5_0:1")
 };
 UcxInfo ucx_info();
 

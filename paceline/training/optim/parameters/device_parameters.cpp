@@ -223,8 +223,8 @@ void DeviceParameters::arrive(std::size_t unit) {
   own.writes = count_writes(unit);
 }
 
-// Gathers the units that will probably be read next, as far as there is room for them beside the
-// units that are read earlier.
+// Gathers the units that will probably be read next, as far as there is room for them in addition
+// to the units that are read earlier.
 void DeviceParameters::prefetch(std::span<const std::size_t> needed) {
   std::vector<std::size_t> kept(needed.begin(), needed.end());
   for (const std::size_t unit : order_.next()) {

@@ -3,7 +3,7 @@
 // Parameters on a CUDA device of which each rank keeps only its part.
 //
 // Before an operation of LibTorch reads a parameter (operation_watch.h), its unit is gathered from
-// all ranks into a pool of fixed size, and the storages of the unit's parameters point there. At
+// all ranks into a pool of fixed size, and the storages of the unit's parameters point into it. At
 // the same time the units that were read next in the previous step are requested, as far as the
 // pool has room for them; the least recently used units are released. The storages of a unit that
 // is not gathered have null pointers.
@@ -94,7 +94,7 @@ class RangePool {
   std::map<std::size_t, std::size_t> taken_;  // [offset]: bytes
 };
 
-// Returns memory for gathered units, as bytes: for the pool, or for units that do not fit there.
+// Returns memory for gathered units, as bytes: for the pool, or for a unit that does not fit in it.
 // Errors as in zeros_on_device().
 at::Tensor zeros_for_gathers(ProcessGroup& group, c10::Device device, std::size_t bytes,
                              const std::string& what);
@@ -111,8 +111,8 @@ class DeviceParameters : public WatchedUnits,
     std::string name;                  // name of the first parameter: "parameter fc1.weight"
   };
 
-  // Requires: the parameters have null pointers. `group`: all ranks, for gathers only. `block`: the
-  // memory of the pool, with room for the largest unit.
+  // Requires: the parameters' storages have null pointers. `group`: all ranks, for gathers only.
+  // `block`: the memory of the pool, with room for the largest unit.
   DeviceParameters(std::shared_ptr<ProcessGroup> group, std::vector<Unit> units, at::Tensor block);
   ~DeviceParameters() override;
   DeviceParameters(const DeviceParameters&) = delete;

@@ -289,7 +289,7 @@ class OneCopyHome : public ParameterHome {
   std::vector<at::Tensor> flats_;  // [row]: the tensor to which steps write
 };
 
-// A part of the copy on each host: a host keeps the parts of its ranks, and a unit is whole there
+// A part of the copy on each host: a host keeps the parts of its ranks, and has the whole of a unit
 // only while operations read it.
 class HostPartsHome : public OneCopyHome {
  public:

@@ -228,7 +228,7 @@ void ParameterRows::drop_gradients() {
   has_gradient_.assign(parameters_.size(), false);
 }
 
-// The next pass may be added to the gradients of the unit's other parameters, so the elements
+// The next pass may add its gradients to those that the unit still has, so the dropped elements
 // become zeros.
 void ParameterRows::drop_gradient(std::size_t parameter) {
   if (!division_.divides_gradients || !has_gradient_[parameter]) return;

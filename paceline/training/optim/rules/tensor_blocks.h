@@ -29,9 +29,9 @@ std::vector<OrderedGradient> ordered_gradients(const std::vector<at::Tensor>& pa
 std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters);
 
 // Calls `visit` for every block of kBlock elements, in parallel, with the block's number and its
-// elements as float32. With `writes`, the values that `visit` leaves there are written back to the
-// gradient. A gradient on a CUDA device is visited in a copy on the host, which waits for the
-// device.
+// elements as float32. With `writes`, the contents of `values` after the call are written back to
+// the gradient. A gradient on a CUDA device is visited in a copy on the host, and for_blocks()
+// waits for the device.
 using VisitBlock = std::function<void(std::int64_t block, float* values, std::int64_t count)>;
 void for_blocks(const at::Tensor& gradient, bool writes, const VisitBlock& visit);
 

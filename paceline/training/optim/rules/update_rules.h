@@ -148,7 +148,7 @@ class SGD : public GroupedOptimizer<SGDOptions> {
 
 // LAMB (You et al., 2020) and LARS (You, Gitman and Ginsburg, 2017), for the large batches of many
 // ranks: each parameter's step is proportional to the norm of the parameter itself, through the
-// "trust ratio" of norms over the whole parameter.
+// "trust ratio", a ratio of two norms of the whole parameter.
 //
 // A sharded step costs one more all-gather, of 16 bytes for each block of 1,024 elements.
 struct LAMBOptions {

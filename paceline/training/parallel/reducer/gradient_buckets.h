@@ -40,14 +40,14 @@ struct Gradient {
   at::Tensor parameter;
   std::size_t bucket = 0;
   at::Tensor place;  // view of the bucket; undefined: the gradient is reduced in place
-  // Tensor that is sent instead of a gradient without a place that this pass did not produce.
+  // The tensor to send if `place` is undefined and this pass did not produce the gradient.
   at::Tensor stand_in;
   bool is_trained = false;  // the parameter required a gradient when that was last checked
   bool is_ready = false;    // this pass has produced the gradient
   bool is_used = false;     // a pass since the last average has produced the gradient
   bool is_late = false;     // a pass produces the gradient several times (activation_checkpoint())
 
-  // Moves `.grad` to the place, unless it has already accumulated there. Without a place, `.grad`
+  // Moves `.grad` to `place`, unless autograd has accumulated it there. Without a `place`, `.grad`
   // is replaced by a copy if anything else refers to its memory. `incoming`: the tensor that
   // autograd passed to the accumulator; it may be undefined.
   void store(const at::Tensor& incoming);

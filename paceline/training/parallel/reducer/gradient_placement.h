@@ -86,7 +86,7 @@ class GradientPlacement {
   // Called instead of start() and finish(): keeps the gradients of a logical shard that is not the
   // last one.
   virtual void add_shard() {}
-  // Whether there are gradients that were averaged and not dropped since, other than zeros.
+  // Whether some averaged gradients have not been dropped yet and are not zeros.
   virtual bool has_gradients() const;
   // Drops the data of an unfinished step.
   virtual void forget() {}

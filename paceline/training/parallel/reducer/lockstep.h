@@ -30,7 +30,7 @@ namespace paceline {
 // Thread safety: any thread may call of(); none for the other functions.
 class LaunchTurns {
  public:
-  // Returns the turns of this group.
+  // Returns the object that all modules of this group share.
   static std::shared_ptr<LaunchTurns> of(const ProcessGroup& group);
 
   // Returns the next number for a module of the group, from 0, in the order of construction.

@@ -73,8 +73,8 @@ bool is_finite(const at::Tensor& dense);
 // Sends each rank's report of a pass together with the gradients, and evaluates the reports of all
 // ranks. A report has the parameters that the rank used, the number of the module that the pass
 // used, the hash of a part of the rank's replica (replica_guard.h), the rank's first gradient that
-// is not finite, and its loss. Reports are sent as float32 in the last bucket. All ranks add to the
-// same values for the parameters; for the rest, each rank has values to which the others add zero.
+// is not finite, and its loss. Reports are sent as float32 in the last bucket. The values for the
+// parameters are sums over all ranks; each other value is one rank's, to which the others add zero.
 //
 // Thread safety: none.
 class PassMonitor {
@@ -138,8 +138,8 @@ class PassMonitor {
 // advise` (engine/telemetry/step_log.h). A step is everything that the loop does from one change of
 // the module's parameters to the next: its first backward pass that averages gradients is counted;
 // further passes before the optimizer's step are not. So several losses, gradient accumulation, and
-// the passes of a GAN through both of its modules are one step per iteration. (The whole run has
-// one step more if its first pass precedes the first change of the parameters.) Each evaluation of
+// the passes of a GAN through both of its modules are one step per iteration. (A run has one step
+// more than iterations if an iteration has passes before and after its change.) Each evaluation of
 // LBFGS's closure is a step. In a program with several wrapped modules, only the steps of the
 // module whose pass ended first are counted.
 //

@@ -48,7 +48,7 @@ struct FoundState {
 struct FoundStates {
   std::string directory;  // the path, for messages
   FoundState on_disk;
-  std::vector<FoundState> in_memory;  // [rank]; set only for the first rank of each memory
+  std::vector<FoundState> in_memory;  // [rank]; set only for the first rank of each host's memory
 };
 
 struct JobStart {

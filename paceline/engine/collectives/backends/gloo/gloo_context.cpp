@@ -177,8 +177,8 @@ class ListingContext : public gloo::transport::Context {
   }
 
  private:
-  // Breaks all connections of the context, by a wait that times out. Otherwise half-written buffers
-  // would keep Gloo's thread busy.
+  // Breaks all connections of the context: in Gloo, a wait that times out breaks its connection.
+  // Otherwise half-written buffers would keep Gloo's thread busy.
   void break_connections() {
     std::byte nothing{};
     const auto buffer = context_->createUnboundBuffer(&nothing, 1);

@@ -42,8 +42,8 @@ class GlooStore : public gloo::rendezvous::Store {
 // its own connection to that peer, and never wakes up from a half-written send; the watch notices
 // the death within kSlice and ends the wait.
 //
-// It has one thread, which sleeps once no call has run for a second. Thread safety: only one Scope
-// exists at a time.
+// The watch has one thread, which sleeps once no call has run for a second. Thread safety: only one
+// Scope exists at a time.
 class RunWatch {
  public:
   static constexpr std::chrono::milliseconds kSlice{20};
@@ -84,7 +84,7 @@ class RunWatch {
 // buffers of their own, which their callers never see. So this class wraps the transport: it
 // creates every buffer, and keeps a list of the buffers that exist.
 //
-// Thread safety: end_waits() may be called at any time, from any thread.
+// Thread safety: once connected, end_waits() may be called at any time, from any thread.
 class AbortableContext : public gloo::rendezvous::Context {
  public:
   using gloo::rendezvous::Context::Context;
@@ -93,8 +93,8 @@ class AbortableContext : public gloo::rendezvous::Context {
   // exceptions.
   void connect(gloo::rendezvous::Store& store, const std::string& address);
 
-  // Breaks all connections and makes every wait throw, including later ones. A second call has no
-  // effect. Requires: connected.
+  // Breaks all connections and makes every wait throw, including later ones. May be called
+  // repeatedly. Requires: connect() has returned.
   void end_waits();
 };
 

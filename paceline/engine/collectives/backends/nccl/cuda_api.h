@@ -134,9 +134,9 @@ std::string cuda_version_text(int version);
 // Makes `device` the thread's current device, and restores the previous one on destruction.
 class CudaDeviceGuard {
  public:
-  // `goes_back`: false for a thread of the library, which stays on the device. Device 0 is the
-  // current device of a new thread; choosing it again on destruction would allocate memory there
-  // for a context.
+  // `goes_back`: false for a thread of Paceline, which stays on `device`. Device 0 is the current
+  // device of a new thread; choosing it again on destruction would allocate memory on it for a
+  // context.
   CudaDeviceGuard(const CudaApi& api, int device, std::string_view self, bool goes_back = true);
   ~CudaDeviceGuard();
   CudaDeviceGuard(const CudaDeviceGuard&) = delete;

@@ -1,9 +1,9 @@
 #pragma once
 
 // A thread that watches operations which a library has queued on a device. It polls their events,
-// and completes each Work when its operation has finished. While it watches, it also looks for
-// errors that no event reports, because an operation whose peer has died never finishes: then it
-// fails the group, and every watched Work. The thread sleeps while nothing is watched.
+// and completes each Work when its operation has finished. An operation whose peer has died never
+// finishes, so the thread also looks for errors that no event reports; if it finds one, it fails
+// the group and every watched Work. The thread sleeps while nothing is watched.
 //
 // An object that a call kept alive may own the group, which is then destroyed on this thread.
 //
@@ -50,7 +50,7 @@ class DeviceWatch {
   DeviceWatch(const DeviceWatch&) = delete;
   DeviceWatch& operator=(const DeviceWatch&) = delete;
 
-  // Watches an operation. After a failure, it completes at once with the error of that failure.
+  // Watches `operation`, or completes it at once with the error of an earlier failure.
   void add(WatchedOperation operation);
   // The number of operations under way on the device.
   std::size_t count() const;

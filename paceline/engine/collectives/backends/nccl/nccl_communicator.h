@@ -6,7 +6,7 @@
 // of NCCL when a peer's host has vanished.
 //
 // Thread safety: every method of a communicator may be called from any thread. The other functions
-// are pure functions of their arguments, but only one call at a time may use a communicator.
+// keep no state of their own, but only one of them at a time may use a communicator.
 
 #include <atomic>
 #include <functional>
@@ -38,7 +38,7 @@ class NcclCommunicator {
   // Error(kAborted) after abort(), otherwise as NcclApi::require().
   void call(const char* what, const std::function<int(NcclHandle)>& call);
   // Whether NCCL has no work left on the host: all ranks are connected, and all calls have been
-  // queued on the device. Throws NCCL's asynchronous error, if there is one.
+  // queued on the device. Throws NCCL's asynchronous error, if any; after abort(), Error(kAborted).
   bool is_ready();
   using Several = std::vector<std::shared_ptr<NcclCommunicator>>;
   // Closes communicators whose operations have finished. Aborts a communicator if closing it

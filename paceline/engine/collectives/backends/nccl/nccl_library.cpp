@@ -208,8 +208,8 @@ class NcclLibrary : public Library {
     messages_ = std::make_unique<NcclMessages>(api_, context, device_, *watch_);
   }
 
-  // Unless the group has failed, waits until the device has finished the calls that were queued on
-  // it: waiting for a Work ends earlier, so the program may still rely on the results.
+  // Unless the group has failed, waits until the device has finished all queued calls: Work::wait()
+  // returns before that, so the program may still need the results.
   ~NcclLibrary() override {
     NcclCommunicator::Several open = messages_->stop();
     watch_.reset();

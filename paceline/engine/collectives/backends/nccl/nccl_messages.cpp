@@ -77,7 +77,7 @@ struct NcclChannel {
   std::map<std::uint64_t, NcclMessagePtr> waiting;  // [number]
   std::shared_ptr<NcclCommunicator> communicator;
   NcclMessagePtr launched;  // the message that NCCL is queueing
-  // Used only by the thread.
+  // The members below are used only by the thread.
   CudaStream stream = nullptr;
   bool is_connected = false;
 
@@ -123,7 +123,7 @@ struct NcclMessages::State : std::enable_shared_from_this<State> {
 
   // ---- the caller's thread, and threads that move the engine's messages
 
-  // The engine's message that announces this one.
+  // The engine's message that announces `message`.
   PointToPointCall announcement_of(const NcclMessagePtr& message) const {
     PointToPointCall call = message->call;
     call.data = reinterpret_cast<std::byte*>(&message->announcement);

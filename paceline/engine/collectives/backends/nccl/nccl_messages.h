@@ -6,11 +6,11 @@
 // So on the device a message waits only for earlier work of its caller's stream, and for earlier
 // messages from the same rank to the same rank; sends and receives never wait for each other.
 //
-// NCCL matches messages by their order alone. So each one is first announced by a message of the
-// engine, which matches it with a receive by sender and tag, and compares type, count and shape.
-// The announcement contains the message's number in its direction, and the id by which the two
-// ranks connect when the first message is received. The ranks queue the messages of a direction in
-// the order of their numbers, that is, in the order of sending: a receive waits until this rank has
+// NCCL matches messages by their order alone. So the engine first sends an announcement of each
+// message, matches it with a receive by sender and tag, and compares type, count and shape. The
+// announcement contains the message's number in its direction, and the id by which the two ranks
+// connect when the first message is received. The ranks queue the messages of a direction in the
+// order of their numbers, that is, in the order of sending: a receive waits until this rank has
 // asked for all earlier messages of its sender.
 //
 // A thread connects the ranks and queues the messages, so neither a caller nor a thread of the
@@ -49,7 +49,7 @@ class NcclMessages {
   void require_peers(const std::vector<int>& left);
   // The communicators that have been made.
   NcclCommunicator::Several communicators() const;
-  // Ends messages that have not been queued on the device with Error(kAborted). Returns the
+  // Ends, with Error(kAborted), the messages that have not been queued on the device. Returns the
   // connected communicators, to be closed when the device has finished the other messages.
   NcclCommunicator::Several stop();
 

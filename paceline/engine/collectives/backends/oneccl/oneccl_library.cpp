@@ -112,8 +112,8 @@ class Connection {
   // Returns whether a call has failed inside oneCCL. The failed call stays in oneCCL's queue, and
   // any later call would continue it.
   bool is_broken() const { return is_broken_; }
-  // Closes the communicator, gives the turn back, and closes the server, which does not need the
-  // turn: on rank 0 it waits until the other ranks have closed their connections.
+  // Closes the communicator, gives the turn back, and closes the server without the turn, because
+  // on rank 0 that waits until the other ranks have closed their connections.
   void close(std::shared_ptr<ProcessTurn> turn) {
     communicator_.reset();
     turn.reset();
@@ -228,7 +228,7 @@ class OneCclLibrary : public Library {
 
  private:
   void connect(const LibraryContext& context) {
-    const std::string what = "the connection";  // messages continue: of group world
+    const std::string what = "the connection";  // messages continue with "of group NAME"
     const auto turn = take_turn(context.deadline, what);
     const auto address = std::make_shared<ccl::kvs::address_type>();
     const bool is_first = context.rank == 0;

@@ -34,8 +34,8 @@ constexpr auto kMaxYieldTime = 200us;
 constexpr auto kForeignSlice = 1ms;
 constexpr int kMaxSpins = 4096;
 constexpr auto kSleepSlice = 2ms;
-// How long to wait for the reason of a rank that has given up, which that rank sends to all others
-// at once.
+// How long to wait for the error of a rank that has given up, which the rank sends to all others
+// immediately.
 constexpr auto kTellingLimit = 5s;
 
 }  // namespace
@@ -92,9 +92,9 @@ void PhaseBarrier::arrive_and_wait(const Fingerprint& operation, const WaitOptio
   }
 }
 
-// Gives up the phase (invariant 5). This happens before anything that takes time, such as asking
-// the other ranks and composing the error: from now on, a rank that has not arrived yet cannot
-// pass. Returns false if all ranks have arrived meanwhile; then all of them pass.
+// Gives up the phase (invariant 5). Called before the error is composed, which takes time: from now
+// on, a rank that has not arrived yet cannot pass. Returns false if all ranks have arrived
+// meanwhile; then all of them pass.
 bool PhaseBarrier::give_up() {
   auto& given_up = block(mesh_.rank()).given_up;
   given_up.store(phase_, std::memory_order_seq_cst);
@@ -172,7 +172,7 @@ void PhaseBarrier::sleep(int peer, const Fingerprint& operation, const WaitOptio
   }
 }
 
-// Called once the deadline has passed: whether the peers may still answer.
+// Called once the deadline has passed. Returns whether the peers may still answer.
 bool PhaseBarrier::has_time_for_answers() {
   if (!asks_ || sequence_ == 0) return false;
   if (!answers_until_) {

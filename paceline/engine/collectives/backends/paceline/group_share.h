@@ -37,9 +37,9 @@ struct Announcement {
 };
 
 // The head of every rank's block of shared memory. announcements[0..1] belong to even and odd
-// collectives; [2..3], in the same way, to calls outside the group's numbering, which all have
-// number 0. See invariant (3) of PhaseBarrier. The digests of the announcements and `given_up` lie
-// beside the phase, so that a peer that needs nothing else fetches a single cache line.
+// collectives; calls outside the group's numbering, which all have number 0, use [2..3] in turn.
+// See invariant (3) of PhaseBarrier. The digests of the announcements and `given_up` lie beside the
+// phase, so that a peer that needs nothing else fetches a single cache line.
 struct ControlBlock {
   alignas(128) std::atomic<std::uint32_t> phase;
   std::atomic<std::uint32_t> given_up;  // the phase at which the rank gave up waiting; 0 if none
@@ -69,24 +69,24 @@ static_assert(offsetof(ControlBlock, digests) == 8 && offsetof(ControlBlock, sle
 // (1) No two ranks are more than one phase apart: a rank stores n in `phase` only after it has
 //     passed phase n - 1, and so after every other rank has stored n - 1.
 // (2) A rank that has passed phase n sees everything that the others wrote before they arrived
-//     there: an arriving rank's store of `phase` releases these writes, and the waiter's load in
+//     at n: an arriving rank's store of `phase` releases these writes, and the waiter's load in
 //     has_arrived() acquires them. That makes it safe to read digests, announcements, staging areas
 //     and results in symmetric memory, none of which is atomic.
 // (3) Memory that a rank reads after phase n may be overwritten by its owner after phase n + 1: the
-//     reader reads before it stores n + 1, and the owner writes after it has loaded that n + 1.
+//     reader reads before it stores n + 1, and the owner writes after loading the reader's n + 1.
 //     Announcements are read between the first phase of a collective and the reader's next arrival,
 //     so collective s + 2 may use the slot of collective s: between the two all ranks have met
 //     in s + 1, in this barrier or through messages. Staging areas: see SharedAreas.
 // (4) No sleeper is forgotten. An arriving rank stores `phase`, then loads `sleepers`; a waiting
-//     rank adds itself to `sleepers`, then loads `phase`. All four are sequentially consistent, so
-//     the waiter sees the new phase, or the arriving rank sees the waiter and wakes it. Acquire and
-//     release would not suffice: then both could load the old value. If `phase` changes after the
-//     waiter's load, futex_wait() finds a value other than the expected one, and returns.
-// (5) A rank that arrives at phase n after another rank has given up waiting there does not pass.
+//     rank adds itself to `sleepers`, then loads `phase`. All four accesses are sequentially
+//     consistent, so the waiter sees the new phase, or the arriving rank sees the waiter and wakes
+//     it. Acquire and release would not suffice: both ranks could then load the old value. If
+//     `phase` changes after the waiter's load, futex_wait() sees the new value, and returns.
+// (5) A rank that arrives at phase n after another rank has given up waiting at n does not pass.
 //     The rank that gives up stores `given_up`, then loads the phases; the late rank stores its
-//     phase, then loads `given_up` of every peer. All four are sequentially consistent, so at least
-//     one of the two ranks sees the other's store. If the rank that gives up sees that all have
-//     arrived after all, it clears `given_up` and passes. A rank that loaded `given_up` in
+//     phase, then loads `given_up` of every peer. All four accesses are sequentially consistent, so
+//     at least one of the two ranks sees the other's store. If the rank that gives up sees that all
+//     have arrived meanwhile, it clears `given_up` and passes. A rank that loaded `given_up` in
 //     between fails the group: one unnecessary error near a deadline, but never a wrong result.
 // (6) `entered` is only read to report missing ranks, with relaxed order: a stale value makes a
 //     report less exact.

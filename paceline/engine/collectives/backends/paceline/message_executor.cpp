@@ -19,7 +19,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// The bytes of a piece of a reduction, over all its blocks.
+// The most bytes of a piece of a reduction, all its blocks together.
 constexpr std::size_t kPieceBytes = 16 << 20;
 // Sizes for pieces that overlap: the bytes that a rank sends to all other ranks together for one
 // piece, the least that it sends to one of them over each connection, and the number of pieces that
@@ -144,8 +144,8 @@ std::size_t MessageExecutor::piece_count(const Collective& call, Algorithm algor
   return std::max<std::size_t>(1, bytes / size_of(call.dtype) / blocks);
 }
 
-// A count for which every rank's scratch fits into the shared memory of its host, found in
-// steps of 7/8 from the largest; the same on all ranks.
+// A count for which every rank's scratch fits into the shared memory of its host; the same on all
+// ranks. With equal counts, the search begins at the largest count and goes down in steps of 7/8.
 std::size_t MessageExecutor::hierarchy_count(const Collective& call) {
   const std::size_t room = HostShare::kAreaBytes / size_of(call.dtype);
   if (has_counts(call.op)) {
@@ -169,7 +169,8 @@ std::size_t MessageExecutor::hierarchy_count(const Collective& call) {
 }
 
 // Runs the steps that may run ahead, then completes the oldest piece if enough pieces are under
-// way. All ranks do this in the same order, so that the messages of each pair keep one order.
+// way. All ranks do this in the same order, so that both ends of each connection agree on the order
+// of its messages.
 void MessageExecutor::begin_piece(Operation& operation, Piece piece) {
   const std::size_t most = piece.schedule.overlaps ? kPiecesAhead : 1;
   if (operation.num_begun == 0) make_room(operation, piece.schedule, most);
@@ -313,7 +314,7 @@ void MessageExecutor::meet(Operation& operation) {
   });
 }
 
-// Reduces block by block, so that it can begin before everything has arrived, while sends continue.
+// Reduces block by block: the reduce can begin before everything has arrived, and sends continue.
 void MessageExecutor::reduce(Operation& operation, const Step& step) {
   const auto operands =
       std::span(operation.piece->schedule.operands).subspan(step.first_operand, step.num_operands);

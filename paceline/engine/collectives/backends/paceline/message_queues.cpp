@@ -500,8 +500,8 @@ void MessageQueues::warn_of_unreceived() const {
   }
 }
 
-// The first message from this peer that was not received: kept here, partly read, or still in the
-// channel.
+// The first message from this peer that was not received: kept in unexpected_, partly read, or
+// still in the channel.
 std::optional<MessageHeader> MessageQueues::next_unreceived(int peer) const {
   const auto index = static_cast<std::size_t>(peer);
   if (!unexpected_[index].empty()) return unexpected_[index].front().head.header;

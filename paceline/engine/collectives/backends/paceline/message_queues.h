@@ -1,7 +1,7 @@
 #pragma once
 
 // The queues of a group's messages (to be sent, awaited by a receive, or arrived before a receive),
-// and the head that travels ahead of each message.
+// and the head that travels ahead of each message's payload.
 
 #include <array>
 #include <bit>
@@ -94,12 +94,12 @@ MessageLabel label_of(const char* what, const PointToPointCall& call, const Mesh
 //     incoming_[p].
 // (3) A receive takes the first message of unexpected_ that matches it; only if there is none is it
 //     added to receives_. So no receive in receives_ matches a message in unexpected_.
-// (4) A message takes the first matching receive in receives_ when its head is read. If there is
-//     none, its payload is buffered, and receives_ is searched again when it is complete.
-//     receives_ is in the order of posting.
+// (4) When a message's head is read, the message takes the first matching receive in receives_. If
+//     there is none, the payload is buffered, and receives_ is searched again when the payload is
+//     complete. receives_ is in the order of posting.
 // (5) unexpected_bytes_ is at most kMaxUnexpectedBytes. A message for which there is no room stays
-//     in the stream until a receive matches it, and so does everything that its sender sends after
-//     it.
+//     in the stream until there is room or a receive matches it, and so does everything that its
+//     sender sends after it.
 // (6) An offered payload (DirectRead) stays in the sender's memory until the receiver has taken or
 //     refused it, or the sender withdraws it; a refused one follows its head through the stream.
 //
@@ -135,7 +135,7 @@ class MessageQueues {
   // `takes_unexpected` is set, it is left with its sender for a moment, in case its receive is
   // posted soon. Throws if a peer is lost, or has sent a message that does not fit its receive.
   bool pump(bool takes_unexpected);
-  // The channels that pump() waits for.
+  // The channels that must become ready before pump() can advance further.
   std::vector<Interest> interests() const;
   // check_deadlines() throws Error(kTimeout) for an expired operation; require_senders() throws an
   // error if no rank is left that could send the message of a receive.
@@ -146,8 +146,8 @@ class MessageQueues {
   void fail_all(const Error& error);
   // Warns about the first message of each peer that was sent to this rank but never received.
   void warn_of_unreceived() const;
-  // Operations that have ended leave these for the caller, who settles them without a lock, because
-  // that runs code of the program.
+  // The Works and objects of operations that have ended. The caller takes them and calls settle()
+  // without a lock, because settle() runs code of the program.
   struct Ended {
     std::vector<WorkPtr> works;                     // Works with functions to call
     std::vector<std::shared_ptr<void>> kept_alive;  // objects to drop

@@ -182,7 +182,7 @@ bool is_one_host(const Mesh& mesh) {
   return mesh.neighbours().size() == static_cast<std::size_t>(mesh.world_size());
 }
 
-// Allocates a host's share. Empty if a rank of the host got no memory: every rank of the host
+// Allocates a host's share. Null if a rank of the host got no memory: every rank of the host
 // learns of it (SharedMemory::allocate), so all of them continue without shared memory.
 template <class Share>
 std::unique_ptr<Share> try_to_share(Mesh& mesh, bool is_wanted, Deadline deadline) {

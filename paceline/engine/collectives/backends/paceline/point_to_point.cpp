@@ -13,8 +13,9 @@ namespace paceline {
 namespace {
 
 constexpr std::chrono::milliseconds kPollSlice{10};
-// The thread that moves messages lets other threads in after kPumpsPerTurn rounds over the peers,
-// and checks deadlines after kTurnsPerLook turns, even if bytes move all the time.
+// A thread moves messages in turns of at most kPumpsPerTurn rounds over the peers, and releases the
+// mutex between turns. Even if bytes move all the time, it checks deadlines at least once in
+// kTurnsPerLook turns.
 constexpr int kPumpsPerTurn = 64;
 constexpr int kTurnsPerLook = 256;
 constexpr int kTurnsPerClock = 64;
@@ -156,8 +157,7 @@ WorkPtr PointToPoint::taken_from(int peer) {
   return work;
 }
 
-// The Progress that a thread helps when it later waits for an asynchronous call; empty for a
-// blocking one.
+// The Progress of an asynchronous call, which Work::wait() calls; empty for a blocking call.
 std::weak_ptr<Progress> PointToPoint::helper(const PointToPointCall& call) {
   return call.is_blocking ? std::weak_ptr<Progress>() : weak_from_this();
 }
@@ -190,8 +190,8 @@ void PointToPoint::leave(std::unique_lock<std::mutex> lock) {
   ended.settle();
 }
 
-// This thread is not one of the callers meanwhile: the end of the group waits for the callers, and
-// the program's functions and objects may own the group.
+// Settles the operations that have ended. Meanwhile this thread does not count as a caller: close()
+// waits for all callers, and the program's functions and objects may own the group.
 void PointToPoint::settle_between_moves(std::unique_lock<std::mutex>& lock) {
   --callers_;
   auto ended = queues_.take_ended();
@@ -208,8 +208,8 @@ void PointToPoint::wait_for(std::unique_lock<std::mutex>& lock, const Work& work
   --callers_;
 }
 
-// Returns early if another thread already sleeps: that thread then moves the message. A blocking
-// call makes the thread's WaitCheck here; Work::wait() makes it itself.
+// Returns early if another thread already sleeps: that thread then moves the message. For a
+// blocking call, this function runs the thread's WaitCheck; Work::wait() runs it itself.
 void PointToPoint::move_until_done(std::unique_lock<std::mutex>& lock, const Work& work,
                                    Deadline limit, bool is_blocking) {
   int spins = 0;

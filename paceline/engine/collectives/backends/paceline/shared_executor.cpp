@@ -23,9 +23,9 @@ constexpr std::size_t kTinyBytes = 4 << 10;
 constexpr std::size_t kTinyBytesWhenSharingCores = 32 << 10;
 // Up to this size, the data that peers read is copied before the ranks meet, which saves a phase.
 constexpr std::size_t kSmallBytes = 16 << 10;
-// Up to this size, in staged calls, every rank reduces everything itself, which saves a phase. With
-// two ranks this applies to every size, because it makes neither rank read more of the other's
-// memory.
+// In a staged all_reduce up to this size, and in every tiny one, each rank reduces everything
+// itself, which saves a phase. With two ranks this applies to every size, because neither rank then
+// reads more of the other's memory.
 constexpr std::size_t kOneShotBytes = 8 << 10;
 
 std::size_t most_tiny(const SharedTerms& terms) {
@@ -231,8 +231,8 @@ void copy_large_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
   if (to != from) copy_past_caches(to, from, bytes);
 }
 
-// How many elements each peer reads in a broadcast in place, so that all ranks have the same amount
-// of work; in whole cache lines.
+// How many elements each peer reads in a broadcast in place: everything if the broadcast is small,
+// otherwise whole cache lines, so that all ranks have about the same amount of work.
 std::size_t pulled_count(std::size_t count, std::size_t element, int world) {
   if (count * element < kMinPushedBytes) return count;
   const std::size_t line = 64 / element;

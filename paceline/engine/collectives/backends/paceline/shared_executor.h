@@ -29,8 +29,8 @@ struct SharedTerms {
 
 struct SharedRoute {
   // kTiny: always through the staging area. kSmall: in place if all buffers are symmetric, else
-  // through the staging area in one piece, copied before the ranks meet. kLarge: in place, else
-  // through the staging area in pieces.
+  // through the staging area in one piece, which ranks without symmetric buffers write before the
+  // ranks meet. kLarge: in place if all buffers are symmetric, else staged in pieces.
   enum class Way { kTiny, kSmall, kLarge };
   Way way = Way::kTiny;
   bool is_one_shot = false;  // in a staged call, every rank reduces everything itself
@@ -189,9 +189,9 @@ class SharedRunner {
 
 // Runs collectives by the route that choose_route() selects:
 //
-//   in place if the call is not tiny and all ranks' buffers are in symmetric memory: after all ranks
-//   have arrived, each one reads peers' inputs and writes peers' outputs where they lie; no rank
-//   returns before all ranks have finished;
+//   in place if the call is not tiny and all ranks' buffers are symmetric: after all ranks have
+//   arrived, each rank reads its peers' inputs and writes its peers' outputs where they lie; no
+//   rank returns before all ranks have finished;
 //   staged otherwise: through the staging areas, a large call in several pieces.
 //
 // Thread safety: none; calls come one at a time.

@@ -3,8 +3,8 @@
 // Reports collectives that wait too long: a warning after 10 s, an error at the deadline. Both name
 // the missing ranks, and count only the time in which this process was awake.
 //
-// A rank for which others wait may itself be waiting for a third one. So unless all ranks share
-// memory, a rank that reports others first asks all of them which ranks they wait for
+// A missing rank may itself be waiting for a third one. So unless all ranks share memory, a rank
+// that is about to report missing ranks first asks all other ranks which ranks they wait for
 // (Mesh::ask_peers, kAnswerLimit), and follows the answers until it reaches ranks that gave none.
 
 #include <chrono>

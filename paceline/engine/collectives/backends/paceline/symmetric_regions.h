@@ -47,8 +47,8 @@ class SymmetricRegistry {
 };
 
 // The symmetric memory that a group can use: its own, and that of related groups in which each of
-// this group's ranks has a block. It finds the number of the allocation in which a buffer lies,
-// which is the same on all ranks, and the addresses of other ranks' buffers in this process.
+// this group's ranks has a block. The class finds the number of a buffer's allocation, which is the
+// same on all ranks, and the addresses of other ranks' buffers in this process.
 //
 // Thread safety: none; one executor owns it.
 class SymmetricRegions {
