@@ -33,8 +33,8 @@ struct CallTarget {
   Effect effect{};
   Scope scope = Scope::kAnySession;
   ObjectNumber object = 0;  // the object that the method belongs to; 0: none
-  // False for the calls that hold or release objects (references.h): a handler may need a hold to
-  // begin, so such a call must not wait for other calls, which may be waiting for the handler.
+  // False for the calls that hold or release objects: a handler may need such a hold before it
+  // begins, so these calls must not wait for other calls, which may be waiting for the handler.
   bool needs_credit = true;
 };
 
