@@ -41,7 +41,7 @@ struct CallPoint {
 // A contestant whose caller and callee use one of the transports.
 struct CallEntrant : Entrant {
   CallTransport way = CallTransport::kUnix;
-  std::vector<CallRow> rows;  // of the current point, one for each figure
+  std::vector<CallRow> rows;  // of the current point, one for each measured number
 };
 
 class CallSession : public TurnTaking<CallReport, CallPoint, CallEntrant> {

@@ -28,7 +28,7 @@ void ask_to_stop(const JobEntry& entry, const Fd& launcher) {
   try {
     launcher::ask_job(entry.socket, "stop", Deadline::after(kLongestStopAnswer));
   } catch (const Error&) {
-    // An agent that ends because another launcher of the job was stopped also counts as stopped.
+    // The request may fail because the agent is ending after the stop of another one: no error.
     if (!wait_ready(launcher.get(), POLLIN, Deadline::after(kLongestStopAnswer))) throw;
   }
 }
@@ -38,13 +38,13 @@ void ask_to_stop(const JobEntry& entry, const Fd& launcher) {
 int stop_command(const Arguments& arguments) {
   CLI::App app(
       "Ends a job cleanly: its ranks get SIGTERM, and SIGKILL after the job's --shutdown-timeout. "
-      "Ends it on all hosts if its launcher of --hosts runs on this machine. Returns when the job "
-      "is over. Without JOB: the only job that runs.",
+      "Ends it on all hosts if the launcher that was started with --hosts runs on this machine. "
+      "Returns when the job is over. Without JOB: the only running job.",
       "paceline stop");
   std::chrono::nanoseconds timeout = 60s;
   OptionTable table(app, /*has_variables=*/false);
   table.word("JOB", kJobHelp);
-  table.value("--timeout", "S", "Seconds to wait for its end",
+  table.value("--timeout", "S", "Seconds to wait for the job's end",
               seconds_target(timeout, kLongestWait));
   app.footer("\nExamples:\n  paceline stop\n  paceline stop 1f0c93aa");
   const auto words = table.read_line(arguments, 1);
@@ -58,10 +58,10 @@ int stop_command(const Arguments& arguments) {
   const auto limit = Deadline::after(timeout);
   for (const Fd& launcher : launchers) {
     if (wait_ready(launcher.get(), POLLIN, limit)) continue;
-    say(
-        fmt::format("paceline stop: {} still runs after {:g} s (its --shutdown-timeout may be "
-                    "longer)",
-                    found.id(), std::chrono::duration<double>(timeout).count()));
+    say(fmt::format(
+        "paceline stop: {} is still running after {:g} s (its --shutdown-timeout may be "
+        "longer)",
+        found.id(), std::chrono::duration<double>(timeout).count()));
     return kExitEnvironment;
   }
   fmt::print("{} has ended\n", found.id());

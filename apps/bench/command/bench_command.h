@@ -23,15 +23,16 @@ void require_writable(const std::string& flag, const std::string& path);
 void end_bench_at_signals();
 bool bench_was_interrupted();
 
-// Prints the participants, calls `measure`, prints the notes and calls `write` for the files, also
-// if `measure` throws an Error. Returns 0; after a signal, ends this process by that signal.
+// Prints the participants, calls `measure`, prints the notes, and calls `write` for the files.
+// After an Error of `measure`, prints and writes, then rethrows. After a signal, ends by that
+// signal.
 int measure_and_write(const bench::ReportHead& report, const std::function<void()>& measure,
                       const std::function<void()>& write);
 
 // Runs any mode except kMeasure: shows or measures the planner's costs, its choices and its
 // predictions. Returns the exit code. Under a launcher (paceline run, mpirun, srun, ...) every
-// process of the command is one rank of the group; otherwise the group is made of
-// `--nproc-per-node` processes of this host.
+// process of the command is one rank of the group; otherwise the group consists of
+// `--nproc-per-node` processes on this host.
 int plan_with_bench(const BenchOptions& options);
 
 // Call this once if a file is kStandardOutput. From then on all other output is written to standard

@@ -34,7 +34,7 @@ struct CollectivePart {
 //   scatter, reduce_scatter         one rank's result; the input has world_size times as many
 //                                   elements
 //   all_to_all                      one block; input and output have world_size blocks
-//   all_gather_v, reduce_scatter_v  the sum of `counts`, the counts that the ranks give, or get
+//   all_gather_v, reduce_scatter_v  the sum of `counts`: of every rank's input, or output
 //   all_to_all_v                    the sum of `counts`, a matrix with a row for each sender and a
 //                                   column for each receiver
 struct Collective {
@@ -47,15 +47,15 @@ struct Collective {
   const std::byte* input = nullptr;    // null if this rank gives nothing
   std::byte* output = nullptr;         // null if this rank gets nothing
   Device device = Device::kCpu;        // the device of input and output
-  const DeviceOrder* order = nullptr;  // place in the device's work; null: after the default stream
+  const DeviceOrder* order = nullptr;  // as CallOptions::order
   Work* work = nullptr;  // notified when the whole call is queued on the device; may be null
   // For operations with unequal counts; must outlive the call.
   std::span<const std::size_t> counts;
   // The buffers of a coalesced call on a device, instead of input and output; `count` is then the
   // sum of their counts. Must outlive the call.
   std::span<const CollectivePart> parts = {};
-  std::uint32_t layout = 0;              // a hash of counts that the ranks compare; 0 for none
-  std::uint32_t shape = 0;               // Call::shape
+  std::uint32_t layout = 0;  // layout_of() the counts, compared by the ranks; 0 for none
+  std::uint32_t shape = 0;   // Call::shape
   const TensorShapes* shapes = nullptr;  // Call::shapes
   // The user's operation (new_group, split, visit) of which this internal collective is a part;
   // errors and records show that operation instead of `op`.

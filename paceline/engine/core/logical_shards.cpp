@@ -41,8 +41,9 @@ std::string ranks_that_fit(std::int64_t num_shards) {
 ShardBlock shards_of(std::int64_t num_shards, int num_ranks, int rank) {
   check(num_shards > 0, "rank {}: {} logical shards: there must be at least 1", rank, num_shards);
   check(shards_fit(num_shards, num_ranks),
-        "rank {}: {} logical shards cannot be divided among {} ranks with equal bits: every rank "
-        "must have 1, 2, 4, 8, ... of them. Start {} ranks, or choose another number of shards",
+        "rank {}: {} logical shards cannot be divided among {} ranks with bit-identical results: "
+        "each rank must have 1, 2, 4, 8, ... of them. Start {} ranks, or choose another number of "
+        "shards",
         rank, num_shards, num_ranks, ranks_that_fit(num_shards));
   const std::int64_t count = num_shards / num_ranks;
   return {rank * count, count};

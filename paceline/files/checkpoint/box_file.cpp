@@ -68,8 +68,8 @@ void BoxFileWriter::add(std::span<const std::byte> box) {
   }
 }
 
-// Adds the checksums of the bytes `rest`. The first of these bytes complete the last chunk, if that
-// chunk is not whole.
+// Adds the checksums of the bytes in `rest`. If the last chunk is incomplete, the first of these
+// bytes are added to it.
 void BoxFileWriter::add_checksums(std::span<const std::byte> rest) {
   if (in_last_sum_ > 0) {
     const auto head = rest.first(std::min(kChunkBytes - in_last_sum_, rest.size()));

@@ -269,7 +269,8 @@ void CheckpointDirectory::commit(const std::string& temporary, std::int64_t step
     sync_directory(files_, path_);
     return;
   }
-  // The old checkpoint of this step is swapped out, or renamed first: invariant (b).
+  // A checkpoint of this step exists: exchange the two or, if the file system cannot, rename the
+  // old one away first. See invariant (b).
   auto replaced = temporary;
   if (files_.exchange(temporary, folder) != 0) {
     if (errno != EINVAL && errno != ENOSYS) {
@@ -281,7 +282,8 @@ void CheckpointDirectory::commit(const std::string& temporary, std::int64_t step
     }
     if (files_.rename(temporary, folder) != 0) {
       const int error_number = errno;
-      if (files_.rename(replaced, folder) != 0) log::error(replaced + ": cannot be put back");
+      if (files_.rename(replaced, folder) != 0)
+        log::error(fmt::format("{}: cannot rename back to {}", replaced, folder));
       throw system_error(fmt::format("{}: cannot rename to {}", temporary, folder), error_number);
     }
   }

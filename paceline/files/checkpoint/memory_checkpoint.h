@@ -106,18 +106,18 @@ class MemoryTeam {
   MemoryTeam(std::shared_ptr<ProcessGroup> group, const std::string& path);
 
   // Collective. Overwrites the older of the two saves. Returns false on every rank, with a line in
-  // the log the first time, when some memory cannot be written; the previous save is intact.
-  // Error(kInvalid) on every rank when the ranks' boxes do not make whole tensors.
+  // the log the first time, when a memory cannot be written or copies of a box differ; the previous
+  // save is intact. Error(kInvalid) on every rank when boxes leave out elements of a tensor.
   bool save(std::int64_t step, const std::vector<HeldMemory>& held,
             const CheckpointMetadata& words);
 
   // Collective. The newest save that is complete and whose bytes have all been verified, with a
   // line in the log for each newer save that is not. A save that names a run other than `run` is
-  // ignored. nullopt when there is no such save, or when its step is below `at_least`; in the
-  // second case its bytes are not read.
+  // ignored, unless `run` is empty. nullopt when there is no such save, or when its step is below
+  // `at_least`; then its bytes are not read.
   std::optional<Manifest> newest(std::int64_t at_least, const std::string& run);
-  // Collective. Fills the boxes that this rank wants from the checkpoint that newest() returned,
-  // and breaks the seals of newer saves. Error(kCorrupt) on every rank when a memory cannot be
+  // Collective. Fills the boxes in `wanted` with the checkpoint that newest() returned, and breaks
+  // the seals of newer saves. Error(kCorrupt) on every rank when one of the memories cannot be
   // read.
   void read(const std::vector<WantedBox>& wanted);
 
@@ -136,7 +136,7 @@ class MemoryTeam {
     std::uint64_t number = 0;
     Manifest manifest;
     std::vector<int> roots;  // [file]: the rank that reads it
-    // Only on the first rank of a memory that has files of this checkpoint.
+    // The slot of this memory that has the checkpoint's files; set on the memory's first rank.
     std::optional<SealedSlot> here;
   };
 

@@ -66,7 +66,7 @@ CentreCrop centre_crop(Size image, int shorter, Size crop) {
   const Size resized = image.width <= image.height
                            ? Size{shorter, longer(image.width, image.height)}
                            : Size{longer(image.height, image.width), shorter};
-  // If the image is smaller than the crop, the padding on the left is rounded down.
+  // If the image is smaller than the crop, the padding on the left and at the top is rounded down.
   const auto begin = [](int length, int wanted) {
     return wanted > length ? -((wanted - length) / 2) : rounded((length - wanted) / 2.0);
   };

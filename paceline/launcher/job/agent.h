@@ -46,7 +46,7 @@ class Agent {
   int run();
 
  private:
-  // Functions for the coordinator.
+  // Functions that carry out the coordinator's orders or handle its loss.
   void follow_orders();
   void obey(const StartOrder& order);
   void obey(const StopOrder& order);
@@ -60,10 +60,10 @@ class Agent {
   void obey(const WindUpOrder& order);
   void obey(const HeardOrder&) {}  // an AgentCall handles this answer
   void remove_old_flights(const NodePlace& place) const;
-  void stop_others(std::chrono::nanoseconds grace);
+  void stop_others(std::chrono::nanoseconds grace);  // all ranks of this node that still run
   void on_coordinator_lost();
   void report_stopped();
-  Absence meeting();
+  Absence meeting();  // the waiting and the missing ranks of the first rendezvous
 
   // Functions for the ranks.
   void on_failure();
@@ -71,15 +71,16 @@ class Agent {
   void on_generation_over();
   bool running() const { return generation_ && !generation_->over(); }
 
-  // The newest generation's stage, at first kFinished. "stop": StopOrder, or a lost coordinator.
+  // The newest generation's stage; kFinished before the first. Below, "stop" is a StopOrder or the
+  // loss of the coordinator, and "over" is the end of all ranks.
   //   running ──stop──▶ stopping ──over──▶ stopped ◀──over after a failure── running
   //      └──over without a failure──▶ finished ──stop──▶ stopped
   enum class Stage { kRunning, kStopping, kStopped, kFinished };
   bool stops() const { return stage_ == Stage::kStopping || stage_ == Stage::kStopped; }
   bool all_ended() const { return stage_ == Stage::kStopped || stage_ == Stage::kFinished; }
 
-  // Functions that print a message unless another node prints it. With --hosts all nodes share one
-  // console.
+  // Messages. With --hosts all nodes share one console: the leading node prints those of the job,
+  // and a failure is held back until it is known to be the job's first.
   bool shares_console() const { return plan_.options.part.has_value(); }
   void say_of_job(const std::string& text);
   void say_of_failure(const std::string& text);

@@ -32,13 +32,13 @@ std::vector<std::string> parts_of(const std::string& text) {
   return parts;
 }
 
-// A name must not end with a digit, which could be taken for a part of the worker's number.
+// A name must not end with a digit: it could be mistaken for part of a worker's number.
 void check_name(const std::string& name, const std::string& source) {
   const bool is_word = std::all_of(name.begin(), name.end(), [](char c) {
     return is_letter(c) || is_digit(c) || c == '-' || c == '_';
   });
   check(is_word && !name.empty() && is_letter(name.front()),
-        "{}: '{}' is not the name of a role: use letters, digits, - and _, and begin with a letter",
+        "{}: '{}' is not a valid role name: use letters, digits, - and _, and begin with a letter",
         source, name);
   check(!is_digit(name.back()),
         "{}: '{}': a role's name must not end with a digit, because its workers are numbered: {}0 "
@@ -46,7 +46,8 @@ void check_name(const std::string& name, const std::string& source) {
         source, name, name);
   check(name.size() <= kLongestName, "{}: '{}': a role's name has at most {} characters", source,
         name, kLongestName);
-  check(name != kNoRole, "{}: '{}' stands for no role; choose another name", source, name);
+  check(name != kNoRole, "{}: '{}' is reserved for ranks without a role; choose another name",
+        source, name);
 }
 
 int count_of(const std::string& part, std::string_view digits, const std::string& source) {

@@ -28,6 +28,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
+// The time limits for the answer of one seed, for all answers together, and for a killed seed's
+// end.
 constexpr std::chrono::nanoseconds kSeedAnswer = 200ms, kAllAnswers = 1s, kEnd = 1s;
 constexpr std::array kPlace = {"RANK",
                                "WORLD_SIZE",
@@ -42,6 +44,7 @@ constexpr std::array kPlace = {"RANK",
                                "MASTER_PORT"};
 constexpr std::string_view kOwn = "PACELINE_";
 
+// Whether rule 3 (rank_seeds.h) allows the variable to differ.
 bool tells_place(const std::string& name) {
   return name.starts_with(kOwn) || std::find(kPlace.begin(), kPlace.end(), name) != kPlace.end();
 }

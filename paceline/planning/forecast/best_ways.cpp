@@ -47,7 +47,8 @@ std::vector<int> micro_batch_numbers(std::int64_t samples, int stages) {
   return numbers;
 }
 
-// How much a user must understand to use a way: each further axis and each further division counts.
+// How much a user must understand to use a way: one point for each feature that the way uses, but
+// two for tp and two for pp.
 int complexity(const Way& way) {
   return (way.replicas > 1) + 2 * (way.parts > 1) + 2 * (way.stages > 1) + (way.shard_stage > 0) +
          (way.schedule != "1f1b") + !way.stages_outside;
@@ -83,11 +84,11 @@ class Searcher {
  private:
   void try_mesh(Way way) {
     if (global_batch_ % way.replicas != 0) return;
-    const bool has_orders = way.stages > 1 && way.replicas > 1 && machine_.hosts > 1;
+    const bool axis_order_matters = way.stages > 1 && way.replicas > 1 && machine_.hosts > 1;
     for (const int number : micro_batch_numbers(global_batch_ / way.replicas, way.stages)) {
       way.micro_batches = number;
       for (const bool outside : {true, false}) {
-        if (!outside && !has_orders) continue;
+        if (!outside && !axis_order_matters) continue;
         way.stages_outside = outside;
         try_schedules(way);
       }

@@ -10,7 +10,7 @@
 // Cost: one forecast for each way. For a pipeline it includes the simulation of a step, which takes
 // at most a few milliseconds. For 100,000 ranks there are a few hundred ways. If the program
 // supports the schedule kSearched, the search also looks for better schedules for a few of the
-// fastest pipelines that are not too large; each pipeline takes about a tenth of a second.
+// fastest pipelines that are not too large, which takes about 0.1 s for each of them.
 //
 // Thread safety: pure functions.
 
@@ -30,7 +30,8 @@ struct Search {
   std::int64_t num_simulations = 0;
 };
 
-// Error(kInvalid) as for Forecaster(), and if no way is possible; the text says what to change.
+// Throws the errors of Forecaster(), and Error(kInvalid) that says what to change if no way is
+// possible.
 Search search_ways(const JobProfile& profile, const Machine& machine, std::int64_t global_batch);
 
 // The reasons why the first way is the best, one sentence each: the parts of the step's time; a

@@ -22,7 +22,7 @@ struct Way {
   // True: ranks are numbered along the axes pp, dp, tp, the last of which varies fastest. False:
   // along dp, pp, tp.
   bool stages_outside = true;
-  int shard_stage = 0;            // 0 to 3
+  int shard_stage = 0;            // of fully_shard(), 0 to 3
   std::string schedule = "1f1b";  // or kSearched
   int micro_batches = 1;
 
@@ -51,9 +51,9 @@ std::vector<int> hosts_of_stages(const Way& way, const Machine& machine);
 struct LayerRange {
   std::size_t begin = 0, end = 0;
 };
-// The layers of each stage. They are cut as a program cuts them: by the costs of the blocks in
-// passes of `samples` samples. `rank_of_stage`: the pipeline rank of each stage. Requires: at most
-// as many stages as blocks, or one stage.
+// The layers of each stage, divided as in the training program (pipeline::split_by_cost()), by the
+// costs of the blocks for passes of `samples` samples. `rank_of_stage`: the pipeline rank of each
+// stage. Requires: at most as many stages as blocks, or one stage.
 std::vector<LayerRange> cut_into_stages(const JobProfile& profile, const Way& way, double samples,
                                         const std::vector<int>& rank_of_stage);
 // The layers that one pipeline rank holds, a range for each of its stages.

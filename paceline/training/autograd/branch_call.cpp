@@ -36,7 +36,7 @@ std::string describe(const BranchCall& call) {
   std::vector<std::string> names;
   for (std::size_t i = 0; i < call.branches.size(); ++i) {
     const Branch& branch = call.branches[i];
-    std::string name = fmt::format("'{}' with {} parameters", branch.name,
+    std::string name = fmt::format("'{}' with {} parameters and buffers", branch.name,
                                    branch.parameters.size() + branch.buffers.size());
     if (call.owner != nullptr && i < call.owner->size())
       name += fmt::format(" on rank {}", (*call.owner)[i]);
@@ -56,7 +56,8 @@ void require_owners(const ProcessGroup& group, const BranchCall& call) {
   std::unordered_map<const c10::TensorImpl*, std::size_t> user;
   for (std::size_t i = 0; i < call.branches.size(); ++i) {
     const int rank = (*call.owner)[i];
-    check(rank >= 0 && rank < group.world_size(), "branch '{}' is on rank {} of {} ranks",
+    check(rank >= 0 && rank < group.world_size(),
+          "branch '{}' is assigned to rank {}, but the group has {} ranks, numbered from 0",
           call.branches[i].name, rank, group.world_size());
     for (const at::Tensor& parameter : call.branches[i].parameters) {
       const auto [other, is_new] = user.emplace(parameter.unsafeGetTensorImpl(), i);

@@ -2,10 +2,10 @@
 
 // Collectives with a backward pass, for models that are divided among ranks (tensor and sequence
 // parallelism). A tensor is *replicated* (the same on every rank, as outside of a parallel region)
-// or *own* (different on each rank). The table shows which kind each function takes ("from") and
-// returns ("to"); only the functions that enter or leave a parallel region change the kind. The
-// backward pass of each function is again one of these functions, so gradients of any order are
-// correct.
+// or *own* (each rank has its own gradient). The table shows which kind each function takes
+// ("from") and returns ("to"); only the functions that enter or leave a parallel region change the
+// kind. The backward pass of each function is again one of these functions, so gradients of any
+// order are correct.
 //
 //   function                 forward             backward            from         to
 //   all_reduce_sum           all-reduce          all-reduce          own          own

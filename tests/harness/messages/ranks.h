@@ -261,7 +261,8 @@ inline constexpr Message kRankMessages[] = {
     {"simulator.waits_forever",
      "simulating: rank {} waits forever at step {} of {}, with {} messages under way"},
     {"shards.not_divisible",
-     "rank {}: {} logical shards cannot be divided among {} ranks with equal bits: every rank must "
+     "rank {}: {} logical shards cannot be divided among {} ranks with bit-identical results: each "
+     "rank must "
      "have 1, 2, 4, 8, ... of them. Start {} ranks, or choose another number of shards"},
     {"topology.too_large", "topology: {} is larger than {} MiB, so it is not an lstopo file"},
     {"explain.never_entered_any", "{} never entered {}; it had finished nothing before; "},

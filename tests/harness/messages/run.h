@@ -109,7 +109,7 @@ inline constexpr Message kRunMessages[] = {
     {"roles.count_out_of_range", "{}: '{}': a role has from 1 to {} ranks, as in trainer=2"},
     {"roles.given_twice", "{}: role '{}' is given twice"},
     {"roles.bad_name",
-     "{}: '{}' is not the name of a role: use letters, digits, - and _, and begin with a letter"},
+     "{}: '{}' is not a valid role name: use letters, digits, - and _, and begin with a letter"},
     {"roles.ends_with_digit",
      "{}: '{}': a role's name must not end with a digit, because its workers are numbered: {}0 "
      "could be a worker of another role"},
@@ -403,7 +403,7 @@ inline constexpr Message kRunMessages[] = {
     {"jobs.held_by_another",
      "the process that listens on this socket does not have the pid in the socket's name"},
     {"stop.still_runs",
-     "paceline stop: {} still runs after {} s (its --shutdown-timeout may be longer)"},
+     "paceline stop: {} is still running after {} s (its --shutdown-timeout may be longer)"},
     {"completion.unknown_shell", "give one shell: paceline completion bash, zsh or fish"},
     {"doctor.not_calibrated", "none: the planner uses defaults ({} measures this machine)"},
     {"doctor.calibration_noisy", "noisy (repetitions differed by up to {}%: measure again)"},

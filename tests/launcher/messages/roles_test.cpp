@@ -35,7 +35,7 @@ TEST(Roles, every_form_that_is_wrong_is_refused_in_one_line) {
   const std::string form = "write NAME=COUNT, as in trainer=2,observer=4";
   const std::string count = "a role has from 1 to 1000000 ranks, as in trainer=2";
   const std::string name =
-      "is not the name of a role: use letters, digits, - and _, and begin with a letter";
+      "is not a valid role name: use letters, digits, - and _, and begin with a letter";
   const std::string digit = "a role's name must not end with a digit";
   struct Row {
     std::string text, part, why;
@@ -81,7 +81,7 @@ TEST(Roles, every_form_that_is_wrong_is_refused_in_one_line) {
       // Both roles would have a trainer10 and a trainer11.
       {"trainer=12,trainer1=2", "trainer1", digit},
       {"gpt2=1", "gpt2", digit},
-      {"default=2", "default", "stands for no role"},
+      {"default=2", "default", "is reserved for ranks without a role"},
       {std::string(65, 'n') + "=1", std::string(65, 'n'), "has at most 64 characters"},
 
   };

@@ -273,7 +273,7 @@ TEST(ParallelBranches, calls_that_differ_between_ranks_show_both_sides) {
     const auto x = waves({2, 3}, 0).requires_grad_();
     const bool is_first = own.rank() == 0;
     expect_error(ErrorCode::kInvalid,
-                 {"rank 1 made another call", "'product 2' with 1 parameters on"}, [&] {
+                 {"rank 1 made another call", "'product 2' with 1 parameters and buffers on"}, [&] {
                    parallel_branches(lent(own), {x}, branches, {0, 1, is_first ? 0 : 1});
                  });
     expect_error(ErrorCode::kInvalid, {"inputs (Double [2, 3])", "inputs (Double [4, 3])"}, [&] {
@@ -303,8 +303,8 @@ TEST(ParallelBranches, calls_that_no_rank_can_carry_out_are_refused) {
                    [&] { parallel_branches(lent(own), inputs, branches, owner); });
     };
     refused({"rank 0: parallel_branches", "2 owners for 3 branches"}, {x}, {0, 1});
-    refused({"'product 1' is on rank 2 of 2 ranks"}, {x}, {0, 2, 1});
-    refused({"'product 0' is on rank -1"}, {x}, {-1, 0, 1});
+    refused({"'product 1' is assigned to rank 2, but the group has 2 ranks"}, {x}, {0, 2, 1});
+    refused({"'product 0' is assigned to rank -1"}, {x}, {-1, 0, 1});
     refused({"an input is undefined"}, {at::Tensor()}, {0, 1, 0});
     branches[2].parameters = branches[0].parameters;
     refused({"'product 0' and 'product 2' share a parameter"}, {x}, {0, 1, 1});

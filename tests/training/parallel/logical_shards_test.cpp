@@ -366,7 +366,7 @@ TEST(LogicalShards, that_do_not_fit_the_ranks_are_refused_with_the_numbers_that_
         DistributedDataParallel model(make_everything(), borrowed(group), with_shards());
       },
       ErrorCode::kInvalid,
-      "among 3 ranks with equal bits: every rank must have 1, 2, 4, 8, ... of "
+      "among 3 ranks with bit-identical results: each rank must have 1, 2, 4, 8, ... of "
       "them. Start 1, 2, 4 or 8 ranks");
 }
 

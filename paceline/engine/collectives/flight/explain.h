@@ -13,17 +13,17 @@
 namespace paceline {
 
 enum class Verdict : std::uint8_t {
-  kNothing,       // no rank waits, and no current group is known to have finished a collective
-  kFinished,      // no rank waits in an operation
+  kNothing,       // no rank is waiting; no current group is known to have finished a collective
+  kFinished,      // no rank is waiting; the last collective that a group finished is known
   kStraggler,     // as kFinished, but one rank kept the others waiting
   kMismatch,      // ranks called different operations
   kDied,          // a process ended, and its record does not say why
   kNeverEntered,  // a rank did not arrive at the operation in which others wait
   kStuck,         // all arrived, but the operation did not end
   kCrossed,       // groups that wait for each other
-  kMessage,       // a send or receive without its other end
+  kMessage,       // a send without a matching receive, or a receive without a send
   kFailed,        // another failure; the sentence quotes the rank's error
-  kUndecided,     // the records that would decide it are missing
+  kUndecided,     // an operation did not end; the records that would show why are missing
 };
 // The name for programs, such as "never_entered".
 std::string_view name_of(Verdict verdict);
@@ -47,9 +47,9 @@ struct Explanation {
 // record of it never entered it; if one of them is inside another stuck group, the search
 // continues in that group, and groups that wait for each other are reported as crossed.
 //
-// A group that has failed refuses every call, so a rank did not enter operations that it called
-// afterwards. A failure after which the rank continued counts only if the job is over and nothing
-// else explains its end.
+// A group that has failed refuses every call, so calls made after the failure do not count as
+// entered. A failure after which the rank continued counts only if the job is over and nothing else
+// explains the job's end.
 //
 // Nothing is guessed: a rank without a file, or on another machine, is reported as such.
 //

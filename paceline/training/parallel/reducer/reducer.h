@@ -49,9 +49,9 @@ class GradientSync {
 
 // Functions of the wrapper that the reducer calls.
 struct ReducerCallbacks {
-  // Called after each pass that averages, once all modules of the group that the pass reached are
-  // done; not called in a group of one rank without logical shards, nor after
-  // pass_without_inputs(). It may communicate.
+  // Called after each pass that averages gradients, once the reductions of all wrapped modules that
+  // took part in the pass have ended. Not called in a group of one rank without logical shards, nor
+  // after pass_without_inputs(). It may communicate.
   std::function<void()> at_end_of_step;
   // Throws when the module's buffers have changed since the last pass.
   std::function<void()> verify_buffers;
@@ -59,11 +59,11 @@ struct ReducerCallbacks {
 
 // Buckets are planned at the end of the first backward pass, in the order in which rank 0's
 // gradients arrived, and planned again when the set of parameters that require gradients has
-// changed. A pass before which there is no plan communicates only at its end. If an optimizer
-// divides gradients, buckets are planned before the pass.
+// changed. A pass that starts without a plan communicates only at its end. If an optimizer
+// divides gradients, there is always a plan before the pass.
 //
-// A large gradient is reduced in place if that needs no copy (over sockets; on one host if tensors
-// are symmetric, see SymmetricTensors); otherwise it is stored in a bucket too.
+// A large gradient is reduced in place if it is in CUDA memory, if the group communicates only over
+// sockets, or if tensors are symmetric (SymmetricTensors); otherwise it is stored in a bucket too.
 //
 // If a parameter has no gradient on this rank in a pass, its gradient counts as zero if another
 // rank has one; if no rank has one, `.grad` does not change. If a parameter gets several gradients
