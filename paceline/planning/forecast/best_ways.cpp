@@ -135,11 +135,11 @@ class Searcher {
   [[noreturn]] void refuse() const {
     fail(
         ErrorCode::kInvalid,
-        "{} ranks cannot divide a global batch of {} samples among them: about {} ranks would "
-        "have to share each replica (heads: {}, blocks: {}); choose a larger global batch or fewer "
-        "ranks",
-        machine_.world_size(), global_batch_, machine_.world_size() / global_batch_ + 1,
-        profile_.most_parts, profile_.num_blocks());
+        "{} ranks cannot divide a global batch of {} samples among them: with at most {} heads and "
+        "{} blocks to divide, no number of replicas gets the same number of samples each; choose a "
+        "multiple of {} samples, or another number of ranks",
+        machine_.world_size(), global_batch_, profile_.most_parts, profile_.num_blocks(),
+        machine_.world_size());
   }
 
   void sort() {

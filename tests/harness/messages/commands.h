@@ -338,8 +338,9 @@ inline constexpr Message kCommandMessages[] = {
     {"plan.other_way", "{} ({}): {} times the step; {}% bubble, {}% exchanges"},
     {"plan.other_way_too_large", "{} ({}): does not fit into memory"},
     {"plan.batch_too_small",
-     "{} ranks cannot divide a global batch of {} samples among them: about {} ranks would have "
-     "to share each replica"},
+     "{} ranks cannot divide a global batch of {} samples among them: with at most {} heads and {} "
+     "blocks to divide, no number of replicas gets the same number of samples each; choose a "
+     "multiple of {} samples, or another number of ranks"},
 };
 
 }  // namespace paceline::harness

@@ -1,6 +1,7 @@
 #include "paceline/planning/forecast/best_ways.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -92,11 +93,15 @@ TEST(BestWays, the_best_pipelines_are_searched_for_a_better_schedule) {
 }
 
 TEST(BestWays, says_when_there_is_none) {
-  try {
-    search_ways(job_of_blocks(1), ideal_machine(1, 8), 4);
-    FAIL() << "8 ranks, 4 samples, one block";
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), Says("plan.batch_too_small", 8, 4));
+  const JobProfile profile = job_of_blocks(1);
+  for (const auto& [ranks, samples] : {std::pair{8, 4}, {3, 64}}) {
+    try {
+      search_ways(profile, ideal_machine(1, ranks), samples);
+      FAIL() << ranks << " ranks, " << samples << " samples, one block";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(),
+                  Says("plan.batch_too_small", ranks, samples, profile.most_parts, 1, ranks));
+    }
   }
 }
 
