@@ -185,6 +185,7 @@ void PointToPoint::progress(const Work& work, Deadline limit) {
 void PointToPoint::leave(std::unique_lock<std::mutex> lock) {
   if (is_left()) leave_to_thread();
   if (is_closed_ && callers_ == 0) left_->notify_all();
+  if (!queues_.has_ended()) return;
   auto ended = queues_.take_ended();
   lock.unlock();
   ended.settle();
