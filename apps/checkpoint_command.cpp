@@ -8,6 +8,7 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/core/option_text.h"
 #include "paceline/files/checkpoint/checkpoint_copy.h"
@@ -88,12 +89,6 @@ struct Chosen {
   const CheckpointDirectory directory;
   std::int64_t step = 0;
 };
-
-std::string size_text(std::uint64_t bytes) {
-  if (bytes >= 1 << 30) return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1 << 30));
-  if (bytes >= 1 << 20) return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20));
-  return fmt::format("{:.1f} KiB", static_cast<double>(bytes) / (1 << 10));
-}
 
 int list(const Words& words, const CheckpointFlags&) {
   require_directory(words[0]);

@@ -77,7 +77,7 @@ std::vector<std::string> items_of_only(const std::string& text) {
         known.push_back(fmt::format("{}/{}", name_of(setup), check.name));
     }
   }
-  const auto items = items_of(text);
+  auto items = items_of(text);
   for (const std::string& item : items) {
     if (std::ranges::find(known, item) == known.end())
       refuse_value("--only", item, one_of(known, item));

@@ -317,7 +317,7 @@ detail::HandlePointer Workers::begin_create(const std::string& worker, detail::C
                                             const CallOptions& options) const {
   const Deadline deadline = impl_->until(options);
   const auto caller = impl_->caller_of(worker);
-  const auto reference = impl_->references->created(
+  auto reference = impl_->references->created(
       {worker, impl_->incarnation_of(*caller, deadline), new_object_number()});
   target.object = reference->id.number;
   reference->creation = begin_call(*caller, *impl_->references, target, arguments, deadline);

@@ -205,7 +205,7 @@ void CheckpointDirectory::save_files(std::int64_t step, const WriteFiles& write)
   check(step >= 0, "checkpoint directory {}: step {} is negative", path_, step);
   claim().check_held();
   if (room_) prune(step, std::max(1, *room_ - 1));
-  // The newest checkpoint without infinities and NaNs may be kept in addition.
+  // prune() may have kept one more: the newest checkpoint without infinities and NaNs.
   if (room_ > 1 && std::ssize(list_up_to(step)) >= *room_) make_room(step);
   bool was_full = false;
   for (bool is_saved = false; !is_saved;) {

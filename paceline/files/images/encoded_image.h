@@ -105,10 +105,10 @@ class EncodedImage {
 
   // Decodes the whole image. Error(kCorrupt), with the library's reason, if the data is damaged.
   Image decode();
-  // Decodes a region of the image after its reduction to 1/`reduction` of its size, and little
-  // beyond that region. The pixels are the same as if the whole image were decoded. Error(kInvalid)
-  // if the region is empty or not inside the reduced image, or if `reduction` is not 1 or, if
-  // can_reduce(), 2, 4 or 8; kCorrupt as for decode().
+  // Reduces the image to 1/`reduction` of its size and returns a region of the reduced image, with
+  // the same pixels as if all of it were decoded; decodes little more than the region.
+  // Error(kInvalid) if the region is empty or not inside the reduced image, or if `reduction` is
+  // not 1 or, if can_reduce(), 2, 4 or 8; kCorrupt as for decode().
   Image decode(const Region& region, int reduction = 1);
 
  private:

@@ -33,7 +33,7 @@ std::string shown(const std::string& text) {
   return text.size() > kShownText ? start + "..." : start;
 }
 
-bool only(const std::string& text, std::string_view also) {
+bool is_alphanumeric_or(const std::string& text, std::string_view also) {
   return !text.empty() && std::all_of(text.begin(), text.end(), [&](unsigned char c) {
     return (c < 0x80 && std::isalnum(c) != 0) ||
            also.find(static_cast<char>(c)) != std::string_view::npos;
@@ -105,10 +105,10 @@ bool is_host_name(const std::string& name) {
   const std::string address = at == std::string::npos ? name : name.substr(at + 1);
   if (at != std::string::npos) {
     const std::string user = name.substr(0, at);
-    if (!only(user, "._-") || user.front() == '-') return false;
+    if (!is_alphanumeric_or(user, "._-") || user.front() == '-') return false;
   }
   const bool v6 = address.find(':') != std::string::npos;
-  return only(address, v6 ? ":.%_-" : "._-") && address.front() != '-' &&
+  return is_alphanumeric_or(address, v6 ? ":.%_-" : "._-") && address.front() != '-' &&
          address.size() <= kMaxName;
 }
 

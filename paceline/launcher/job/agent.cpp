@@ -75,7 +75,8 @@ int Agent::run() {
   if (abandoned_) end_all_descendants(Deadline::after(kEndOfJobsDescendants));
   if (abandoned_ && !concluded_ && stop_signal_ == 0) {
     finish_timeline();
-    remove_records();  // no supervisor is left to tell the user about the logs
+    // The supervisor has ended, so the user would not learn where the temporary logs are.
+    remove_records();
   }
   if (logs_may_go_ && consoles_.lost().empty()) logs_.remove_if_temporary();
   return exit_code();
@@ -97,7 +98,7 @@ void Agent::follow_orders() {
 void Agent::obey(const StartOrder& order) {
   if (ending()) return;
   if (generation_ && generation_->culprit()) {
-    const std::string sentence = flights_.sentence(false);
+    const std::string sentence = flights_.sentence(/*waited_long=*/false);
     if (!sentence.empty()) consoles_.say(fmt::format("paceline: {}\n", sentence));
   }
   if (!order.note.empty()) {

@@ -60,9 +60,9 @@ struct ExposedExchange {
 ExposedExchange exposed_exchange(const std::vector<GradientsOfLayer>& layers, double bucket_bytes,
                                  const std::function<double(double bytes)>& seconds_of);
 
-// The time of a pipeline's plan if more ranks of a host want to compute than it has cores. The
-// ranks that compute then share the cores evenly, as under the kernel's scheduler; a waiting rank
-// uses none. In all other respects the model is that of simulate().
+// The time of a pipeline's step on hosts that may have fewer cores than ranks. While more ranks of
+// a host compute than the host has cores, they share the cores evenly, as under the kernel's
+// scheduler; a waiting rank uses none. In all other respects the model is that of simulate().
 //
 // Returns the seconds of a step. `host_of_rank`: the host of each rank of the plan; `cores`: the
 // number of ranks of a host that can compute at full speed. Requires: a plan that validate()

@@ -35,8 +35,8 @@
 // Errors: an error of a branch's function is thrown on every rank, with the names of the rank and
 // the branch. If ranks pass different branches, owners or inputs, Error(kInvalid) shows both calls.
 // The group stays usable after these errors. If the backward pass of a branch throws, other ranks
-// get kAborted with the names of the failed rank's branches, once the exception leaves the function
-// that holds the graph.
+// get kAborted with the names of the failed rank's branches, as soon as the unwinding of the
+// exception has destroyed the graph (with the last of the results and the loss).
 //
 // Thread safety: same as ProcessGroup. The autograd graph keeps the group alive.
 
@@ -75,8 +75,8 @@ Branch make_branch(std::string name, Module module) {
 
 class ParallelBranches {
  public:
-  // owner[b] is the rank that computes branches[b]. Each call checks that all ranks passed the same
-  // owners.
+  // owner[b] is the rank that computes branches[b]. forward() and the share_ methods check that all
+  // ranks passed the same owners.
   ParallelBranches(GroupPtr group, std::vector<Branch> branches, std::vector<int> owner);
   // Collective: measures the seconds of a forward and a backward pass of each branch on `inputs`,
   // and assigns the branches in order of decreasing time, each to the rank with the least work so

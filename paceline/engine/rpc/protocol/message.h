@@ -239,7 +239,7 @@ template <class T, class... Outer>
 consteval bool has_views() {
   if constexpr (kIsView<T>) {
     return true;
-  } else if constexpr ((std::same_as<T, Outer> || ...)) {
+  } else if constexpr ((std::same_as<T, Outer> || ...)) {  // NOLINT(bugprone-branch-clone)
     return false;
   } else if constexpr (Message<T>) {
     return []<class... Field>(std::type_identity<std::tuple<Field&...>>) {

@@ -137,7 +137,7 @@ bool RemoteRows::is_lost(const std::string& server, const rpc::CallError& error)
 }
 
 // Opens a part of the table at a server or, if that is lost, at its backup.
-RemoteRows::Ref RemoteRows::open_at(const std::string& server, OpenRows request) const {
+RemoteRows::Ref RemoteRows::open_at(const std::string& server, const OpenRows& request) const {
   std::string owner = server;
   for (std::size_t tries = 0;; ++tries) {
     try {

@@ -84,7 +84,7 @@ class RemoteRows final : public Rows {
   RowsState state_of(std::size_t part) const;
   void check_open(const char* operation) const;
   Ref server_of(std::size_t part) const;
-  Ref open_at(const std::string& server, OpenRows request) const;
+  Ref open_at(const std::string& server, const OpenRows& request) const;
   bool is_lost(const std::string& server, const rpc::CallError& error) const;
   bool move_part(std::size_t part, const std::string& lost, const rpc::CallError& error) const;
   template <class Value>

@@ -114,7 +114,8 @@ struct CudaApi {
   FUNCTION(cudaEventRecord, (CudaEvent, CudaStream)) FUNCTION(cudaEventQuery, (CudaEvent)) \
   FUNCTION(cudaEventDestroy, (CudaEvent))
   // clang-format on
-#define PACELINE_CUDA_FUNCTION(name, parameters) int(*name) parameters = nullptr;
+#define PACELINE_CUDA_FUNCTION(name, parameters) \
+  int(*name) parameters = nullptr;  // NOLINT(bugprone-macro-parentheses): a declaration
   PACELINE_CUDA_FUNCTIONS(PACELINE_CUDA_FUNCTION)
 #undef PACELINE_CUDA_FUNCTION
   const char* (*cudaGetErrorString)(int) = nullptr;

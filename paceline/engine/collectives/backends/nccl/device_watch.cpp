@@ -24,7 +24,7 @@ constexpr std::chrono::microseconds kShortNap{50};
 constexpr std::chrono::microseconds kLongNap{500};
 constexpr std::chrono::milliseconds kShortWait{5};
 // How often the thread looks for errors that no event reports.
-constexpr std::chrono::milliseconds kCheckInterval{2};
+constexpr std::chrono::milliseconds kFailureCheckInterval{2};
 
 }  // namespace
 
@@ -130,7 +130,7 @@ struct DeviceWatch::State {
           continue;
         }
         const auto now = Clock::now();
-        if (now - last_look > kCheckInterval) {
+        if (now - last_look > kFailureCheckInterval) {
           last_look = now;
           hooks.look();
         }
@@ -183,22 +183,18 @@ DeviceWatch::~DeviceWatch() {
 }
 
 void DeviceWatch::add(WatchedOperation operation) {
-  std::optional<Error> failure;
-  {
-    const std::lock_guard lock(state_->mutex);
-    failure = state_->failure;
-    if (!failure) {
-      state_->watched.push_back(std::move(operation));
-      if (!state_->thread.joinable()) {
-        state_->thread = start_thread("paceline-gpu", [state = state_] { state->run(); });
-      }
-    }
-  }
-  if (failure) {
+  std::unique_lock lock(state_->mutex);
+  if (const auto failure = state_->failure) {
+    lock.unlock();
     operation.work->complete(std::make_exception_ptr(state_->error_of(operation, *failure)));
-  } else {
-    state_->changed.notify_all();
+    return;
   }
+  state_->watched.push_back(std::move(operation));
+  if (!state_->thread.joinable()) {
+    state_->thread = start_thread("paceline-gpu", [state = state_] { state->run(); });
+  }
+  lock.unlock();
+  state_->changed.notify_all();
 }
 
 std::size_t DeviceWatch::count() const {

@@ -23,8 +23,8 @@ void load_into(NcclApi& api) {
   api.require(api.ncclGetVersion(&api.version), "", "ncclGetVersion");
   if (api.version >= kOldest) return;
   fail(ErrorCode::kUnsupported,
-       "{} is NCCL {}, but at least {} is needed, whose calls do not block; install a newer one, "
-       "or set PACELINE_LIBNCCL to the path of its file",
+       "{} is NCCL {}, but Paceline needs NCCL {} or later, which has non-blocking calls; install "
+       "a newer NCCL, or set PACELINE_LIBNCCL to the path of its library file",
        api.library.path, nccl_version_text(api.version), nccl_version_text(kOldest));
 }
 
@@ -46,7 +46,7 @@ LoadedNccl* load_nccl() {
 const char* cure_of(int code) {
   switch (code) {
     case nccl::kCudaError:
-      return "a CUDA operation failed before it or inside it: dmesg and nvidia-smi may show more";
+      return "a CUDA operation failed in or before this NCCL call: see also dmesg and nvidia-smi";
     case nccl::kSystemError:
       return "a socket, file or shared memory failed: check /dev/shm (docker run "
              "--shm-size=2g), NCCL_SOCKET_IFNAME and ulimit -l, and set NCCL_DEBUG=WARN";

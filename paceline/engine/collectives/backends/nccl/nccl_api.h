@@ -79,7 +79,8 @@ struct NcclApi {
   FUNCTION(ncclRecv, (void*, std::size_t, int, int, NcclHandle, CudaStream)) \
   FUNCTION(ncclGroupStart, ()) FUNCTION(ncclGroupEnd, ())
   // clang-format on
-#define PACELINE_NCCL_FUNCTION(name, parameters) int(*name) parameters = nullptr;
+#define PACELINE_NCCL_FUNCTION(name, parameters) \
+  int(*name) parameters = nullptr;  // NOLINT(bugprone-macro-parentheses): a declaration
   PACELINE_NCCL_FUNCTIONS(PACELINE_NCCL_FUNCTION)
 #undef PACELINE_NCCL_FUNCTION
   const char* (*ncclGetErrorString)(int) = nullptr;

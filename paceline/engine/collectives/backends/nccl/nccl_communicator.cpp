@@ -13,7 +13,7 @@
 namespace paceline {
 namespace {
 
-constexpr std::chrono::microseconds kNap{200};
+constexpr std::chrono::microseconds kPollNap{200};
 
 }  // namespace
 
@@ -66,7 +66,7 @@ void NcclCommunicator::end_closing(Deadline deadline) {
   try {
     while (!is_ready()) {
       if (deadline.expired()) fail(ErrorCode::kTimeout, "{}: ncclCommFinalize is late", self_);
-      std::this_thread::sleep_for(kNap);
+      std::this_thread::sleep_for(kPollNap);
     }
   } catch (const Error&) {
     abort();

@@ -440,7 +440,7 @@ WorkPtr NcclMessages::start(Op op, const PointToPointCall& call, Deadline deadli
       label_of(op == Op::kSend ? "send" : "recv", call, state.mesh), message->order);
   message->work->hold(std::move(message->call.keep_alive));
   message->call.keep_alive = nullptr;
-  const WorkPtr work = message->work;
+  WorkPtr work = message->work;
   if (op == Op::kSend) {
     state.send(message);
   } else {
