@@ -222,6 +222,8 @@ void HangInquiry::begin(int generation, std::map<Agent, std::string> agents) {
 
 void HangInquiry::take(Agent from, const Whereabouts& report, Moment now) {
   if (report.generation != generation_ || !hosts_.contains(from)) return;
+  if (report.standstill.waiting.empty() && !report.standstill.missing.empty())
+    fail(ErrorCode::kCorrupt, "a report says that ranks are missing, but no rank waits for them");
   Answer answer{decode_digest(report.digest), report.standstill, report.standstill.steps};
   for (const Flight& flight : answer.flights) answer.progress += flight.num_begun;
   if (report.round == 0 && !round_is_open_) {

@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/json_text.h"
@@ -162,15 +161,13 @@ void HostsAgent::on_frame(std::size_t index, const Frame& frame) {
     case FrameKind::kAnnounce:
       return on_words(index, frame);
     case FrameKind::kOver:
-      return on_over(static_cast<unsigned char>(frame.payload.at(0)));
+      return on_over(decode_number<std::uint8_t>(frame.payload));
     case FrameKind::kInputTaken:
-      return input_.taken(ByteReader(as_bytes(frame.payload)).get<std::uint32_t>());
+      return input_.taken(decode_number<std::uint32_t>(frame.payload));
     case FrameKind::kTimeline:
       return on_timeline(index, frame.payload);
     case FrameKind::kExit:
-      if (!frame.payload.empty()) {
-        hosts_[index].exit_code = static_cast<unsigned char>(frame.payload[0]);
-      }
+      hosts_[index].exit_code = decode_number<std::uint8_t>(frame.payload);
       return;
     default:
       return;  // kAlive
@@ -260,7 +257,7 @@ void HostsAgent::begin_if_ready() {
 }
 
 void HostsAgent::on_port(const std::string& payload) {
-  port_ = ByteReader(as_bytes(payload)).get<std::uint16_t>();
+  port_ = decode_number<std::uint16_t>(payload);
   if (stopping()) return;
   for (std::size_t i = 1; i < hosts_.size(); ++i) {
     if (!hosts_[i].lost()) give_part(i);

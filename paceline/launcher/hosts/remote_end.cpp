@@ -161,8 +161,7 @@ void RemoteEnd::on_frame(const Frame& frame) {
       if (child_ > 0) fail(ErrorCode::kCorrupt, "a second job on one connection");
       return start(decode_job(frame.payload));
     case FrameKind::kSignal:
-      if (!frame.payload.empty()) send_signal(static_cast<unsigned char>(frame.payload[0]));
-      return;
+      return send_signal(decode_number<std::uint8_t>(frame.payload));
     case FrameKind::kInput:
       pending_input_ += frame.payload;
       return pass_input_on();

@@ -8,7 +8,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "paceline/engine/core/error.h"
 #include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/option_text.h"
 #include "paceline/engine/telemetry/timeline_file.h"
@@ -149,14 +148,23 @@ void TimelineCollection::put_on_one_clock(const std::vector<Host>& hosts) {
                           std::chrono::nanoseconds(timeline.clock_error)}});
       paths.push_back(arrival.path);
     } catch (const Error& error) {
-      problems_ += warning(fmt::format("{}: {}", hosts[arrival.host].name, error.what()));
-      std::filesystem::remove(arrival.path);
+      leave_out(hosts[arrival.host], arrival.path, error);
     }
   }
   const auto shifts = shifts_to_one_clock(origins, clocks);
   for (std::size_t i = 0; i < paths.size(); ++i) {
-    if (shifts[i] != ClockShift{}) shift_timeline(paths[i], shifts[i].offset, shifts[i].error);
+    if (shifts[i] == ClockShift{}) continue;
+    try {
+      shift_timeline(paths[i], shifts[i].offset, shifts[i].error);
+    } catch (const Error& error) {
+      leave_out(hosts[origins[i].host], paths[i], error);
+    }
   }
+}
+
+void TimelineCollection::leave_out(const Host& host, const std::string& path, const Error& error) {
+  problems_ += warning(fmt::format("{}: {}", host.name, error.what()));
+  std::filesystem::remove(path);
 }
 
 std::string TimelineCollection::missing_hosts(const std::vector<Host>& hosts) const {

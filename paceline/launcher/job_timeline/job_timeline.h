@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "paceline/engine/core/error.h"
 #include "paceline/launcher/messages/clock_comparison.h"
 #include "paceline/launcher/process/process.h"
 
@@ -70,6 +71,7 @@ class TimelineCollection {
 
   void keep(std::size_t host, const std::string& packed);
   void put_on_one_clock(const std::vector<Host>& hosts);
+  void leave_out(const Host& host, const std::string& path, const Error& error);
   std::string missing_hosts(const std::vector<Host>& hosts) const;
 
   const std::string output_;

@@ -18,6 +18,10 @@ constexpr std::size_t kFrameHeader = 1 + sizeof(std::uint32_t);
 constexpr std::uint32_t kMaxPayload = 32 << 20;
 constexpr std::size_t kKeptSkipped = 2000;
 
+void require_end(const ByteReader& reader) {
+  if (reader.remaining() > 0) fail(ErrorCode::kCorrupt, "a message continues after its end");
+}
+
 }  // namespace
 
 // `returned` is not sent: the host that asked reads it from its own clock.
@@ -32,7 +36,9 @@ std::string encode(const ClockExchange& exchange) {
 ClockExchange decode_clock_exchange(const std::string& bytes) {
   ByteReader reader(as_bytes(bytes));
   const auto reading = [&] { return std::chrono::nanoseconds(reader.get<std::int64_t>()); };
-  return {.asked = reading(), .heard = reading(), .answered = reading()};
+  const ClockExchange exchange{.asked = reading(), .heard = reading(), .answered = reading()};
+  require_end(reader);
+  return exchange;
 }
 
 std::string encode(const Endpoint& endpoint) {
@@ -44,8 +50,9 @@ std::string encode(const Endpoint& endpoint) {
 
 Endpoint decode_endpoint(const std::string& bytes) {
   ByteReader reader(as_bytes(bytes));
-  std::string host = reader.get_string(kMaxPayload);
-  return {std::move(host), reader.get<std::uint16_t>()};
+  Endpoint endpoint{.host = reader.get_string(kMaxPayload), .port = reader.get<std::uint16_t>()};
+  require_end(reader);
+  return endpoint;
 }
 
 std::string encode_frame(FrameKind kind, std::string_view payload) {

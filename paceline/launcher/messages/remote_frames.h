@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/system/socket.h"
 #include "paceline/launcher/messages/clock_comparison.h"
 
@@ -52,6 +53,15 @@ std::string encode(const Endpoint& endpoint);
 // Error(kCorrupt) when the bytes are not such a value.
 ClockExchange decode_clock_exchange(const std::string& bytes);
 Endpoint decode_endpoint(const std::string& bytes);
+
+// The payload of kSignal, kPort, kOver, kInputTaken or kExit, which is one number. Error(kCorrupt)
+// when the payload has another length.
+template <class Number>
+Number decode_number(std::string_view payload) {
+  if (payload.size() != sizeof(Number))
+    throw Error(ErrorCode::kCorrupt, "a message with a number has the wrong length");
+  return ByteReader(as_bytes(payload)).get<Number>();
+}
 
 std::string encode_frame(FrameKind kind, std::string_view payload = {});
 

@@ -172,6 +172,10 @@ Whereabouts signs_of(int rank, Standstill standstill, int round = 0) {
   return {kGeneration, round, 30, encode_digest({}), standstill};
 }
 
+TEST_F(HangInquiries, refuse_a_report_of_missing_ranks_that_no_rank_waits_for) {
+  EXPECT_THROW(inquiry_.take(4, signs_of(0, {.missing = {1}}), now_), Error);
+}
+
 TEST_F(HangInquiries, name_ranks_that_are_missing_in_the_first_meeting) {
   inquiry_.take(4, signs_of(0, {.waiting = {0}, .missing = {1}}), now_);
   inquiry_.take(9, signs_of(1, {}, round()), now_);

@@ -3,11 +3,13 @@
 
 #include <csignal>
 #include <filesystem>
+#include <sstream>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "paceline/launcher/messages/remote_frames.h"
 #include "paceline/launcher/process/process.h"
 
 #include "tests/harness/says.h"
@@ -103,6 +105,38 @@ TEST_F(RunHostsStart, something_else_that_answers_is_refused) {
   EXPECT_EQ(outcome.exit_code, 3);
   EXPECT_THAT(outcome.err,
               AllOf(Says("hosts.unreachable", "host 10.77.0.2"), Says("hosts.foreign_bytes")));
+}
+
+// Frames of known kinds whose payload is too short or too long.
+TEST_F(RunHostsStart, a_host_that_sends_a_wrong_message_is_named) {
+  std::istringstream version(run_paceline({"--version"}).out);  // "paceline 1.0.0 (...)"
+  std::string number;
+  version >> number >> number;
+  const std::string long_endpoint = encode(Endpoint{"10.77.0.1", 1}) + "x";
+  for (const FrameKind kind : {FrameKind::kPort, FrameKind::kClock, FrameKind::kLeads,
+                               FrameKind::kOver, FrameKind::kInputTaken, FrameKind::kExit}) {
+    for (const std::string& payload : {std::string(), long_endpoint}) {
+      SCOPED_TRACE(fmt::format("{} with {} bytes", static_cast<char>(kind), payload.size()));
+      const std::string frames = hosts->directory().write(
+          "frames", std::string(kGreeting) + encode_frame(FrameKind::kHello, number) +
+                        encode_frame(kind, payload));
+      const Outcome outcome =
+          start(hosts->ssh_after("cat " + frames + "; exec sleep 60"), "10.77.0.1:1");
+      EXPECT_EQ(outcome.exit_code, 3);
+      EXPECT_THAT(outcome.err, AllOf(Says("hosts.connection_lost", "host 10.77.0.1"),
+                                     HasSubstr("\n  | a message ")));
+    }
+  }
+}
+
+TEST(RunRemoteAgent, refuses_a_wrong_message_of_the_launcher) {
+  for (const FrameKind kind : {FrameKind::kSignal, FrameKind::kClock, FrameKind::kJob}) {
+    PacelineProcess agent({"remote-agent"});
+    agent.write_stdin(encode_frame(kind));
+    const Outcome outcome = agent.wait();
+    EXPECT_EQ(outcome.exit_code, 3) << static_cast<char>(kind);
+    EXPECT_THAT(outcome.err, HasSubstr("paceline remote-agent: ")) << static_cast<char>(kind);
+  }
 }
 
 TEST_F(RunHostsStart, output_of_a_login_does_no_harm) {

@@ -73,9 +73,19 @@ TEST(RemoteFrames, clock_readings_and_endpoints_come_back_as_they_were) {
   const ClockExchange exchange{.asked = nanoseconds(1), .heard = nanoseconds(-2)};
   EXPECT_EQ(decode_clock_exchange(encode(exchange)), exchange);
   EXPECT_THROW(decode_clock_exchange(encode(exchange).substr(0, 20)), Error);
+  EXPECT_THROW(decode_clock_exchange(encode(exchange) + "x"), Error);
   const Endpoint endpoint{"fe80::1", 4000};
   EXPECT_EQ(decode_endpoint(encode(endpoint)), endpoint);
   EXPECT_THROW(decode_endpoint(""), Error);
+  EXPECT_THROW(decode_endpoint(encode(endpoint) + "x"), Error);
+}
+
+TEST(RemoteFrames, a_number_has_exactly_its_bytes) {
+  EXPECT_EQ(decode_number<std::uint8_t>("\xff"), 255);
+  EXPECT_EQ(decode_number<std::uint16_t>("\x01\x02"), 0x0201);
+  EXPECT_THROW(decode_number<std::uint8_t>(""), Error);
+  EXPECT_THROW(decode_number<std::uint8_t>("12"), Error);
+  EXPECT_THROW(decode_number<std::uint32_t>("123"), Error);
 }
 
 TEST(RemoteJob, bytes_that_are_cut_or_changed_are_an_error_or_another_job) {
