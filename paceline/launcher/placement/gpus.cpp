@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <fstream>
 #include <map>
+#include <utility>
 
 #include "paceline/engine/core/option_text.h"
 
@@ -62,28 +63,36 @@ std::vector<Gpu> visible_gpus(const std::vector<Gpu>& all, const std::optional<s
 }
 
 std::optional<Binding> binding_near_gpus(const Topology& topology, const std::vector<Gpu>& gpus) {
-  std::map<std::vector<int>, std::vector<std::size_t>> sharers;  // by the cpus near their GPUs
-  for (std::size_t rank = 0; rank < gpus.size(); ++rank) {
-    if (gpus[rank].cpus.empty()) return {};
-    sharers[gpus[rank].cpus].push_back(rank);
+  using Ranks = std::vector<std::size_t>;
+  const auto is_unknown = [](const Gpu& gpu) { return gpu.cpus.empty(); };
+  if (std::ranges::any_of(gpus, is_unknown)) return {};
+  // The cores that are near the GPUs of the same ranks. Cores of fewer ranks come first.
+  std::map<std::pair<std::size_t, Ranks>, std::vector<const Core*>> areas;
+  for (const Core& core : topology.cores) {
+    Ranks near;
+    for (std::size_t rank = 0; rank < gpus.size(); ++rank) {
+      if (std::ranges::binary_search(gpus[rank].cpus, core.cpus.front())) near.push_back(rank);
+    }
+    if (!near.empty()) areas[{near.size(), near}].push_back(&core);
   }
   Binding binding{.to = BindTo::kMap, .map = std::vector<std::vector<int>>(gpus.size())};
-  for (const auto& [cpus, ranks] : sharers) {
-    std::vector<const Core*> near;
-    for (const Core& core : topology.cores) {
-      if (std::binary_search(cpus.begin(), cpus.end(), core.cpus.front())) near.push_back(&core);
+  std::vector<std::size_t> num_cores(gpus.size());
+  for (const auto& [key, cores] : areas) {
+    const Ranks& ranks = key.second;
+    std::vector<std::size_t> num_before = num_cores;
+    for (std::size_t i = 0; i < cores.size(); ++i) {
+      ++num_cores[*std::ranges::min_element(ranks, {}, [&](auto rank) { return num_cores[rank]; })];
     }
-    if (near.size() < ranks.size()) return {};
-    for (std::size_t i = 0; i < ranks.size(); ++i) {
-      const std::size_t begin = near.size() * i / ranks.size();
-      const std::size_t end = near.size() * (i + 1) / ranks.size();
-      std::vector<int>& own = binding.map[ranks[i]];
-      for (std::size_t core = begin; core < end; ++core) {
-        own.insert(own.end(), near[core]->cpus.begin(), near[core]->cpus.end());
+    auto next = cores.begin();
+    for (const std::size_t rank : ranks) {
+      for (; num_before[rank] < num_cores[rank]; ++num_before[rank], ++next) {
+        binding.map[rank].insert(binding.map[rank].end(), (*next)->cpus.begin(),
+                                 (*next)->cpus.end());
       }
-      std::sort(own.begin(), own.end());
     }
   }
+  if (std::ranges::count(num_cores, 0U) > 0) return {};
+  for (std::vector<int>& cpus : binding.map) std::ranges::sort(cpus);
   return binding;
 }
 

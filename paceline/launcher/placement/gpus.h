@@ -31,9 +31,10 @@ std::vector<Gpu> find_gpus(const std::filesystem::path& root = "/");
 // entry with a UUID becomes an empty Gpu, because its bus id is not known.
 std::vector<Gpu> visible_gpus(const std::vector<Gpu>& all, const std::optional<std::string>& list);
 
-// Chooses cores for each rank near its GPU; rank i has gpus[i]. Ranks whose GPUs have equal `cpus`
-// divide their cores evenly. Returns nullopt if the cpus near a GPU are unknown, or if the cores
-// near a GPU are fewer than the ranks that share them.
+// Chooses cores for each rank near its GPU; rank i has gpus[i]. No two ranks get the same core:
+// ranks whose GPUs are near the same cores divide them, and a rank that has fewer cores of its own
+// gets more of them. Returns nullopt if the cpus near a GPU are unknown, or if no core is left for
+// a rank.
 std::optional<Binding> binding_near_gpus(const Topology& topology, const std::vector<Gpu>& gpus);
 
 }  // namespace paceline::launcher

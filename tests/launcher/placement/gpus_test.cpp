@@ -78,9 +78,33 @@ TEST(BindingNearGpus, gives_each_rank_the_cores_near_its_gpu) {
                           ElementsAre(6, 7, 14, 15)));
 }
 
+std::vector<int> both_threads(std::vector<int> cores) {
+  for (std::size_t i = 0, count = cores.size(); i < count; ++i) cores.push_back(cores[i] + 8);
+  return cores;
+}
+
+TEST(BindingNearGpus, gives_no_core_to_two_ranks_whose_gpus_overlap) {
+  const std::vector<int> all = both_threads({0, 1, 2, 3, 4, 5, 6, 7}),
+                         lower = both_threads({0, 1, 2, 3}), upper = both_threads({4, 5, 6, 7});
+  const auto nested = binding_near_gpus(eight_cores(), {{"a", -1, all}, {"b", 0, lower}});
+  ASSERT_TRUE(nested);
+  EXPECT_THAT(nested->map, ElementsAre(upper, lower));
+  const auto across = binding_near_gpus(
+      eight_cores(), {{"a", 0, lower}, {"b", 1, upper}, {"c", -1, all}, {"d", -1, all}});
+  ASSERT_TRUE(across);
+  std::vector<int> given;
+  for (const std::vector<int>& cpus : across->map) {
+    EXPECT_EQ(cpus.size(), 4u);
+    given.insert(given.end(), cpus.begin(), cpus.end());
+  }
+  EXPECT_THAT(given, testing::UnorderedElementsAreArray(all));
+}
+
 TEST(BindingNearGpus, is_left_to_the_planner_where_the_places_are_unknown_or_too_small) {
   EXPECT_FALSE(binding_near_gpus(eight_cores(), {{"a", 0, {0, 8}}, {"b", -1, {}}}));
   EXPECT_FALSE(binding_near_gpus(eight_cores(), {{"a", 0, {0, 8}}, {"b", 0, {0, 8}}}));
+  EXPECT_FALSE(binding_near_gpus(eight_cores(),
+                                 {{"a", 0, {0, 8}}, {"b", 0, {1, 9}}, {"c", 0, {0, 1, 8, 9}}}));
 }
 
 }  // namespace
