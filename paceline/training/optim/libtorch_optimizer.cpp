@@ -81,7 +81,10 @@ LibTorchOptimizer::LibTorchOptimizer(torch::optim::Optimizer& wrapped)
           {}),
       wrapped_(wrapped),
       name_(name_of(wrapped)),
-      agreed_(learning_rates()) {}
+      agreed_(learning_rates()) {
+  for (std::size_t group = 0; group < num_groups(); ++group)
+    has_momentum_.push_back(LibTorchOptimizer::momentum(group) > 0);
+}
 
 void LibTorchOptimizer::take_rates() {
   agreed_ = rates_of(wrapped_);
@@ -96,7 +99,7 @@ double LibTorchOptimizer::momentum(std::size_t group) const {
 }
 
 void LibTorchOptimizer::set_momentum(std::size_t group, double momentum) {
-  check(momentum >= 0 && momentum < 1 && (momentum == 0 || this->momentum(group) > 0),
+  check(momentum >= 0 && momentum < 1 && (momentum == 0 || has_momentum_.at(group)),
         "a momentum must be in [0, 1), and 0 in a group that began without one");
   with_momentum(wrapped_.param_groups().at(group).options(),
                 [&](double& option) { option = momentum; });

@@ -40,6 +40,7 @@ class LibTorchOptimizer final : public Optimizer {
 
   torch::optim::Optimizer& wrapped_;
   const std::string name_;
+  std::vector<bool> has_momentum_;      // [group]: whether the group began with momentum
   mutable std::vector<double> agreed_;  // [group]: the last rate that both optimizers had
 };
 

@@ -147,6 +147,10 @@ OneCycleLR::OneCycleLR(Optimizer& optimizer, const OneCycleLROptions& options)
         "one_cycle: pct_start {} must be in [0, 1]", options.pct_start);
   check(options.div_factor > 0 && options.final_div_factor > 0,
         "one_cycle: div_factor and final_div_factor must be above 0");
+  for (const double momentum : {options.base_momentum, options.max_momentum}) {
+    check(!options.cycle_momentum || (momentum >= 0 && momentum < 1),
+          "one_cycle: a momentum of {}, which must be in [0, 1)", momentum);
+  }
   const std::size_t num_groups = optimizer.num_groups();
   if (options_.max_lr.size() == 1) options_.max_lr.resize(num_groups, options_.max_lr[0]);
   check(options_.max_lr.size() == num_groups, "one_cycle: {} values of max_lr for {} groups",

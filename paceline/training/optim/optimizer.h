@@ -94,7 +94,7 @@ class Optimizer {
   // A group's momentum; for Adam and similar optimizers the first of the betas.
   virtual double momentum(std::size_t group) const = 0;
   // Sets a group's momentum. Error(kInvalid) if it is not in [0, 1), or if it is above 0 and the
-  // group has no momentum.
+  // optimizer keeps no momentum for the group.
   virtual void set_momentum(std::size_t group, double momentum) = 0;
 
   // The parameters of all groups, in the order of the groups. Each tensor is listed once, even if

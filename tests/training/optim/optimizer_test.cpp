@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <functional>
+#include <initializer_list>
 #include <limits>
 
 #include <gtest/gtest.h>
@@ -9,6 +10,7 @@
 #include <torch/torch.h>
 
 #include "paceline/engine/core/error.h"
+#include "paceline/training/optim/libtorch_optimizer.h"
 #include "paceline/training/optim/lr_scheduler.h"
 #include "paceline/training/optim/optimizer_core.h"
 #include "paceline/training/optim/rules/update_rules.h"
@@ -314,6 +316,36 @@ TEST(Optimizer, groups_with_and_without_momentum_are_torchs) {
     EXPECT_TRUE(at::allclose(own[i], expected[i], 1e-5, 2e-6)) << "parameter " << i;
 }
 
+// Saved and loaded while the momentum is 0, a state continues with the same bits.
+TEST(Optimizer, a_momentum_of_0_in_between_keeps_the_velocity_as_torchs) {
+  for (const bool nesterov : {false, true}) {
+    auto expected = make_parameters(), own = make_parameters(), loaded = make_parameters();
+    torch::optim::SGD reference(expected,
+                                torch::optim::SGDOptions(0.01).momentum(0.9).nesterov(nesterov));
+    LibTorchOptimizer wrapper(reference);
+    const SGDOptions options{.lr = 0.01, .momentum = 0.9, .nesterov = nesterov};
+    SGD fused(own, options), resumed(loaded, options);
+    for (int step = 0; step < 12; ++step) {
+      const double momentum = step / 4 == 1 ? 0.0 : 0.9;
+      for (Optimizer* optimizer : std::initializer_list<Optimizer*>{&wrapper, &fused, &resumed})
+        optimizer->set_momentum(0, momentum);
+      if (step == 6) {
+        const torch::NoGradGuard no_grad;
+        for (std::size_t i = 0; i < own.size(); ++i) loaded[i].copy_(own[i]);
+        resumed.set_state(fused.state());
+      }
+      for (auto* parameters : {&expected, &own, &loaded}) set_gradients(*parameters, step);
+      wrapper.step();
+      fused.step();
+      if (step >= 6) resumed.step();
+    }
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      EXPECT_TRUE(at::allclose(own[i], expected[i], 1e-5, 2e-6)) << "parameter " << i;
+      EXPECT_TRUE(at::equal(own[i], loaded[i])) << "parameter " << i;
+    }
+  }
+}
+
 TEST(Optimizer, learning_rates_are_set_for_one_group_or_for_all) {
   auto own = make_parameters();
   SGD sgd({{{own[0]}, {.lr = 0.1}}, {{own[1]}, {.lr = 0.2}}});
@@ -325,6 +357,8 @@ TEST(Optimizer, learning_rates_are_set_for_one_group_or_for_all) {
   EXPECT_EQ(sgd.learning_rates(), (std::vector<double>{0.4, 0.4}));
   EXPECT_THROW(sgd.set_learning_rates({0.1}), Error);
   EXPECT_THROW(sgd.set_momentum(0, 0.9), Error);
+  torch::optim::SGD plain(make_parameters(), torch::optim::SGDOptions(0.1));
+  EXPECT_THROW(LibTorchOptimizer(plain).set_momentum(0, 0.9), Error);
 }
 
 TEST(Optimizer, a_parameter_in_two_groups_is_refused) {

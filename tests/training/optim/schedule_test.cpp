@@ -92,6 +92,21 @@ TEST(LRScheduler, one_cycle_moves_the_momentum_against_the_rate) {
   EXPECT_THROW(schedule.step(), Error);
 }
 
+TEST(LRScheduler, the_momentum_of_one_cycle_may_be_0_at_the_peak) {
+  auto optimizer = two_groups();
+  OneCycleLR schedule(optimizer,
+                      {.max_lr = {1.0}, .total_steps = 10, .pct_start = 0.5, .base_momentum = 0});
+  for (int i = 0; i < 4; ++i) schedule.step();
+  EXPECT_EQ(optimizer.momentum(0), 0);
+  for (int i = 4; i < 10; ++i) schedule.step();
+  EXPECT_DOUBLE_EQ(optimizer.momentum(0), 0.95);
+  for (const double momentum : {-0.1, 1.0}) {
+    EXPECT_THROW(
+        OneCycleLR(optimizer, {.max_lr = {1.0}, .total_steps = 10, .base_momentum = momentum}),
+        Error);
+  }
+}
+
 TEST(LRScheduler, after_the_last_step_of_one_cycle_the_rate_stays) {
   auto optimizer = two_groups();
   OneCycleLR schedule(optimizer, {.max_lr = {1.0},

@@ -34,9 +34,9 @@ class GroupedOptimizer : public Optimizer {
   const Options& options(std::size_t group = 0) const { return options_.at(group); }
   double momentum(std::size_t group) const override { return momentum_in(options_.at(group)); }
   void set_momentum(std::size_t group, double momentum) override {
-    if (!(momentum >= 0 && momentum < 1) || (momentum > 0 && this->momentum(group) == 0))
+    if (!(momentum >= 0 && momentum < 1) || (momentum > 0 && !has_state()))
       throw Error(ErrorCode::kInvalid,
-                  "a momentum must be in [0, 1), and 0 in a group that began without one");
+                  "a momentum must be in [0, 1), and 0 in an optimizer that began without one");
     momentum_in(options_.at(group)) = momentum;
   }
   // Adds a group, at any time before shard(), even after steps: the other groups keep their state.
@@ -131,7 +131,9 @@ struct SGDOptions {
   bool nesterov = false;  // requires momentum > 0 and no dampening
 };
 
-// Keeps a velocity for every parameter if any group has momentum.
+// Keeps a velocity for every parameter if any group begins with momentum. While a group's momentum
+// is 0, its velocities stay as they are. A velocity that begins after a parameter's first step is
+// dampened, unlike PyTorch's.
 class SGD : public GroupedOptimizer<SGDOptions> {
  public:
   explicit SGD(const std::vector<at::Tensor>& parameters, const SGDOptions& options = {});
