@@ -141,12 +141,15 @@ std::optional<Batch> DataLoader::next(std::uint64_t begun) {
     has_ended_ = true;
     return std::nullopt;
   }
-  std::optional<std::pair<std::size_t, Draft>> draft;
-  if (options_.num_threads == 0 && !(draft = take_draft())) {
-    exhausted_ = has_ended_ = true;  // an earlier call failed to prepare the last batch
-    return std::nullopt;
+  if (options_.num_threads == 0 && !error_) {
+    try {
+      auto [number, draft] = take_draft().value();
+      ready_.emplace(number, prepare(std::move(draft)));
+    } catch (...) {
+      error_ = std::current_exception();
+    }
   }
-  Prepared taken = draft ? prepare(std::move(draft->second)) : take_prepared();
+  Prepared taken = take_prepared();
   ++num_taken_;
   exhausted_ = taken.ends_epoch;
   if (taken.batch.ends_step) consumed_ = taken.consumed;

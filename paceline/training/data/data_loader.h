@@ -23,8 +23,8 @@
 // batches is one shard. Taking a batch then seeds the random numbers of this rank
 // (training/tensor/random.h), so that dropout is the same for any number of ranks.
 //
-// Thread safety: one consumer thread. An error in a loader thread is thrown to the loop when it
-// takes a batch.
+// Thread safety: one consumer thread. If a batch cannot be prepared, the loop gets the error when
+// it takes a batch, and again from every later call for the same epoch.
 
 #include <condition_variable>
 #include <cstddef>

@@ -390,14 +390,16 @@ TEST(DataLoader, an_error_of_the_dataset_is_thrown_by_next) {
   }
 }
 
-TEST(DataLoader, an_epoch_whose_last_batch_fails_has_ended) {
-  DataLoader loader(std::make_shared<Sentences>(), std::vector<std::int64_t>{1, 2},
-                    {.batch_size = 1, .num_threads = 0});
-  auto running = loader.epoch(0);
-  EXPECT_TRUE(running.next());
-  EXPECT_THROW(running.next(), std::runtime_error);
-  EXPECT_FALSE(running.next());
-  EXPECT_FALSE(running.next());
+TEST(DataLoader, after_an_error_every_later_call_of_the_epoch_throws_it_again) {
+  for (const int threads : {0, 1, 3}) {
+    DataLoader loader(std::make_shared<Sentences>(), std::vector<std::int64_t>{2, 3},
+                      {.batch_size = 1, .num_threads = threads});
+    auto running = loader.epoch(0);
+    for (int call = 0; call < 3; ++call) EXPECT_THROW(running.next(), std::runtime_error);
+    auto again = loader.epoch(0, 1);
+    EXPECT_TRUE(again.next());
+    EXPECT_FALSE(again.next());
+  }
 }
 
 TEST(DataLoader, a_batch_of_another_number_of_samples_is_refused) {
