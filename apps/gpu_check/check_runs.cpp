@@ -44,7 +44,7 @@ class Run {
 
   // Passes the outcomes to `tell`, in order. Returns the number of checks that have an outcome.
   std::size_t follow(const std::function<void(CheckOutcome)>& tell) {
-    Deadline deadline = Deadline::after(kStartLimit);
+    Deadline deadline = ending_after(kStartLimit);
     std::size_t current = 0;
     bool has_begun = false;
     while (current < checks_.size()) {
@@ -53,7 +53,7 @@ class Run {
       const CheckSpec& check = checks_[current];
       if (!has_begun && begun(check)) {
         has_begun = true;
-        deadline = Deadline::after(limit_of(check));
+        deadline = ending_after(limit_of(check));
       }
       if (is_complete(check)) {
         CheckOutcome outcome = conclude(check, "");
@@ -63,7 +63,7 @@ class Run {
         ++current;
         if (failed) return current;
         has_begun = false;
-        deadline = Deadline::after(limit_of(check));
+        deadline = ending_after(limit_of(check));
         continue;
       }
       if (!has_ended && !deadline.expired()) continue;
@@ -100,6 +100,11 @@ class Run {
             .variables = std::move(variables)};
   }
 
+  // Ends earlier if the time limit of the whole command does.
+  Deadline ending_after(std::chrono::seconds limit) const {
+    const Deadline own = Deadline::after(limit);
+    return own.moment() < options_.total.moment() ? own : options_.total;
+  }
   std::chrono::seconds limit_of(const CheckSpec& check) const {
     return options_.limit > 0s ? options_.limit : check.limit;
   }
@@ -163,6 +168,8 @@ class Run {
     return fmt::format("the ranks ended with exit code {}: {}", code, launcher_.failure_reason());
   }
   std::string problem_of_time(const CheckSpec& check, bool has_begun) {
+    if (options_.total.expired())
+      return "ended, because the time limit of the whole command has passed";
     if (!has_begun)
       return fmt::format("no rank has begun this check within {} s", kStartLimit.count());
     std::vector<int> late, done;

@@ -28,7 +28,7 @@ struct RunOptions {
   int num_threads = 1;  // of each rank
   bool is_quick = false;
   std::chrono::seconds limit{0};  // for every check; 0: the limits in the list of checks
-  Deadline total;                 // no ranks start after this time; remaining checks fail
+  Deadline total;                 // when all ranks are ended; remaining checks fail
   std::vector<std::pair<std::string, std::string>> variables = {};  // set in the ranks
 };
 
