@@ -130,7 +130,8 @@ fi
 
 // paceline run starts a remote agent on each node through srun. Before the time limit, SLURM sends
 // a signal only to this script, which passes it on to the launcher ($!). `wait` returns when a
-// signal arrives, so it is repeated until the launcher has ended.
+// signal arrives, so it is repeated until the launcher has ended. A signal may also interrupt the
+// `wait` during which the launcher ends; the last `wait` returns the launcher's exit code.
 std::string slurm_script(const SubmitRequest& request, const SlurmRequest& slurm) {
   std::vector<std::string> run = {request.paceline, "run",
                                   "--nproc-per-node=" + std::to_string(request.ranks_per_node)};
@@ -145,12 +146,12 @@ std::string slurm_script(const SubmitRequest& request, const SlurmRequest& slurm
 trap 'pass_on USR1' USR1
 trap 'pass_on TERM' TERM
 {} &
-code=0
 while :; do
   wait "$!"
-  code=$?
   kill -0 "$!" 2>/dev/null || break
 done
+wait "$!"
+code=$?
 )",
                         shell_line(run));
   if (!slurm.no_requeue) script += fmt::format(kRequeue, kStoppedAsAgreed);

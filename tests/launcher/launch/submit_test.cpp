@@ -114,6 +114,21 @@ TEST_F(SubmitSlurm, passes_the_signal_on_and_queues_a_job_again_that_stopped_as_
   EXPECT_THAT(other.wait().out, Not(HasSubstr("scontrol")));
 }
 
+TEST_F(SubmitSlurm, queues_a_job_again_that_ends_while_a_signal_interrupts_the_script) {
+  Outcome script = submit("slurm", kFromPath, {"./train"});
+  // Sends the signal and returns when bash has reaped the launcher.
+  const std::string slow_kill =
+      "kill() { command kill \"$@\" || return; [ \"$1\" = -0 ] || "
+      "while command kill -0 \"$3\" 2>/dev/null; do sleep 0.02; done; }\n";
+  script.out.insert(script.out.find('\n') + 1, slow_kill);
+  auto job = start(script, "trap 'exit 85' USR1; echo ready; while :; do sleep 0.02; done");
+  job.wait_for_lines("ready", 1);
+  job.send(SIGUSR1);
+  const Outcome outcome = job.wait();
+  EXPECT_EQ(outcome.exit_code, 85) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("scontrol requeue 7\n"));
+}
+
 TEST_F(SubmitSlurm, takes_what_sbatch_takes) {
   for (const Arguments& options : std::vector<Arguments>{{"--time", "3"},
                                                          {"--time", "2:01"},
