@@ -480,6 +480,7 @@ int Agent::exit_code() const {
 int run_agent(const LaunchPlan& plan, AgentChannel channel) {
   EventLoop loop;
   Consoles consoles(loop, plan.options.notices_fd);
+  consoles.take_log();
   return Agent(plan, std::move(channel), loop, consoles).run();
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <span>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -11,6 +12,7 @@
 #include <unistd.h>
 
 #include "paceline/engine/core/bytes.h"
+#include "paceline/engine/core/log_output.h"
 #include "paceline/engine/core/system/io.h"
 
 namespace paceline::launcher {
@@ -49,6 +51,27 @@ void Console::flush() {
     pending_.erase(0, sent_);
     sent_ = 0;
   }
+}
+
+Consoles::~Consoles() {
+  if (!log_.read_end) return;
+  log::write_to(STDERR_FILENO);
+  pass_log_on();
+  loop_.forget(log_.read_end.get());
+}
+
+void Consoles::take_log() {
+  log_ = make_pipe();
+  for (const Fd* end : {&log_.read_end, &log_.write_end}) fcntl(end->get(), F_SETFL, O_NONBLOCK);
+  loop_.watch(log_.read_end.get(), [this] { pass_log_on(); });
+  log::write_to(log_.write_end.get());
+}
+
+void Consoles::pass_log_on() {
+  char lines[PIPE_BUF];
+  ssize_t length = 0;
+  while ((length = read_some(log_.read_end.get(), std::as_writable_bytes(std::span(lines)))) > 0)
+    err_.console.write({lines, static_cast<std::size_t>(length)});
 }
 
 // Waits for the reader, which pauses only while megabytes are in transit, for example those of a

@@ -10,6 +10,7 @@
 #include "paceline/engine/core/system/fd.h"
 #include "paceline/launcher/messages/remote_frames.h"
 #include "paceline/launcher/process/event_loop.h"
+#include "paceline/launcher/process/process.h"
 
 namespace paceline::launcher {
 
@@ -59,6 +60,13 @@ class Consoles {
   // `notices_fd`; -1: no other launcher started this one.
   explicit Consoles(EventLoop& loop, int notices_fd = -1, int out_fd = 1, int err_fd = 2)
       : loop_(loop), notices_fd_(notices_fd), out_{Console(out_fd)}, err_{Console(err_fd)} {}
+  Consoles(const Consoles&) = delete;
+  Consoles& operator=(const Consoles&) = delete;
+  ~Consoles();
+  // Until this object ends, what any thread of this process writes to the log goes to err(), so no
+  // thread waits for the reader of stderr. Error(kSystem). Requires: no other threads, now and when
+  // this object ends.
+  void take_log();
 
   Console& out() { return out_.console; }
   Console& err() { return err_.console; }
@@ -88,9 +96,11 @@ class Consoles {
 
   void say(FrameKind kind, const std::string& text);
   void tell(FrameKind kind, std::string_view payload);
+  void pass_log_on();
 
   EventLoop& loop_;
   int notices_fd_;
+  Pipe log_;  // from the log to err(); both ends are non-blocking
   Watched out_, err_;
 };
 

@@ -3,13 +3,17 @@
 
 #include <csignal>
 #include <fstream>
+#include <string_view>
 #include <thread>
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <unistd.h>
 
+#include "paceline/engine/core/system/io.h"
 #include "paceline/launcher/coordination/job_control.h"
 
 #include "tests/harness/says.h"
@@ -128,6 +132,28 @@ TEST_F(RunNodesFaults, another_secret_is_told_to_both_sides) {
   EXPECT_THAT(outcome.err, Says("nodes.secret_differs", to_string(endpoint())));
   first->send(SIGTERM);
   EXPECT_THAT(first->wait().err, Says("nodes.other_secret"));
+}
+
+TEST_F(RunNodesFaults, strangers_are_refused_while_no_process_reads_the_agents_stderr) {
+  const auto first = start_first("2", "true");
+  Fd stranger = connect_tcp(endpoint(), Deadline::after(20s));
+  const std::string path = fmt::format("/proc/{}/fd/2", first->pid());
+  const Fd err(open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
+  ASSERT_TRUE(err);
+  const std::string line(100, '\n');
+  while (write(err.get(), line.data(), line.size()) > 0) {
+  }
+  const std::string_view request = "GET / HTTP/1.0\r\n\r\n";
+  ASSERT_EQ(write(stranger.get(), request.data(), request.size()), std::ssize(request));
+  char bytes[256];
+  const Deadline deadline = Deadline::after(20s);
+  bool answers = true;
+  while ((answers = await(stranger.get(), POLLIN, deadline)) &&
+         read(stranger.get(), bytes, sizeof bytes) > 0) {
+  }
+  EXPECT_TRUE(answers) << "the agent has not closed the connection";
+  first->send(SIGTERM);
+  EXPECT_THAT(first->wait().err, Says("coordinator.refused_connection"));
 }
 
 // The test itself acts as an agent of another version.

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "paceline/engine/core/log.h"
 #include "paceline/launcher/process/process.h"
 
 #include "tests/harness/watchdog.h"
@@ -30,6 +31,28 @@ TEST(Consoles, keep_the_launchers_words_apart_from_output) {
   consoles.tell_over(3);  // has no effect, because there is no other launcher
   EXPECT_EQ(all_of(out.read_end), "output\n");
   EXPECT_EQ(all_of(err.read_end), "words\n");
+}
+
+TEST(Consoles, take_the_log_and_never_wait_for_its_reader) {
+  const Pipe out = make_pipe(), err = make_pipe();
+  fcntl(err.read_end.get(), F_SETFL, O_NONBLOCK);
+  const harness::Watchdog watchdog(std::chrono::seconds(30), "writing to the log");
+  EventLoop loop;
+  {
+    Consoles consoles(loop, -1, out.write_end.get(), err.write_end.get());
+    consoles.take_log();
+    consoles.err().write(std::string(100'000, 'x'));  // more than a pipe holds
+    log::warning("first");
+    loop.turn(Deadline::after(std::chrono::seconds(1)));
+    log::warning("second");
+    while (!consoles.empty()) {
+      all_of(err.read_end);
+      consoles.err().flush();
+    }
+    log::warning("third");
+  }
+  const std::string text = all_of(err.read_end);
+  EXPECT_NE(text.find("paceline: third\n"), std::string::npos) << text;
 }
 
 TEST(Console, does_not_wait_for_a_terminal_that_nobody_reads) {
