@@ -17,7 +17,6 @@
 #include "paceline/engine/core/system/io.h"
 #include "paceline/launcher/diagnosis/failure_report.h"
 #include "paceline/launcher/output/rank_output.h"
-#include "paceline/launcher/process/process.h"
 
 namespace paceline::launcher {
 
@@ -79,7 +78,7 @@ StackReader::StackReader(EventLoop& loop, const std::string& helper, const Targe
     spec.stdin_fd = held ? held.get() : nothing.get();
     spec.stdout_fd = output.write_end.get();
     spec.stderr_fd = nothing.get();
-    helper_ = start_process(spec).pidfd;
+    helper_ = start_process(spec);
   } else {
     text_ = fmt::format(R"({{"problem": "no process could be started to read its stack: {}"}})",
                         std::strerror(errno));
@@ -90,7 +89,8 @@ StackReader::StackReader(EventLoop& loop, const std::string& helper, const Targe
 
 StackReader::~StackReader() {
   if (output_) loop_.forget(output_.get());
-  if (helper_) syscall(SYS_pidfd_send_signal, helper_.get(), SIGKILL, nullptr, 0);
+  const Fd& pidfd = helper_.pidfd;
+  if (pidfd) syscall(SYS_pidfd_send_signal, pidfd.get(), SIGKILL, nullptr, 0);
 }
 
 void StackReader::read() {
@@ -174,6 +174,12 @@ StackSurvey::StackSurvey(EventLoop& loop, std::string helper,
   if (reading_.empty() && !stacks_.empty()) {
     throw Error(ErrorCode::kSystem, stacks_.begin()->second.problem);
   }
+}
+
+std::vector<pid_t> StackSurvey::helpers() const {
+  std::vector<pid_t> pids;
+  for (const auto& [rank, reader] : reading_) pids.push_back(reader->helper());
+  return pids;
 }
 
 // Does not throw if one rank fails, because the event loop also calls this function, and an

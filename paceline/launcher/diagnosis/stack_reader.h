@@ -18,6 +18,7 @@
 
 #include "paceline/engine/core/system/fd.h"
 #include "paceline/launcher/process/event_loop.h"
+#include "paceline/launcher/process/process.h"
 
 namespace paceline::launcher {
 
@@ -59,13 +60,15 @@ class StackReader {
   StackReader& operator=(const StackReader&) = delete;
   // Kills the helper.
   ~StackReader();
+  // The pid of the helper; -1 if it was not started.
+  pid_t helper() const { return helper_.pid; }
 
  private:
   void read();
 
   EventLoop& loop_;
   Handler handler_;
-  Fd helper_;  // a pidfd
+  Process helper_;
   Fd output_;
   std::string text_;
 };
@@ -88,6 +91,8 @@ class StackSurvey {
               Handler handler);
   StackSurvey(const StackSurvey&) = delete;
   StackSurvey& operator=(const StackSurvey&) = delete;
+  // The pids of the helpers that may still run.
+  std::vector<pid_t> helpers() const;
 
  private:
   void start_more();

@@ -359,7 +359,11 @@ bool Generation::owns(pid_t pid) const {
 // while output waits for a console.
 void Generation::close_outputs() {
   if (!descendants_until_) {
-    if (!ending()) leftovers_.look_for_strays(context_.seeds.pids());
+    if (!ending()) {
+      std::vector<pid_t> own = context_.seeds.pids();
+      for (const pid_t pid : context_.watch.stack_helpers()) own.push_back(pid);
+      leftovers_.look_for_strays(own);
+    }
     descendants_until_ = Deadline::after(kEndOfDescendants);
   }
   // Waits only for a slice of the time in each call, because other nodes need signs of life.

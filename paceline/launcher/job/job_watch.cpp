@@ -150,6 +150,16 @@ void JobWatch::explain(const RankEnd& end, FailureContext& context) {
   }
 }
 
+std::vector<pid_t> JobWatch::stack_helpers() const {
+  std::vector<pid_t> pids;
+  const auto add = [&](const StackSurvey& survey) {
+    for (const pid_t pid : survey.helpers()) pids.push_back(pid);
+  };
+  if (hang_survey_) add(*hang_survey_);
+  for (const auto& [number, survey] : asked_surveys_) add(*survey);
+  return pids;
+}
+
 void JobWatch::guarded(const std::function<void()>& body) {
   try {
     body();

@@ -80,6 +80,8 @@ class JobWatch {
   void ended_because(int rank, std::string cause) { ended_because_[rank] = std::move(cause); }
   // Adds the cause and the stack to the report of the first failure.
   void explain(const RankEnd& end, FailureContext& context);
+  // The pids of the processes that are reading stacks of running ranks.
+  std::vector<pid_t> stack_helpers() const;
 
  private:
   struct Crash {

@@ -169,6 +169,29 @@ TEST(RunEndings, helpers_that_end_with_their_rank_are_not_reported) {
   EXPECT_THAT(outcome.err, Not(Says("run.left_processes")));
 }
 
+// A shell poses as Python, whose stacks a helper of the launcher reads with py-spy.
+TEST(RunEndings, the_launchers_own_helper_is_not_reported) {
+  const FreshDirectory directory;
+  const std::string python = directory.file("python");
+  std::filesystem::copy_file(std::filesystem::canonical("/bin/sh"), python);
+  const std::string asked = directory.file("asked"), end = directory.file("end");
+  const std::string reader =
+      directory.write("py-spy", "#!/bin/sh\ntouch " + asked + "\nexec sleep 30\n");
+  std::filesystem::permissions(reader, std::filesystem::perms::owner_all);
+  PacelineProcess paceline({"run", "--rdzv-id", "helper-test", python, "-c",
+                            "echo ready; until [ -e " + end + " ]; do sleep 0.02; done"},
+                           {{"PATH", directory.path() + ":/usr/bin:/bin"}});
+  paceline.wait_for_lines("ready", 1);
+  PacelineProcess stacks({"stacks", "helper-test"});
+  ASSERT_TRUE(
+      harness::wait_until([&] { return std::filesystem::exists(asked); }, Deadline::after(20s)));
+  std::ofstream(end) << "";
+  const Outcome outcome = paceline.wait();
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.err, Not(Says("run.left_processes")));
+  stacks.wait();
+}
+
 TEST(RunEndings, a_signal_to_the_launcher_reaches_every_rank_once) {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
     PacelineProcess paceline(ranks(
