@@ -116,6 +116,7 @@ void Agent::obey(const StartOrder& order) {
   generation_ = std::make_unique<Generation>(context, order.place, membership_.services(),
                                              channel_.stdin_fd.get());
   if (watch_.at_rest()) generation_->send(SIGTSTP);
+  for (const int signal : std::exchange(late_signals_, {})) generation_->send_when_handled(signal);
   generation_->when_failed([this] { on_failure(); });
   generation_->when_reported([this](const std::string& report) { say_of_failure(report); });
   tally_.started(seconds());
@@ -371,6 +372,8 @@ void Agent::on_control() {
     abandoned_ = true;
   } else if (is_for_ranks(signal)) {
     if (generation_) generation_->send(signal);
+    const bool ranks_last = running() && !stops() && !generation_->culprit();
+    if (!ranks_last && (signal == SIGUSR1 || signal == SIGUSR2)) late_signals_.insert(signal);
   } else {
     on_signal(signal);
   }

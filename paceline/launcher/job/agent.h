@@ -11,6 +11,7 @@
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "paceline/engine/core/deadline.h"
@@ -128,9 +129,10 @@ class Agent {
   bool work_done_ = false;     // on_work_done() was called in this generation
   Stage stage_ = Stage::kFinished;
   bool warned_about_logs_ = false, warned_about_terminals_ = false, warned_about_console_ = false;
-  bool abandoned_ = false;    // the supervisor has ended, or a later SIGINT skips the last output
-  bool logs_may_go_ = false;  // logs may be removed, unless output was lost on the console
-  int stop_signal_ = 0;       // the first signal that asked the job to end; 0: none
+  bool abandoned_ = false;      // the supervisor has ended, or a later SIGINT skips the last output
+  bool logs_may_go_ = false;    // logs may be removed, unless output was lost on the console
+  std::set<int> late_signals_;  // for the ranks of the next generation: SIGUSR1 and SIGUSR2
+  int stop_signal_ = 0;         // the first signal that asked the job to end; 0: none
   std::optional<EndOrder> end_;
   // Set once the end of the job has been reported: the limit for sending the last messages to other
   // agents.

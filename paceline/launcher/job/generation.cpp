@@ -28,6 +28,7 @@ using namespace std::chrono_literals;
 // a Ctrl-C.
 constexpr std::chrono::nanoseconds kLongestGraceAfterFailure = 5s;
 constexpr std::chrono::nanoseconds kEndOfDescendants = 5s, kSlice = 50ms;
+constexpr std::chrono::nanoseconds kLookForHandlers = 100ms;
 constexpr std::chrono::nanoseconds kDeath = 1s;  // how long a signal may take to end a process
 // kWrapper: how long a wrapper of a program, such as a script, may take to end after the program.
 // kLastWork: how long a rank that aborted its group may take to exit, because it may be writing a
@@ -302,6 +303,10 @@ void Generation::send(int signal) {
   for (const auto& rank : ranks_) rank->send(signal);
 }
 
+void Generation::send_when_handled(int signal) {
+  for (const auto& rank : ranks_) unsent_.emplace_back(rank.get(), signal);
+}
+
 bool Generation::send_to(int rank, int signal) {
   const int local_rank = rank - place_.first_rank;
   if (local_rank < 0 || local_rank >= static_cast<int>(ranks_.size())) return false;
@@ -336,6 +341,12 @@ bool Generation::kill_on_purpose(int rank, const std::string& because) {
 
 void Generation::tend() {
   decide();
+  std::erase_if(unsent_, [](const auto& unsent) {
+    const auto& [rank, signal] = unsent;
+    if (rank->running() && !rank->handles(signal)) return false;
+    rank->send(signal);
+    return true;
+  });
   if (stopping_ == Stopping::kAsked && put_off(kill_at_).expired()) kill(grace_);
   report_when_known();
   if (num_running_ == 0 && undecided_.empty() && !over_ && unreported_ == nullptr) close_outputs();
@@ -345,7 +356,8 @@ void Generation::tend() {
 Deadline Generation::next_deadline() const {
   if (descendants_until_ && !over_ && !descendants_until_->expired()) return Deadline::after(0ns);
   if (stopping_ == Stopping::kAsked) return put_off(kill_at_);
-  return undecided_.empty() ? Deadline::never() : undecided_until_;
+  if (!undecided_.empty()) return undecided_until_;
+  return unsent_.empty() ? Deadline::never() : Deadline::after(kLookForHandlers);
 }
 
 bool Generation::owns(pid_t pid) const {

@@ -96,6 +96,8 @@ class Generation {
   // Sends SIGKILL. `limit` is the time that the ranks had, in words: "before the second SIGINT".
   void kill(const std::string& limit);
   void send(int signal);
+  // Sends the signal to each rank once the rank has a handler: before that it would end the rank.
+  void send_when_handled(int signal);
   // Signals one rank; returns false if the rank does not run on this node.
   bool send_to(int rank, int signal);
   // Kills one rank on purpose; `because` is the cause of its end. Returns false as send_to() does.
@@ -188,6 +190,7 @@ class Generation {
   Leftovers leftovers_;
   std::string no_terminal_because_;
   std::set<int> killed_on_purpose_;
+  std::vector<std::pair<RankProcess*, int>> unsent_;  // signals of send_when_handled()
 };
 
 }  // namespace paceline::launcher

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <charconv>
 #include <csignal>
+#include <cstdint>
 #include <fstream>
 #include <string_view>
 
@@ -93,6 +94,16 @@ int rank_of(pid_t process) {
 }
 
 }  // namespace
+
+bool RankProcess::handles(int signal) const {
+  constexpr std::string_view kHandled = "\nSigCgt:\t";
+  const std::string status = text_of(process_.pid, "status");
+  const auto at = status.find(kHandled);
+  if (at == std::string::npos) return false;
+  std::uint64_t handled = 0;  // bit N - 1 stands for signal N
+  std::from_chars(status.data() + at + kHandled.size(), status.data() + status.size(), handled, 16);
+  return (handled >> (signal - 1) & 1) != 0;
+}
 
 // Returns the children of this process for which `belongs` returns true and which are still running
 // when patience_ expires. patience_ is set when the first of these children is found.

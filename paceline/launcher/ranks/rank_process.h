@@ -42,6 +42,8 @@ class RankProcess {
   // Signals the whole process group, so that a program that a shell script has started receives the
   // signal too. Does nothing once the rank has ended.
   void send(int signal) const;
+  // Whether the rank's process has a handler for the signal.
+  bool handles(int signal) const;
 
  private:
   int rank_;

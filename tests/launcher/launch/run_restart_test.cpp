@@ -50,6 +50,22 @@ TEST(RunRestart, all_ranks_start_again_after_a_failure) {
             "=== paceline: generation 2 ===\ngen 2 of 3\n");
 }
 
+// As when SLURM warns a job shortly before its end. The new ranks have no handler at first.
+TEST(RunRestart, a_signal_that_arrives_before_a_restart_reaches_the_next_ranks) {
+  const FreshDirectory directory;
+  const std::string ready = directory.file("ready");
+  PacelineProcess paceline(
+      job("[ $G = 0 ] || { sleep 0.3; trap 'exit 85' USR1; while :; do sleep 0.02; done; }; "
+          "[ $RANK = 1 ] && { trap '' TERM; trap 'exit 1' USR1; touch " +
+              ready + "; while :; do sleep 0.02; done; }; until [ -e " + ready +
+              " ]; do sleep 0.02; done; exit 3",
+          {"--nproc-per-node", "2", "--max-restarts", "3"}));
+  ASSERT_TRUE(paceline.wait_for(Says("run.first_failure", 0, "exit code 3")));
+  paceline.send(SIGUSR1);
+  const Outcome outcome = paceline.wait();
+  EXPECT_EQ(outcome.exit_code, 85) << outcome.err;
+}
+
 TEST(RunRestart, the_exit_code_is_the_last_culprits_when_no_restart_is_left) {
   const Outcome outcome =
       run_paceline(job("[ $G = 1 ] && kill -SEGV $$; exit 3", {"--max-restarts", "1"}));
