@@ -138,7 +138,7 @@ TEST_F(RunNodesFaults, strangers_are_refused_while_no_process_reads_the_agents_s
   const auto first = start_first("2", "true");
   Fd stranger = connect_tcp(endpoint(), Deadline::after(20s));
   const std::string path = fmt::format("/proc/{}/fd/2", first->pid());
-  const Fd err(open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
+  Fd err(open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
   ASSERT_TRUE(err);
   const std::string line(100, '\n');
   while (write(err.get(), line.data(), line.size()) > 0) {
@@ -152,6 +152,7 @@ TEST_F(RunNodesFaults, strangers_are_refused_while_no_process_reads_the_agents_s
          read(stranger.get(), bytes, sizeof bytes) > 0) {
   }
   EXPECT_TRUE(answers) << "the agent has not closed the connection";
+  err.reset();  // wait() reads up to the end of the pipe
   first->send(SIGTERM);
   EXPECT_THAT(first->wait().err, Says("coordinator.refused_connection"));
 }
