@@ -215,6 +215,7 @@ struct Workers::Impl : std::enable_shared_from_this<Impl> {
     report(seen);
   }
   void report(const std::function<void(const WorkerInfo&)>& seen) {
+    is_reporting = true;
     for (const auto& info : std::exchange(to_report, {})) {
       try {
         seen(info);
@@ -222,6 +223,7 @@ struct Workers::Impl : std::enable_shared_from_this<Impl> {
         log::warning(setup->self.name + ": watch: " + describe_current_exception());
       }
     }
+    is_reporting = false;
   }
 
   void leave() {
@@ -273,6 +275,7 @@ struct Workers::Impl : std::enable_shared_from_this<Impl> {
   std::function<void(const WorkerInfo&)> watcher;
   std::map<std::string, WorkerInfo> known, reported;
   std::vector<WorkerInfo> to_report;
+  bool is_reporting = false;  // the thread that holds `watching` is calling the watcher
 };
 
 Workers::Workers(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -346,6 +349,10 @@ bool Workers::wait_until_gone(const std::string& worker, std::chrono::millisecon
     if (found != impl_->known.end() && found->second.state != WorkerInfo::State::kPresent)
       return true;
     if (deadline.expired()) return false;
+    check(!impl_->is_reporting,
+          "{}: wait_until_gone: the function given to watch() would wait for worker {}, but it "
+          "learns of other workers only after it has returned; wait in another thread",
+          name(), worker);
     impl_->looked.wait_for(lock, std::min(kLookAround, deadline.remaining()));
   }
 }

@@ -157,7 +157,7 @@ class Workers {
   void watch(std::function<void(const WorkerInfo&)> seen);
 
   // Waits until a worker has left or is lost; a worker that has not joined yet must first join.
-  // Handlers run meanwhile. Returns false at the timeout.
+  // Handlers run meanwhile. False at the timeout. Error(kInvalid) if the function of watch() waits.
   bool wait_until_gone(const std::string& worker,
                        std::chrono::milliseconds timeout = std::chrono::milliseconds::max());
 

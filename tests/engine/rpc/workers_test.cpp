@@ -1,5 +1,6 @@
 #include <atomic>
 #include <chrono>
+#include <future>
 #include <map>
 #include <mutex>
 #include <numeric>
@@ -204,6 +205,26 @@ TEST(Workers, everybody_sees_who_comes_and_goes) {
   EXPECT_TRUE(soon([&] { return state_of("other") == WorkerInfo::State::kPresent; }));
   other->leave();
   EXPECT_TRUE(soon([&] { return state_of("other") == WorkerInfo::State::kLeft; }));
+}
+
+TEST(Workers, a_watcher_that_would_wait_for_a_worker_gets_an_error) {
+  std::promise<void> waited;
+  std::once_flag once;
+  Job job;
+  const auto watcher = job.join("watcher");
+  watcher->watch([&](const WorkerInfo&) {
+    std::call_once(once, [&] {
+      EXPECT_FALSE(watcher->wait_until_gone("watcher", 0ms));
+      expect_error(ErrorCode::kInvalid,
+                   {"watcher: wait_until_gone", "would wait for worker watcher"},
+                   [&] { watcher->wait_until_gone("watcher", 20s); });
+      waited.set_value();
+    });
+  });
+  ASSERT_EQ(waited.get_future().wait_for(10s), std::future_status::ready);
+  const auto other = job.join("other");
+  other->leave();
+  EXPECT_TRUE(watcher->wait_until_gone("other", 20s));
 }
 
 TEST(Workers, what_is_told_is_handled_without_a_reply) {
