@@ -177,6 +177,19 @@ TEST_F(WithoutMemory, a_message_whose_owner_wants_it_back_is_copied) {
   EXPECT_EQ(arrived_.frames[0].bytes, expected);
 }
 
+// Another thread may be about to flush it.
+TEST_F(WithoutMemory, a_connection_that_was_shut_down_no_longer_reads_its_messages) {
+  const auto message = text_of(20'000'000);
+  sender().queue({.kind = FrameKind::kRequest, .number = 1}, message);
+  EXPECT_TRUE(sender().flush());
+  EXPECT_TRUE(sender().has_unsent());
+  sender().shut_down();
+  EXPECT_EQ(message.use_count(), 1);
+  sender().queue({.kind = FrameKind::kRequest, .number = 2}, message);
+  EXPECT_FALSE(sender().flush());
+  EXPECT_EQ(message.use_count(), 1);
+}
+
 TEST_P(EachFamily, what_no_worker_sends_breaks_the_connection) {
   using Bytes = std::array<std::byte, kFrameBytes>;
   const auto with = [](std::size_t offset, std::uint32_t value, std::size_t size) {

@@ -289,7 +289,12 @@ void Connection::own(const Outgoing& message) {
   }
 }
 
-void Connection::shut_down() { ::shutdown(socket_.get(), SHUT_RDWR); }
+void Connection::shut_down() {
+  ::shutdown(socket_.get(), SHUT_RDWR);
+  const std::lock_guard lock(mutex_);
+  is_broken_ = true;
+  unsent_.clear();
+}
 
 void Connection::begin_frame(std::span<const std::byte> header, Receiver& receiver) {
   const Frame frame = decode_frame(std::span<const std::byte, kFrameBytes>(header));

@@ -50,7 +50,7 @@ class Connection {
   void offer_rings();
 
   // Appends a frame; flush() sends it. `message` and the memory to which it refers must live until
-  // the message has been sent, or until own() is called.
+  // the message has been sent, or until own() or shut_down() has returned.
   void queue(const Frame& frame, const OutgoingPointer& message = {});
   // Inserts an urgent frame at the first frame boundary after the piece that is being sent.
   void queue_urgent(Frame frame);
@@ -61,7 +61,7 @@ class Connection {
   std::uint32_t event_of_room() const;
   // Copies the unsent part of `message`, so that its owner can reuse the memory.
   void own(const Outgoing& message);
-  // Ends the connection in both directions; receive() soon returns false.
+  // Ends the connection in both directions and drops unsent frames; receive() soon returns false.
   void shut_down();
 
   class Receiver {
