@@ -422,7 +422,7 @@ void decline_rendezvous(const Error& reason, const RendezvousOptions& options,
     Arrival arrival(attendance.store, environment);
     arrival.decline(reason);
     if (attendance.server) arrival.wait_for_others(soon.timeout);
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     log::debug(std::string("telling the others why this rank takes no part: ") + error.what());
   }
 }

@@ -58,7 +58,7 @@ Rendezvous rendezvous(const RendezvousOptions& options = {},
 // A rank that cannot take part calls this instead of rendezvous(). rendezvous() of the other ranks
 // then throws Error(kInvalid), or kTimeout if `reason` has that code, with the text of `reason`. A
 // rank that hosts the store waits until the others have arrived, at most 10 s. The function throws
-// no Error: if the other ranks cannot be reached, they do not learn the reason.
+// nothing: if the other ranks cannot be reached, they do not learn the reason.
 void decline_rendezvous(const Error& reason, const RendezvousOptions& options = {},
                         const GetVariable& variable = process_environment());
 

@@ -1,5 +1,6 @@
 #include <array>
 #include <csignal>
+#include <new>
 #include <optional>
 
 #include <fmt/format.h>
@@ -71,6 +72,12 @@ TEST_F(RendezvousFaults, a_rank_that_cannot_take_part_tells_the_others_why) {
     expect_error(ErrorCode::kInvalid, {"rank " + std::to_string(odd) + ": a bad option"},
                  [&] { others.front().get(); });
   }
+}
+
+TEST_F(RendezvousFaults, a_rank_that_cannot_even_tell_why_keeps_its_reason) {
+  EXPECT_NO_THROW(decline_rendezvous(
+      {ErrorCode::kInvalid, "rank 0: a bad option"}, {},
+      [](const std::string&) -> std::optional<std::string> { throw std::bad_alloc(); }));
 }
 
 TEST_F(RendezvousFaults, a_rank_that_has_met_already_is_told_at_once_and_may_again_once_it_left) {
