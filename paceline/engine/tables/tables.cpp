@@ -49,13 +49,8 @@ std::unique_ptr<Rows> open_here(rpc::Workers& workers, const std::string& name,
           [directory](const TableMemory& closed, MemoryPointer successor) {
             return directory->next(closed, std::move(successor));
           }};
-  for (;;) {
-    try {
-      return std::make_unique<SharedRows>(directory->find_or_make(settings, deadline), shared);
-    } catch (const TableMoved&) {
-      // The table moved after find_or_make() and before it was joined: find its new memory.
-    }
-  }
+  return std::make_unique<SharedRows>(directory->find_or_make(settings, deadline),
+                                      std::move(shared));
 }
 
 }  // namespace

@@ -254,6 +254,26 @@ TEST_F(Frozen, InTheMiddleOfARowTheTableMovesToNewMemory) {
   EXPECT_EQ(third->stats().evicted_workers, 1U);
 }
 
+// Opening a table with the session of the frozen worker moves the table; a worker that found the
+// old memory follows.
+TEST_F(Frozen, InTheMiddleOfARowItsSessionContinuesInNewMemory) {
+  SteppedProcess victim([this] { return push_and_be_refused(); });
+  victim.step_while([&] { return !is_committed(); });
+  for (int i = 0; i < 30; ++i) victim.step();
+  ASSERT_TRUE(is_committed());
+  SharedRowsOptions options = following(successor_, victim_is_lost);
+  options.session = memories_.first()->session(memories_.first()->worker(0).session).number;
+  const auto next = open(memories_.mapped(), "next", options);
+  const auto late = open(memories_.mapped(), "late", following(successor_, victim_is_lost));
+  EXPECT_EQ(next->stats().epoch, 2U);
+  EXPECT_EQ(late->stats().epoch, 2U);
+  EXPECT_EQ(next->session(), options.session);
+  next->push(std::vector<Id>{1, 2}, std::vector<float>(2 * kWidth, 1), 2);  // row 1 has it
+  EXPECT_EQ(pull(*late, {1, 2}), std::vector<float>(2 * kWidth, 2));
+  EXPECT_TRUE(victim.succeeds());
+  EXPECT_EQ(pull(*late, {1, 2}), std::vector<float>(2 * kWidth, 2));
+}
+
 TEST_F(Frozen, AWorkerThatIsFrozenBetweenPushesIsReleasedFromTheClock) {
   RowOptions options = adding_rows(kWidth);
   options.consistency = Consistency::bounded(0);

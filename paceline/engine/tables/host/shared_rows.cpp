@@ -36,10 +36,15 @@ SharedRows::SharedRows(MemoryPointer memory, SharedRowsOptions options)
       width_(memory->settings().width),
       consistency_(consistency_of(memory->settings())),
       memory_(std::move(memory)) {
-  TableAccess own = access("open_rows");
-  join_table(own, options_.worker, {options_.session, options_.new_session});
-  index_ = own.index;
-  token_ = own.token;
+  const Settings settings = memory_->settings();
+  with_access("open_rows", [&](TableAccess& own) {
+    const std::string difference = settings.difference(own.memory->settings());
+    check(difference.empty(), "open_rows: table '{}' is open with other options: {}",
+          options_.table, difference);
+    join_table(own, options_.worker, {options_.session, options_.new_session});
+    index_ = own.index;
+    token_ = own.token;
+  });
 }
 
 SharedRows::~SharedRows() {
@@ -63,14 +68,14 @@ TableAccess SharedRows::access(const char* operation) const {
 }
 
 void SharedRows::with_access(const char* operation,
-                             const std::function<void(const TableAccess&)>& use) const {
+                             const std::function<void(TableAccess&)>& use) const {
   check(process_.is_this(),
         "{}: table '{}' belongs to process {}; a forked child must open it itself", operation,
         options_.table, process_.pid());
   check(!has_left_, "worker {}: {}: this worker has left table '{}'", options_.worker, operation,
         options_.table);
   for (;;) {
-    const TableAccess own = access(operation);
+    TableAccess own = access(operation);
     bool must_copy = false;
     try {
       return use(own);

@@ -28,15 +28,17 @@ struct SharedRowsOptions {
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
   TornReads torn_reads = TornReads::kRefused;
   IsLost is_lost{};
-  // Returns the memory that replaces `closed`. `successor` is this worker's copy of the table; the
-  // function returns it, or another worker's copy if that was published first. If `successor` is
-  // null, the function waits briefly for another worker's copy and returns null if none appears.
+  // Returns the memory in which the table continues after `closed`. `successor` is this worker's
+  // copy of the table: returns it, or the copy of a worker that was faster. If `successor` is null,
+  // waits a little for another worker's copy, and returns null if there is none.
   std::function<MemoryPointer(const TableMemory& closed, MemoryPointer successor)> next_memory{};
 };
 
 class SharedRows final : public Rows {
  public:
-  // Joins the table. Throws the same errors as join_table().
+  // Joins the table, in new memory if it moves meanwhile. Throws the errors of join_table() and
+  // take_over(), and Error(kInvalid) if another table of this name has followed, with other
+  // options.
   SharedRows(MemoryPointer memory, SharedRowsOptions options);
   ~SharedRows() override;
 
@@ -61,7 +63,7 @@ class SharedRows final : public Rows {
   void leave() override;
 
   // Calls `use` with access to the memory, and again if the table has moved.
-  void with_access(const char* operation, const std::function<void(const TableAccess&)>& use) const;
+  void with_access(const char* operation, const std::function<void(TableAccess&)>& use) const;
 
  private:
   bool is_synchronous() const { return consistency_.kind() == Consistency::Kind::kSynchronous; }

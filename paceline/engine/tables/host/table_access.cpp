@@ -40,7 +40,7 @@ class OwnerWait {
     }
     // The lock `repairing` protects only changes that may be repeated.
     if (&lock_ == &access_.header().repairing) {
-      if (state == WorkerState::kFrozen) throw MustTakeOver{name_of(*access_.memory, token)};
+      if (state == WorkerState::kFrozen) throw MustTakeOver{};
       return true;
     }
     if (state == WorkerState::kReplaced) return true;

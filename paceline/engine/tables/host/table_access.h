@@ -30,9 +30,7 @@ namespace paceline::tables {
 // Thrown when the memory is closed: the table continues in other memory.
 struct TableMoved {};
 // Thrown when case 3 above makes it necessary to move the table.
-struct MustTakeOver {
-  std::string worker;  // the frozen worker
-};
+struct MustTakeOver {};
 
 // Whether the directory of workers (rpc/directory.h) lists this worker as lost or as having left.
 using IsLost = std::function<bool(const std::string& worker)>;

@@ -320,7 +320,7 @@ void evict(const TableAccess& access, std::uint32_t index, WorkerState state) {
   const std::uint32_t token = token_of(index, generation);
   Journal& journal = memory.journal(index);
   if (state == WorkerState::kFrozen) {
-    if (!revoke(journal)) throw MustTakeOver{name_of(memory, token)};
+    if (!revoke(journal)) throw MustTakeOver{};
   } else if (phase_of(journal) == JournalPhase::kCommitted) {
     apply_journal(memory, index);
     end_transaction(journal);

@@ -46,14 +46,7 @@ class RowServer::HeldTables {
             [directory](const TableMemory& closed, MemoryPointer successor) {
               return directory->next(closed, std::move(successor));
             }};
-    try {
-      return std::make_shared<ServedRows>(memory, request, worker, std::move(host));
-    } catch (const MustTakeOver& frozen) {
-      fail(ErrorCode::kPeerLost, {.operation = "open_rows"},
-           "worker {}: open_rows: table '{}': worker {} is frozen in the middle of a change; open "
-           "the table again without a session",
-           worker, request.table, frozen.worker);
-    }
+    return std::make_shared<ServedRows>(memory, request, worker, std::move(host));
   }
 
   void hold(rpc::Workers& workers, const HoldRows::Request& request) {
