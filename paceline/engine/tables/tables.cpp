@@ -5,6 +5,7 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/tables/host/shared_rows.h"
 #include "paceline/engine/tables/host/table_memory.h"
+#include "paceline/engine/tables/host/table_workers.h"
 #include "paceline/engine/tables/servers/remote_rows.h"
 
 namespace paceline::tables {
@@ -41,10 +42,7 @@ std::unique_ptr<Rows> open_here(rpc::Workers& workers, const std::string& name,
       .session = table_options.session,
       .timeout = table_options.timeout,
       .torn_reads = table_options.allow_torn_reads ? TornReads::kAllowed : TornReads::kRefused,
-      .is_lost =
-          [&workers](const std::string& worker) {
-            return workers.wait_until_gone(worker, std::chrono::milliseconds(0));
-          },
+      .is_lost = [&workers](const std::string& worker) { return has_gone(workers, worker); },
       .next_memory =
           [directory](const TableMemory& closed, MemoryPointer successor) {
             return directory->next(closed, std::move(successor));

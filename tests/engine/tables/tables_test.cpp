@@ -97,6 +97,27 @@ TEST(Tables, WaitForTheWorkersThatTrainThem) {
   again.open_rows("t", options, {.num_workers = 2});  // counts once
 }
 
+// The list of workers may be a second old.
+TEST(Tables, KeepAWorkerThatHasJustJoinedAgain) {
+  Job job;
+  auto one = job.join("one");
+  const auto two = job.join("two");
+  Tables second(*two);
+  RowOptions options = adding_rows(1);
+  options.consistency = Consistency::bounded(0);
+  const auto b = second.open_rows("t", options);
+  one->leave();
+  ASSERT_TRUE(two->wait_until_gone("one", 20s));
+  one = job.join("one");
+  Tables first(*one);
+  const auto a = first.open_rows("t", options);
+  std::thread other([&] { b->tick(); });  // waits for the other worker's clock
+  std::this_thread::sleep_for(200ms);
+  EXPECT_NO_THROW(a->tick());
+  other.join();
+  EXPECT_EQ(b->stats().evicted_workers, 0U);
+}
+
 TEST(Tables, NameTheNumberOfWorkersThatTheyWaitFor) {
   Job job;
   const auto one = job.join("one");

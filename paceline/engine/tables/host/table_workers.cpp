@@ -7,6 +7,7 @@
 #include <random>
 #include <system_error>
 #include <thread>
+#include <vector>
 
 #include <unistd.h>
 
@@ -249,6 +250,14 @@ void remove_lost(const TableAccess& access, const TableMemory& to) {
 }
 
 }  // namespace
+
+bool has_gone(rpc::Workers& workers, const std::string& worker) {
+  if (!workers.wait_until_gone(worker, 0ms)) return false;
+  const std::vector<rpc::WorkerInfo> all = workers.list();
+  return std::none_of(all.begin(), all.end(), [&](const rpc::WorkerInfo& one) {
+    return one.name == worker && one.state == rpc::WorkerInfo::State::kPresent;
+  });
+}
 
 WorkerPhase phase_of(const WorkerSlot& slot) {
   return static_cast<WorkerPhase>(slot.claim.load() & 0xff);

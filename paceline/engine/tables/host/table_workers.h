@@ -8,9 +8,14 @@
 #include <optional>
 #include <string>
 
+#include "paceline/engine/rpc/workers.h"
 #include "paceline/engine/tables/host/table_access.h"
 
 namespace paceline::tables {
+
+// Implements IsLost for the workers of a job. The list of workers in this process may be a second
+// old, so a worker that it lists as gone is looked up in the store: it may have joined again.
+bool has_gone(rpc::Workers& workers, const std::string& worker);
 
 enum class WorkerState {
   kPresent,

@@ -11,6 +11,7 @@
 #include "paceline/engine/core/log.h"
 #include "paceline/engine/rpc/pool.h"
 #include "paceline/engine/tables/host/table_memory.h"
+#include "paceline/engine/tables/host/table_workers.h"
 #include "paceline/engine/tables/servers/served_rows.h"
 
 namespace paceline::tables {
@@ -112,8 +113,7 @@ class RowServer::HeldTables {
   // Whether the server in the name of a worker ("trainer0 at server1") is lost.
   static bool is_lost(rpc::Workers& workers, const std::string& name) {
     const std::size_t at = name.rfind(kAt);
-    return at != std::string::npos &&
-           workers.wait_until_gone(name.substr(at + kAt.size()), std::chrono::milliseconds(0));
+    return at != std::string::npos && has_gone(workers, name.substr(at + kAt.size()));
   }
 
   MemoryPointer find(const HostDirectory& directory, const OpenRows& request) {
