@@ -1,9 +1,11 @@
-// A rank that gives up just when another rank arrives.
+// A rank that gives up just when another rank arrives, and the time that it then reports.
 
 #include <array>
 #include <chrono>
+#include <latch>
 #include <optional>
 #include <random>
+#include <string>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -14,6 +16,7 @@
 #include "tests/harness/fresh_directory.h"
 #include "tests/harness/random_seed.h"
 #include "tests/harness/raw_mesh.h"
+#include "tests/harness/thread_ranks.h"
 
 namespace paceline {
 namespace {
@@ -68,6 +71,28 @@ TEST(PhaseBarrier, no_rank_passes_another_that_gave_up_before_it_arrived) {
     }
   }
   EXPECT_GT(num_given_up, 0);
+}
+
+TEST(PhaseBarrier, a_rank_that_arrives_late_does_not_shorten_the_time_in_the_error) {
+  std::latch has_timed_out(1);
+  harness::run_ranks(3, [&](ProcessGroup& group) {
+    if (group.rank() == 2) return has_timed_out.wait();
+    if (group.rank() == 1) {
+      std::this_thread::sleep_for(1s);  // its work
+      group.barrier();
+      return;
+    }
+    try {
+      group.barrier({.timeout = 2s});
+      ADD_FAILURE() << "rank 2 was not waited for";
+    } catch (const Error& error) {
+      const std::string text = error.what(), before = "timed out after ";
+      const std::size_t at = text.find(before);
+      ASSERT_NE(at, std::string::npos) << text;
+      EXPECT_GT(std::stod(text.substr(at + before.size())), 1.5) << text;
+    }
+    has_timed_out.count_down();
+  });
 }
 
 }  // namespace

@@ -105,9 +105,11 @@ bool PhaseBarrier::give_up() {
 
 void PhaseBarrier::wait_for_all(const Fingerprint& operation, const WaitOptions& wait,
                                 const std::function<void()>& while_waiting) {
+  std::optional<AwakeClock::time_point> begin;  // of the sleep, for whichever peer
   for (const int peer : mesh_.neighbours()) {
     if (!has_arrived(peer) && !spin(peer, wait.may_spin)) {
-      sleep(peer, operation, wait, AwakeClock::now(), while_waiting);
+      if (!begin) begin = AwakeClock::now();
+      sleep(peer, operation, wait, *begin, while_waiting);
     }
     if (has_given_up(peer)) throw_given_up(peer);
   }
