@@ -124,6 +124,29 @@ TEST(Init, an_error_found_while_forming_is_reported_to_the_others) {
   }
 }
 
+// A store has room for a limited number of keys.
+TEST(Init, groups_leave_no_addresses_in_the_store) {
+  const auto store = std::make_shared<MemoryStore>();
+  const auto secret = Secret::generate();
+  std::vector<std::jthread> ranks;
+  for (const int rank : {0, 1}) {
+    ranks.emplace_back([&, rank] {
+      const auto world = init_process_group(
+          {.rendezvous = {.rank = rank, .world_size = 2, .store = store, .secret = secret}});
+      world->barrier();
+      const auto before = store->num_keys();
+      world->barrier();
+      for (int i = 0; i < 3; ++i) {
+        world->new_group({0, 1})->barrier();
+        world->split(rank, 0)->barrier();
+      }
+      world->barrier();
+      EXPECT_EQ(store->num_keys(), before);
+      world->barrier();
+    });
+  }
+}
+
 TEST(Init, an_empty_variable_is_none) {
   for (const char* name : {"PACELINE_TRANSPORT", "PACELINE_TCP_STREAMS", "PACELINE_ENCRYPT",
                            "PACELINE_TIMEOUT", "PACELINE_BACKEND"}) {

@@ -127,6 +127,12 @@ EngineOptions engine_options(const Rendezvous& rendezvous, const BackendOptions&
   return engine;
 }
 
+// The key of a member's address. It contains the member's rank in the world, so ranks that name
+// different members still find each other, and then detect the mistake.
+std::string address_key(const BackendOptions& options, const std::string& prefix, int member) {
+  return prefix + std::to_string(options.world_ranks[static_cast<std::size_t>(member)]);
+}
+
 std::unique_ptr<Mesh> meet_members(const Rendezvous& rendezvous, const BackendOptions& options,
                                    const std::string& prefix) {
   ConnectOptions connect;
@@ -139,17 +145,12 @@ std::unique_ptr<Mesh> meet_members(const Rendezvous& rendezvous, const BackendOp
   connect.link = options.link;
   connect.timeout = options.timeout;
   connect.look_after_parent = options.look_after_parent;
-  // The keys contain ranks of the world, so ranks that name different members still find each
-  // other, and then detect the mistake.
-  const auto key_of = [&](int member) {
-    return prefix + std::to_string(options.world_ranks[static_cast<std::size_t>(member)]);
-  };
   connect.publish = [&](const std::string& value) {
-    rendezvous.store->set(key_of(options.rank), value);
+    rendezvous.store->set(address_key(options, prefix, options.rank), value);
   };
   connect.fetch = [&](const std::vector<int>& peers, std::chrono::milliseconds wait) {
     std::vector<std::string> keys;
-    for (const int peer : peers) keys.push_back(key_of(peer));
+    for (const int peer : peers) keys.push_back(address_key(options, prefix, peer));
     return rendezvous.store->multi_get(keys, wait);
   };
   const auto if_possible = [](auto&& body) {
@@ -168,6 +169,16 @@ std::unique_ptr<Mesh> meet_members(const Rendezvous& rendezvous, const BackendOp
   auto mesh = connect_mesh(connect, rendezvous.secret);
   mesh->join(options.failures);
   return mesh;
+}
+
+// Deletes this rank's address once every member has read it, so that groups do not fill the store.
+void forget_address(const Rendezvous& rendezvous, const BackendOptions& options,
+                    const std::string& prefix) {
+  try {
+    rendezvous.store->delete_key(address_key(options, prefix, options.rank));
+  } catch (const Error&) {
+    // The store may be lost, and the group no longer needs it.
+  }
 }
 
 // Runs a step after the members are connected. An error of the mesh names the lost member; this
@@ -316,7 +327,9 @@ std::unique_ptr<Backend> connect_backend(const Rendezvous& rendezvous,
     const auto run_now = [&](const Collective& call) {
       run(call, Deadline::after(options.timeout));
     };
-    require_agreement(statements_of_all(mine, options.world_ranks.size(), run_now), options);
+    const auto all = statements_of_all(mine, options.world_ranks.size(), run_now);
+    forget_address(rendezvous, options, prefix);
+    require_agreement(all, options);
     if (choice == BackendChoice()) return backend;
     backend->use(connect_libraries(choice, rendezvous, options, prefix, *backend, run));
     // Without this barrier, Gloo would end a process if a peer closed a connection that the process
