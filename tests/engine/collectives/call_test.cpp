@@ -2,11 +2,14 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
+#include <new>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "paceline/engine/collectives/device_order.h"
 #include "paceline/engine/collectives/group/engine_group.h"
 #include "paceline/engine/collectives/op_traits.h"
 
@@ -49,6 +52,30 @@ TEST(Call, is_carried_out_by_run_and_by_start_alike) {
     mine[0] *= 10;
     engine(group).start(gather)->wait();
     EXPECT_THAT(all, ElementsAre(10, 20));
+  });
+}
+
+// Copies of which one cannot be made.
+class NoCopies final : public HostCopies {
+ public:
+  void* ready() const override { return nullptr; }
+  void wait_for(void*) const override {}
+  void fetch(Deadline) const override { throw std::bad_alloc(); }
+  DeviceEvent deliver() const override { return nullptr; }
+  void settle(Deadline) const override {}
+};
+
+TEST(Call, that_lacks_memory_before_its_collective_fails_on_every_rank) {
+  harness::run_ranks(3, [](ProcessGroup& group) {
+    std::vector<float> data(5);
+    CallOptions options;
+    if (group.rank() == 1) options.order = std::make_shared<NoCopies>();
+    const auto work = engine(group).start(
+        {.op = Op::kAllReduce, .input = std::span(data), .output = Buffer(std::span(data))},
+        options);
+    expect_error(group.rank() == 1 ? ErrorCode::kSystem : ErrorCode::kAborted,
+                 {group.rank() == 1 ? "" : "rank 1: a call failed", "std::bad_alloc"},
+                 [&] { work->wait(); });
   });
 }
 

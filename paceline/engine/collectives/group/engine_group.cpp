@@ -53,6 +53,21 @@ void between_copies(Backend& backend, const HostCopies& copies, bool queues,
   });
 }
 
+// Runs an operation. No other rank knows of an exception that is not an Error, such as a lack of
+// memory between two collectives, so it aborts the group.
+void run_or_abort(Backend& backend, const std::string& self, const CallOrder::Operation& operation,
+                  const WaitOptions& wait) {
+  try {
+    operation(wait);
+  } catch (const Error&) {
+    throw;
+  } catch (...) {
+    backend.abort({ErrorCode::kSystem,
+                   fmt::format("{}: a call failed: {}", self, describe_current_exception())});
+    throw;
+  }
+}
+
 }  // namespace
 
 void require_possible(const GroupOptions& options) {
@@ -423,7 +438,7 @@ void EngineGroup::run_in_order(Operation operation, const CallOptions& options) 
   require_own_process("a call");
   require_time(options);
   if (const CallOrder::Turn turn(order_); turn) {
-    operation({deadline_of(options), true});
+    run_or_abort(*backend_, self_, operation, {deadline_of(options), true});
     return;
   }
   check(visitor_.load() != std::this_thread::get_id(),
@@ -439,7 +454,10 @@ WorkPtr EngineGroup::enqueue(Operation operation, const std::string& description
   require_time(options);
   auto work =
       std::make_shared<Work>([text = self_ + ": " + description] { return text; }, options.order);
-  order_.add({std::move(operation), deadline_of(options), work, options.keep_alive});
+  order_.add({[this, held = std::move(operation)](const WaitOptions& wait) {
+                run_or_abort(*backend_, self_, held, wait);
+              },
+              deadline_of(options), work, options.keep_alive});
   return work;
 }
 
@@ -567,23 +585,6 @@ WorkPtr EngineGroup::post(const Call& call, bool asynchronous, const CallOptions
                     in_context(error, call.op, deadline));
     }
   });
-}
-
-std::vector<WorkPtr> EngineGroup::batch_isend_irecv(std::span<const Call> messages,
-                                                    const CallOptions& options) {
-  for (const Call& message : messages) {
-    check(traits_of(message.op).has(kIsMessage),
-          "{}: batch_isend_irecv takes sends and receives, not {}", self_, name_of(message.op));
-    make_message(message, options);
-  }
-  // Starts the receives first, so that arriving messages have a destination.
-  std::vector<WorkPtr> works(messages.size());
-  for (const Op op : {Op::kReceive, Op::kSend}) {
-    for (std::size_t i = 0; i < messages.size(); ++i) {
-      if (messages[i].op == op) works[i] = post(messages[i], true, options);
-    }
-  }
-  return works;
 }
 
 int EngineGroup::recv(const Call& call, const CallOptions& options) {

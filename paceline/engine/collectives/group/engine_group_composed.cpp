@@ -1,5 +1,6 @@
-// Calls that a group carries out as several collectives: calls with unequal counts, which the ranks
-// compare first; calls on many buffers, which are copied a window at a time; and visits.
+// Calls that a group carries out as several calls: those with unequal counts, which the ranks
+// compare first; those on many buffers, which are copied a window at a time; visits; and batches of
+// messages.
 
 #include <algorithm>
 #include <cstdint>
@@ -419,6 +420,23 @@ void EngineGroup::visit_copies(const Collective& visit, const VisitBody& body,
       if (bytes > 0) std::memcpy(buffer, at, bytes);
     });
   }
+}
+
+std::vector<WorkPtr> EngineGroup::batch_isend_irecv(std::span<const Call> messages,
+                                                    const CallOptions& options) {
+  for (const Call& message : messages) {
+    check(traits_of(message.op).has(kIsMessage),
+          "{}: batch_isend_irecv takes sends and receives, not {}", self_, name_of(message.op));
+    make_message(message, options);
+  }
+  // Starts the receives first, so that arriving messages have a destination.
+  std::vector<WorkPtr> works(messages.size());
+  for (const Op op : {Op::kReceive, Op::kSend}) {
+    for (std::size_t i = 0; i < messages.size(); ++i) {
+      if (messages[i].op == op) works[i] = post(messages[i], true, options);
+    }
+  }
+  return works;
 }
 
 }  // namespace paceline
