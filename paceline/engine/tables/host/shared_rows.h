@@ -28,9 +28,9 @@ struct SharedRowsOptions {
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
   TornReads torn_reads = TornReads::kRefused;
   IsLost is_lost{};
-  // Returns the memory in which the table continues after `closed`. `successor` is this worker's
-  // copy of the table: returns it, or the copy of a worker that was faster. If `successor` is null,
-  // waits a little for another worker's copy, and returns null if there is none.
+  // Returns the memory that replaces `closed`. `successor` is this worker's copy of the table; the
+  // function returns it, or another worker's copy if that was published first. If `successor` is
+  // null, the function waits briefly for another worker's copy and returns null if none appears.
   std::function<MemoryPointer(const TableMemory& closed, MemoryPointer successor)> next_memory{};
 };
 
