@@ -145,7 +145,7 @@ TEST_F(NcclFault, a_wrong_or_missing_libnccl_is_named_with_its_path) {
                  AllOf(HasSubstr("NCCL cannot be loaded"), HasSubstr("/no/libnccl.so.2"),
                        HasSubstr("install NCCL")));
   expect_refused(form(with("STANDIN_NCCL_VERSION", "21003", kVictim)), ErrorCode::kUnsupported,
-                 AllOf(HasSubstr("NCCL 2.10.3"), HasSubstr("install a newer one")));
+                 AllOf(HasSubstr("NCCL 2.10.3"), HasSubstr("install a newer NCCL")));
 }
 
 TEST_F(NcclFault, a_dev_shm_that_is_too_small_for_nccl_is_named) {
