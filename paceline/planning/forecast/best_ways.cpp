@@ -149,7 +149,7 @@ class Searcher {
       if (!a.fits) return a.memory.host < b.memory.host;
       return a.samples_per_second() > b.samples_per_second();
     });
-    // Of the ways whose throughput is within kNoise of the highest, the simplest comes first.
+    // The simplest way whose throughput is within kNoise of the highest comes first.
     const auto end = std::find_if(ways.begin(), ways.end(), [&](const Forecast& way) {
       return way.fits != ways.front().fits ||
              way.samples_per_second() < (1 - kNoise) * ways.front().samples_per_second();
