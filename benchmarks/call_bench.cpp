@@ -17,6 +17,7 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "paceline/engine/collectives/group/init_process_group.h"
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/engine/store/memory_store.h"
 

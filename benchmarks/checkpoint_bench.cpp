@@ -31,6 +31,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "paceline/engine/collectives/group/init_process_group.h"
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/core/error_text.h"

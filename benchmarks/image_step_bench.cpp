@@ -22,7 +22,7 @@
 
 #include <torch/torch.h>
 
-#include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/engine/collectives/group/init_process_group.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/training/models/cnn.h"
 #include "paceline/training/models/efficient_net.h"

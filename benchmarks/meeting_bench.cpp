@@ -26,7 +26,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/engine/collectives/group/init_process_group.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/system/socket.h"
 #include "paceline/engine/telemetry/step_gauge.h"

@@ -15,6 +15,7 @@
 
 #include <torch/torch.h>
 
+#include "paceline/engine/collectives/group/init_process_group.h"
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/planning/schedules/named_schedules.h"
 #include "paceline/training/pipeline/pipeline.h"

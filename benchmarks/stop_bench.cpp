@@ -16,6 +16,7 @@
 #include <fmt/format.h>
 
 #include "paceline/engine/collectives/group/agreed_stop.h"
+#include "paceline/engine/collectives/group/init_process_group.h"
 #include "paceline/engine/collectives/group/process_group.h"
 
 #include "benchmarks/spread.h"

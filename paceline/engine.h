@@ -12,6 +12,7 @@
 #include "paceline/engine/collectives/group/agreed_stop.h"
 #include "paceline/engine/collectives/group/device_mesh.h"
 #include "paceline/engine/collectives/group/group_options.h"
+#include "paceline/engine/collectives/group/init_process_group.h"
 #include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/engine/collectives/work.h"

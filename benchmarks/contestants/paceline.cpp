@@ -1,6 +1,6 @@
 // Paceline itself, measured like all other contestants.
 
-#include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/engine/collectives/group/init_process_group.h"
 #include "paceline/engine/collectives/selection/algorithm.h"
 
 #include "apps/bench/contestant/contestant.h"

@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "paceline/engine/collectives/group/engine_group.h"
+#include "paceline/engine/collectives/group/init_process_group.h"
 #include "paceline/engine/collectives/group/world_setup.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/dtype_traits.h"

@@ -22,6 +22,7 @@
 #include <thread>
 #include <vector>
 
+#include "paceline/engine/collectives/group/init_process_group.h"
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/engine/telemetry/step_log.h"
 

@@ -10,6 +10,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "paceline/engine/collectives/group/init_process_group.h"
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/engine/store/memory_store.h"
 #include "paceline/engine/telemetry/flight_recorder.h"

@@ -16,6 +16,7 @@
 
 #include <ATen/ATen.h>
 
+#include "paceline/engine/collectives/group/init_process_group.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error_text.h"
 #include "paceline/engine/core/option_text.h"

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "paceline/engine/collectives/group/engine_group.h"
+#include "paceline/engine/collectives/group/init_process_group.h"
 #include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/deadline.h"

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "paceline/engine/collectives/backends/backend_list.h"
+#include "paceline/engine/collectives/group/init_process_group.h"
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/store/memory_store.h"

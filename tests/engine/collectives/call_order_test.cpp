@@ -15,6 +15,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
+void run(const CallOrder::Operation& operation, const WaitOptions& wait) { operation(wait); }
+
 // Adds a call of `body` that keeps the object `keep` alive, and returns its Work.
 WorkPtr add(CallOrder& order, std::function<void()> body, std::shared_ptr<void> keep = nullptr) {
   auto work = std::make_shared<Work>([] { return "an operation"; });
@@ -24,7 +26,7 @@ WorkPtr add(CallOrder& order, std::function<void()> body, std::shared_ptr<void> 
 }
 
 TEST(CallOrderTest, a_thread_gets_the_turn_only_when_no_operation_is_under_way) {
-  CallOrder order;
+  CallOrder order(run);
   std::promise<void> gate;
   {
     const CallOrder::Turn turn(order);
@@ -41,7 +43,7 @@ TEST(CallOrderTest, a_thread_gets_the_turn_only_when_no_operation_is_under_way) 
 }
 
 TEST(CallOrderTest, waiting_calls_run_in_order_once_the_turn_is_given_back) {
-  CallOrder order;
+  CallOrder order(run);
   std::vector<int> ran;
   std::vector<WorkPtr> works;
   {
@@ -56,7 +58,7 @@ TEST(CallOrderTest, waiting_calls_run_in_order_once_the_turn_is_given_back) {
 }
 
 TEST(CallOrderTest, a_call_whose_thread_cannot_be_started_is_not_under_way) {
-  CallOrder order;
+  CallOrder order(run);
   bool is_run = false;
   {
     const harness::NoNewThreads none;
@@ -69,7 +71,7 @@ TEST(CallOrderTest, a_call_whose_thread_cannot_be_started_is_not_under_way) {
 }
 
 TEST(CallOrderTest, operations_never_overlap_whether_they_take_the_turn_or_wait_in_the_queue) {
-  CallOrder order;
+  CallOrder order(run);
   int inside = 0, most = 0, ran = 0;  // only the running operation may access these
   const auto operation = [&] {
     most = std::max(most, ++inside);
@@ -97,7 +99,7 @@ TEST(CallOrderTest, operations_never_overlap_whether_they_take_the_turn_or_wait_
 }
 
 TEST(CallOrderTest, a_call_drops_the_object_that_it_keeps_alive_before_its_work_completes) {
-  CallOrder order;
+  CallOrder order(run);
   auto kept = std::make_shared<int>(0);
   const std::weak_ptr<int> seen = kept;
   const auto work = add(
@@ -109,14 +111,14 @@ TEST(CallOrderTest, a_call_drops_the_object_that_it_keeps_alive_before_its_work_
 TEST(CallOrderTest, the_destructor_waits_for_all_added_calls) {
   int ran = 0;
   {
-    CallOrder order;
+    CallOrder order(run);
     for (int i = 0; i < 50; ++i) add(order, [&] { ++ran; });
   }
   EXPECT_EQ(ran, 50);
 }
 
 TEST(CallOrderTest, a_call_may_hold_the_last_reference_to_its_own_order) {
-  auto order = std::make_shared<CallOrder>();
+  auto order = std::make_shared<CallOrder>(run);
   const std::weak_ptr<CallOrder> seen = order;
   std::promise<void> gate;
   bool ran = false;

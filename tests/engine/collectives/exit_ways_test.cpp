@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "paceline/engine/collectives/group/engine_group.h"
+#include "paceline/engine/collectives/group/init_process_group.h"
 #include "paceline/engine/core/system/socket.h"
 
 #include "tests/engine/collectives/exit_ways_library.h"

@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "paceline/engine/collectives/flight/explain.h"
+#include "paceline/engine/collectives/group/init_process_group.h"
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/engine/store/memory_store.h"
 

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "paceline/engine/collectives/group/agreed_stop.h"
+#include "paceline/engine/collectives/group/init_process_group.h"
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/engine/core/check.h"
 

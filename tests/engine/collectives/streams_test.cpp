@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "paceline/engine/collectives/group/init_process_group.h"
 #include "paceline/engine/collectives/group/process_group.h"
 
 #include "tests/engine/collectives/odd_rank.h"

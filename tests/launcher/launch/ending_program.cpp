@@ -21,6 +21,7 @@
 #include <thread>
 #include <vector>
 
+#include "paceline/engine/collectives/group/init_process_group.h"
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/core/error_text.h"

@@ -30,6 +30,7 @@
 #include <unistd.h>
 
 #include "paceline/engine/collectives/group/agreed_stop.h"
+#include "paceline/engine/collectives/group/init_process_group.h"
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/telemetry/step_log.h"

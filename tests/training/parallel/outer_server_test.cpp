@@ -19,6 +19,7 @@
 #include <torch/torch.h>
 
 #include "paceline/engine/collectives/group/device_mesh.h"
+#include "paceline/engine/collectives/group/init_process_group.h"
 #include "paceline/engine/store/file_store.h"
 #include "paceline/engine/store/memory_store.h"
 #include "paceline/training/parallel/low_communication.h"

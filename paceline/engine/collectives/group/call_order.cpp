@@ -21,7 +21,7 @@ struct CallOrder::Queue {
   std::jthread thread;
 };
 
-CallOrder::CallOrder() : queue_(std::make_shared<Queue>()) {}
+CallOrder::CallOrder(Runner run) : run_(std::move(run)), queue_(std::make_shared<Queue>()) {}
 
 CallOrder::~CallOrder() {
   // In a child of fork() the thread does not exist, but its reference keeps the queue. The queue
@@ -110,7 +110,8 @@ void CallOrder::work_off(Queue& queue, const std::stop_token& stop) {
     if (next->work->has_order()) next->work->hold(std::move(next->keep_alive));
     std::exception_ptr error;
     try {
-      next->run({.deadline = next->deadline, .may_spin = false, .work = next->work.get()});
+      run_(next->operation,
+           {.deadline = next->deadline, .may_spin = false, .work = next->work.get()});
     } catch (...) {
       error = std::current_exception();
     }

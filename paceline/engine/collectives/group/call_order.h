@@ -51,9 +51,10 @@ namespace paceline {
 class CallOrder {
  public:
   using Operation = std::function<void(const WaitOptions&)>;
+  using Runner = std::function<void(const Operation&, const WaitOptions&)>;
 
   struct Call {
-    Operation run;
+    Operation operation;
     Deadline deadline;
     // Completed with the operation's outcome, unless a device's library completes it later
     // (Work::is_watched()).
@@ -78,7 +79,8 @@ class CallOrder {
     const bool is_mine_;
   };
 
-  CallOrder();
+  // `run` runs each queued operation, on the group's thread.
+  explicit CallOrder(Runner run);
   // Waits until all added calls have completed. Does not wait in a child of fork(), which does not
   // have the group's thread, nor on the thread that runs the queued calls; on that thread, the
   // remaining calls end with Error(kAborted) and are not run.
@@ -109,6 +111,7 @@ class CallOrder {
 
   // Calls that run or wait; see the invariants above.
   std::atomic<std::size_t> under_way_ = 0;
+  const Runner run_;
   const OwnerProcess owner_;
   const std::shared_ptr<Queue> queue_;  // owners: this object and the thread
 };

@@ -112,6 +112,9 @@ EngineGroup::EngineGroup(Rendezvous rendezvous, std::string name, std::vector<in
         if (!is_member() || !owner_.is_this()) return;
         const bool names_rank = text.starts_with("rank ");
         backend_->abort(ending(ErrorCode::kPeerLost, names_rank ? text : self_ + ": " + text));
+      }),
+      order_([this](const Operation& operation, const WaitOptions& wait) {
+        run_or_abort(*backend_, self_, operation, wait);
       }) {}
 
 EngineGroup::~EngineGroup() {
@@ -454,10 +457,7 @@ WorkPtr EngineGroup::enqueue(Operation operation, const std::string& description
   require_time(options);
   auto work =
       std::make_shared<Work>([text = self_ + ": " + description] { return text; }, options.order);
-  order_.add({[this, held = std::move(operation)](const WaitOptions& wait) {
-                run_or_abort(*backend_, self_, held, wait);
-              },
-              deadline_of(options), work, options.keep_alive});
+  order_.add({std::move(operation), deadline_of(options), work, options.keep_alive});
   return work;
 }
 

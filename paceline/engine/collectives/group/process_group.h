@@ -2,8 +2,7 @@
 
 // A group of ranks that communicate with each other, with the names and semantics of
 // torch.distributed, for raw buffers; paceline/training/tensor does the same for
-// torch::Tensor. This header also declares init_process_group(), the first line of a distributed
-// program.
+// torch::Tensor. init_process_group.h makes the first group of a program.
 //
 //   auto group = paceline::init_process_group();
 //   group->all_reduce(std::span(gradients), ReduceOp::kSum);
@@ -18,8 +17,7 @@
 // new_group() or split() they may differ from ranks of the world, which torch.distributed's
 // functions take. world_ranks() contains the world rank of each rank of the group.
 //
-// A buffer that is larger than the address space, alone or together with those of all other ranks,
-// causes Error(kInvalid).
+// Buffers of all ranks that together exceed the address space cause Error(kInvalid).
 //
 // Every collective blocks, or returns a Work at once if its options have `.async_op`
 // (group_options.h). Asynchronous operations run in order on one thread of the group. In a
@@ -48,7 +46,6 @@
 #include "paceline/engine/collectives/op.h"
 #include "paceline/engine/collectives/work.h"
 #include "paceline/engine/core/error.h"
-#include "paceline/engine/rendezvous/rendezvous_options.h"
 
 namespace paceline {
 
@@ -77,7 +74,6 @@ class ProcessGroup {
   virtual std::string backend() const = 0;
   // "shm", "loopback", "tcp", "mpi", ..., or "none" for a group of one rank.
   virtual std::string transport() const = 0;
-  // The options that the group was made with.
   virtual const GroupOptions& options() const = 0;
   virtual std::chrono::milliseconds timeout() const = 0;
   virtual const Hosts& hosts() const = 0;
@@ -179,7 +175,6 @@ class ProcessGroup {
   // megabytes at a time. All ranks pass lists of the same counts.
   WorkPtr all_reduce_coalesced(std::span<const Buffer> buffers, ReduceOp op = ReduceOp::kSum,
                                const CollectiveOptions& options = {});
-  // As above, for broadcast.
   WorkPtr broadcast_coalesced(std::span<const Buffer> buffers, int root,
                               const CollectiveOptions& options = {});
   // outputs[i].count == inputs[i].count * world_size, as in all_gather.
@@ -213,7 +208,6 @@ class ProcessGroup {
 
   WorkPtr carry_out(const Call& call, const CollectiveOptions& options);
 
-  // EngineGroup implements these.
   virtual void run(const Call& call, const CallOptions& options) = 0;
   virtual WorkPtr start(const Call& call, const CallOptions& options) = 0;
   virtual int recv(const Call& call, const CallOptions& options) = 0;
@@ -221,7 +215,7 @@ class ProcessGroup {
 
 // The group as an argument of a function: a ProcessGroup, or a shared pointer to one, such as the
 // result of init_process_group(). A function that keeps the group beyond the call takes the shared
-// pointer itself. So a program can pass its shared pointer to every function.
+// pointer itself.
 class GroupRef {
  public:
   GroupRef(ProcessGroup& group) : group_(&group) {}
@@ -252,32 +246,5 @@ T all_reduce_value(GroupRef group, T value, ReduceOp op = ReduceOp::kSum) {
   group->all_reduce(std::span<T>(&value, 1), op);
   return value;
 }
-
-// The options of init_process_group(), the first line of a distributed program. The same call works
-// in a single process, under `paceline run`, mpirun, srun or torchrun, and with variables that a
-// user has set: it finds out which rank this process is and connects it to the others.
-struct InitOptions {
-  RendezvousOptions rendezvous = {};
-  GroupOptions group = {};
-};
-
-// Collective over the job. Also sets the rank of the log lines. Where the options keep a default,
-// environment variables apply:
-//
-//   PACELINE_TRANSPORT: the transport (auto, shm, tcp, loopback, ucx), if the options have kAuto;
-//   PACELINE_BACKEND: the backend (as parse_backend_choice() takes it), if the options name none;
-//   PACELINE_ENCRYPT=1: encrypts the TCP connections, even if the options do not;
-//   PACELINE_TCP_STREAMS: the number of connections of each pair (1 to 16), if the options have 1;
-//   PACELINE_TIMEOUT: GroupOptions::timeout in seconds (0.001 to a billion), if the options have
-//   none; an empty variable sets nothing;
-//   PACELINE_FLIGHT_DIR: the directory for the records of operations (docs/diagnosis.md);
-//   PACELINE_TIMELINE_DIR: the directory for spans (docs/diagnosis.md); set it for all
-//   ranks or for none.
-//
-// An error in these variables or in the options is reported to the other ranks, which then throw
-// Error(kInvalid) as well. Errors: those of rendezvous(), connect_mesh() and
-// parse_backend_choice(); kUnsupported for a backend that this build lacks, kInvalid when the ranks
-// chose different ones.
-std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options = {});
 
 }  // namespace paceline

@@ -17,6 +17,7 @@
 #include <fmt/ranges.h>
 
 #include "paceline/engine/collectives/group/engine_group.h"
+#include "paceline/engine/collectives/group/init_process_group.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/core/error_text.h"
