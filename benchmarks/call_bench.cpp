@@ -32,7 +32,7 @@ struct Setting {
   int rounds = 20;
 };
 
-// The messages of a turn wait in the ring for the receiver.
+// The messages of a turn wait in the ring for the receiver, so all of them must fit into the ring.
 constexpr std::size_t kMessageBytes = 64;
 constexpr int kMaxCalls = 500;
 

@@ -186,8 +186,8 @@ class Saver {
     saved.stall = all_reduce_value(*group_, saved.stall, ReduceOp::kMax);
     return saved;
   }
-  // Loads a part of the newest checkpoint, with the state divided among one rank more than there
-  // are.
+  // Loads a part of the newest checkpoint. For these loads the state has one part more than there
+  // are ranks.
   double load_other() { return load(other_part_); }
   // Loads the rank's part of the newest checkpoint.
   double load_own() { return load(part_); }

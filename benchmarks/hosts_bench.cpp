@@ -10,8 +10,8 @@
 //   predicted  the prediction of `paceline bench --simulate` for such a cluster with the same costs
 //            (those of `--calibrate`, if any) and the link's rate without the headers, and how much
 //            it differs from Paceline's median
-//   cores    the share of the processors' time that was used meanwhile, by everything: 100% is the
-//            machine's limit, not the network's
+//   cores    the share of all processors' time that all processes used during the calls; at 100%
+//            the machine is the limit, not the network
 //
 // With --predict only Paceline is measured, and a row shows a prediction and its measurement.
 

@@ -3,9 +3,9 @@
 //
 //   paceline run --nproc-per-node 2 image_step_bench --model resnet18 --image-size 224 --batch 8
 //
-// With --parts instead: a table of the gain from channels_last, the fused optimizer, batch norms
-// folded into convolutions, and activations in place. Variants take turns, round by round, in one
-// process.
+// With --parts the program prints instead a table of the gain from channels_last, the fused
+// optimizer, batch norms folded into convolutions, and activations in place. Variants take turns,
+// round by round, in one process.
 //
 //   image_step_bench --model efficientnet_b0 --image-size 64 --batch 16 --parts
 

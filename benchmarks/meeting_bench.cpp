@@ -6,8 +6,8 @@
 //            memory of this process.
 //   hosts    `paceline run` on many hosts, which are network namespaces of this machine: from the
 //            start of the first launcher to the end of the last rank's first barrier. Needs root.
-//   loss     `paceline run --nnodes 1:2` on two such hosts; one of them is cut off and killed at
-//            the same moment: from there to the first step that the other host's rank makes alone.
+//   loss     `paceline run --nnodes 1:2` on two such hosts, one of which is cut off and killed at
+//            the same moment: from then to the first step that the other host's rank makes alone.
 //            Without a PROGRAM the ranks make a step every 20 ms, with a collective each.
 
 #include <chrono>

@@ -2,12 +2,12 @@
 //
 //   paceline run --nproc-per-node 2 overlap_bench
 //
-// Each rank has one core. The limit is plain: the core must do the computation and its part of the
-// all-reduce, one after the other. So with C seconds for the computation alone and R seconds for a
-// blocking all-reduce alone, both together cannot take less than max(C, R) and need not take more
-// than C + R. The output is (C + R) / together: at 1 the computation loses nothing; above 1, one
-// of the two works while the other waits. The three times are measured in turns, round by round, on
-// the slower rank; buffers are written before each call.
+// Each rank has one core, which must do the computation and its part of the all-reduce, one after
+// the other. So with C seconds for the computation alone and R seconds for a blocking all-reduce
+// alone, both together cannot take less than max(C, R) and need not take more than C + R. The
+// output is (C + R) / together: at 1 the computation loses nothing; above 1, one of the two works
+// while the other waits. The three times are measured in turns, round by round, on the slower rank;
+// buffers are written before each call.
 
 #include <chrono>
 #include <cstdio>

@@ -30,7 +30,8 @@ struct Options {
   int batch = 32, image_size = 32, micro_batches = 4, steps = 10;
 };
 
-// Trains with `micro_batches` that pass both halves, forward and backward, at the same time.
+// Trains with `micro_batches` that pass through both halves, forward and backward, at the same
+// time.
 class Trainer {
  public:
   Trainer(rpc::Workers& workers, const Options& options)

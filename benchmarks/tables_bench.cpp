@@ -4,8 +4,8 @@
 //   tables_bench                          4 million rows of 64 floats, batches of 1,024, skew 1.05
 //   tables_bench --skew 1.3 --rows 1000000
 //
-// The ids of a batch are drawn in proportion to rank^-skew and spread over the rows. Each form runs
-// in processes of its own; docs/tables.md has results.
+// Ids are drawn at random, the k-th most frequent one with a probability in proportion to k^-skew,
+// and are spread over the rows. Each form runs in processes of its own; docs/tables.md has results.
 
 #include <algorithm>
 #include <array>
@@ -66,7 +66,7 @@ std::vector<Ids> draw_batches(const Setting& setting, double skew, unsigned seed
     for (tables::Id& id : batch) {
       const auto found = std::lower_bound(sums.begin(), sums.end(), uniform(random));
       const auto rank = static_cast<std::uint64_t>(found - sums.begin());
-      // An odd factor: different ranks have different rows, spread over the table.
+      // `rank` is 0 for the most frequent id. A prime factor gives different ids different rows.
       id = static_cast<tables::Id>(rank * 2'654'435'761 % static_cast<std::uint64_t>(setting.rows));
     }
   }

@@ -1,7 +1,7 @@
 #pragma once
 
-// The processes of a program that trains tables: alone, as the ranks of one host, which share the
-// tables in memory, or as trainers with servers:
+// The processes of a program that trains tables. The program runs as a single process, as the ranks
+// of one host, which share the tables in memory, or as trainers and servers:
 //
 //   PROGRAM
 //   paceline run --nproc-per-node 2 PROGRAM

@@ -104,7 +104,7 @@ int LauncherRun::stop() {
   if (pid_ < 0) return exit_code_;
   kill(pid_, SIGTERM);
   const Deadline end = Deadline::after(kEnd);
-  if (!await(pidfd_.get(), POLLIN, end)) kill(pid_, SIGKILL);  // then its agent ends the ranks
+  if (!await(pidfd_.get(), POLLIN, end)) kill(pid_, SIGKILL);  // the agent ends the ranks
   int status = 0;
   while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
   }

@@ -89,8 +89,8 @@ class LauncherRun {
   int stop();
 
   // The reason for a failure: the cause in the launcher's report
-  // (launcher/diagnosis/failure_report.h), or else the last program line that the report quotes, or
-  // else the report's first line. Without a report, the last line of the output.
+  // (launcher/diagnosis/failure_report.h), or else the last line of the program's output in that
+  // report, or else the report's first line. Without a report, the last line of the output.
   std::string failure_reason() const;
   // Whether a line of the output contains these words.
   bool says(std::string_view words) const;

@@ -29,7 +29,7 @@ struct CatalogEntry {
   // Whether each rank is bound to cores of its own. False for a library whose threads need more
   // than one core per rank; its ranks may use all cores.
   bool bound = true;
-  bool is_peer = true;
+  bool is_peer = true;            // another library; false for Paceline, "memcpy" and "limit"
   std::string prefix = "bench-";  // the program's name is this prefix and `name`
 };
 

@@ -48,20 +48,20 @@ std::optional<Operation> op_named(std::string_view name);
 // Whether the planner can predict the operation.
 bool is_plannable(Operation operation);
 
-// Whether the operation is measured in this form. broadcast, reduce and coalesced calls have one
-// buffer only; send_recv and the operations on blocks, except all_gather, have two.
+// Whether the operation is measured with this placement. broadcast, reduce and coalesced calls have
+// one buffer only; send_recv and the operations on blocks, except all_gather, have two.
 bool has_form(Operation operation, Placement placement);
-// The form in which the operation is usually called.
+// The placement with which the operation is usually called.
 Placement usual_placement(Operation operation);
-// Returns `wanted` if the operation has that form, otherwise its usual form.
+// Returns `wanted` if the operation is measured with that placement, otherwise the usual one.
 Placement placement_for(Operation operation, std::optional<Placement> wanted);
 
 // The count of a call with buffers of `bytes`: the elements of the whole buffer or of one block, as
 // in Collective::count of operations with equal counts. Rounded up to whole elements in every
 // block. 0 for a barrier.
 std::size_t count_for(Operation operation, Dtype dtype, int world_size, std::size_t bytes);
-// `sizes` without those that would result in the same call as the previous size; ascending if
-// `sizes` are. {0} for a barrier.
+// Returns `sizes` without each size that results in the same call as the previous size. The result
+// is ascending if `sizes` is; {0} for a barrier.
 std::vector<std::size_t> different_sizes(Operation operation, Dtype dtype, int world_size,
                                          std::span<const std::size_t> sizes);
 // The inverse of count_for(): the bytes of a buffer with that `count`.

@@ -150,7 +150,7 @@ struct CallRow {
   std::size_t bytes = 0;
   CallFigure figure{};
   std::vector<double> rounds{};
-  // For each round, Paceline's number divided by this row's. Empty for Paceline and unit "times".
+  // For each round, Paceline's number / this row's. Empty for Paceline and for the unit "times".
   std::vector<double> ratios{};
 
   Spread spread() const { return spread_of(rounds); }

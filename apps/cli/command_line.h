@@ -35,14 +35,14 @@ struct CommandLine {
 // The name of the option in an argument: "--a-b" for "--a_b=c", "-t" for "-t3".
 std::string option_name(const std::string& argument);
 
-// Whether the argument is -m or --module, which the name of a Python module follows.
+// Whether the argument is -m or --module; the name of a Python module must follow.
 bool names_module(const std::string& argument);
 
 // Throws UsageError. For a command that starts ranks, `-m MODULE` begins the program.
 CommandLine split_command_line(const CLI::App& app, const std::vector<std::string>& arguments);
 
-// As above, for a command that takes words instead of a program: options may be before, between and
-// after the words. Throws UsageError.
+// As above, for a command that takes words (positional arguments) instead of a program: options may
+// be before, between and after the words. Throws UsageError.
 CommandLine split_around_words(const CLI::App& app, const std::vector<std::string>& arguments);
 
 // Passes the options to `app`. An option that was not typed gets its value from its variable, and

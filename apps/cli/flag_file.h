@@ -35,8 +35,8 @@ std::string usual_flag_file();
 
 // Adds to `line` the defaults for `command` from the file of --config, or from paceline.toml; adds
 // none if --help was typed. A file that belongs neither to this user nor to root, or to which every
-// user may write, is not read, because it can name programs to start. This is a warning for
-// paceline.toml, and an error for a file that --config names. Throws UsageError.
+// user may write, is not read, because it can name programs to start. Such a paceline.toml causes a
+// warning, and such a file of --config an error. Throws UsageError.
 void read_flag_file(const CLI::App& app, const std::string& command, CommandLine& line);
 
 }  // namespace paceline::apps

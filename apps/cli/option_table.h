@@ -127,7 +127,7 @@ class OptionTable {
   Option& flag(const std::string& name, const char* help, OptionTarget target = {},
                unsigned traits = 0);
 
-  // Shows in the help a word that the command takes. read_line() returns such words.
+  // Shows in the help a word (positional argument) of the command. read_line() returns such words.
   void word(const char* name, const char* help);
 
   // Takes the texts from `line`, from variables and from defaults. If --help was typed, prints the

@@ -25,10 +25,10 @@ bool any_failed(const std::vector<Finding>& findings);
 
 // Checks what the machine and the limits of this process allow. Defined in check_machine.cpp.
 std::vector<Finding> check_machine();
-// Checks what the engine uses on this machine. Defined in check_build.cpp.
+// Checks the engine's reduction kernel, encryption and calibration, and the contestants of bench.
 std::vector<Finding> check_engine();
-// Checks what this build contains, the installed libraries and the variables. Defined in
-// check_build.cpp.
+// Checks what this build contains, the installed libraries and the variables. This function and
+// check_engine() are defined in check_build.cpp.
 std::vector<Finding> check_build();
 
 }  // namespace paceline::apps

@@ -19,7 +19,7 @@ namespace paceline::apps {
 // The facts about a machine on which the findings depend; tests fill in their own.
 struct GpuMachine {
   std::filesystem::path root = "/";  // the folder that contains /sys, /proc and /dev
-  std::function<std::optional<std::string>(const std::string& name)> variable;
+  std::function<std::optional<std::string>(const std::string& name)> variable;  // like getenv()
   std::vector<std::string> interfaces;              // network interfaces: "eth0", ...
   std::optional<std::uint64_t> locked_memory = {};  // ulimit -l in bytes; empty: unlimited
   // The CUDA runtime and NCCL that were loaded.

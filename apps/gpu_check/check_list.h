@@ -18,7 +18,7 @@ enum Setups : unsigned {
 
 struct CheckSpec {
   std::string_view name;
-  std::string_view what;  // for the table
+  std::string_view what;  // the description in the table
   unsigned setups = kNccl | kHost;
   std::chrono::seconds limit{60};
   bool is_fault =

@@ -26,8 +26,8 @@ struct JobRank {
 struct JobEntry {
   std::string socket;  // for launcher::ask_job()
   std::string id;
-  bool id_is_shared = false;  // other jobs may have the same id: "none"
-  pid_t supervisor = -1, launcher = -1;
+  bool id_is_shared = false;             // other jobs may have the same id: "none"
+  pid_t supervisor = -1, launcher = -1;  // pids; the supervisor is the agent's parent process
   std::vector<std::string> command;
   std::int64_t started = 0;  // seconds since 1970
   int generation = 0, world_size = 1, num_local_ranks = 1;

@@ -28,7 +28,8 @@ void ask_to_stop(const JobEntry& entry, const Fd& launcher) {
   try {
     launcher::ask_job(entry.socket, "stop", Deadline::after(kLongestStopAnswer));
   } catch (const Error&) {
-    // The request may fail because the agent is ending after the stop of another one: no error.
+    // The request may fail because the stop of another agent has already begun to end this agent.
+    // That is not an error.
     if (!wait_ready(launcher.get(), POLLIN, Deadline::after(kLongestStopAnswer))) throw;
   }
 }

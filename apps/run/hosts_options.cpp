@@ -68,8 +68,9 @@ std::vector<int> tasks_of(const std::vector<std::string>& nodes, const Option& r
 // --nproc-per-node is a number). nullopt if there is no SLURM job, if this process is the only task
 // of a step, or if --standalone, --node-rank, --rdzv-endpoint or --nnodes 1 is given. `num_nodes`:
 // MAX of --nnodes. UsageError if another launcher, such as mpirun or srun, has started several
-// copies of this one, because each would be a separate job. UsageError also for a heterogeneous
-// SLURM job (SLURM_HET_SIZE above 1).
+// copies of this one, because each would be a separate job; also for a heterogeneous SLURM job
+// (SLURM_HET_SIZE above 1), and if --nnodes is given but MAX is not the number of nodes.
+// Error(kInvalid) if SLURM's list of nodes or of tasks cannot be read.
 std::optional<std::vector<launcher::Host>> allocated_hosts(const OptionTable& table,
                                                            int num_nodes) {
   const GetVariable variable = process_environment();

@@ -7,7 +7,7 @@
 // they are passed on and never refused. But if the job fails, or has only one rank because
 // --nproc-per-node came after the program, a note tells the user to put the options before the
 // program. Some variables have an effect: PET_NPROC_PER_NODE sets --nproc-per-node, and the engine
-// reads PACELINE_TIMEOUT. A mistyped variable would have none, so a warning names it.
+// reads PACELINE_TIMEOUT. A mistyped variable would have no effect, so a warning names it.
 
 #include <string>
 #include <vector>
@@ -18,8 +18,8 @@
 
 namespace paceline::apps {
 
-// The words among the program's arguments, up to "--", that are options of `app` and are not set
-// elsewhere. Requires: take_options() has been called with `line`.
+// The words among the program's arguments, up to "--", that name long options of `app` whose values
+// are the defaults. Requires: take_options() has been called with `line`.
 std::vector<std::string> options_behind(const CLI::App& app, const CommandLine& line);
 
 // The note, printed before the start, about options that would have started more ranks; "" if there

@@ -15,7 +15,7 @@ void declare_meeting_options(OptionTable& table, RunOptions& run);
 // Call the functions below after OptionTable::read(). They check options that depend on each other,
 // and throw UsageError.
 //
-// Also fills in the settings that depend on several options: node rank, endpoint, port and job id.
+// check_meeting() also fills in the node rank, endpoint, port and job id from several options.
 void check_meeting(const OptionTable& table, launcher::LaunchOptions& launch);
 // For a job whose user starts a launcher on each of several machines: refuses options that do not
 // name the meeting point.

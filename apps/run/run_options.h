@@ -33,7 +33,7 @@ void declare_run_options(OptionTable& table, RunOptions& run);
 void declare_rank_options(OptionTable& table, launcher::LaunchOptions& launch);
 
 // The next two functions check options that depend on each other; call them after
-// OptionTable::read(). `topology` is used for "auto", and `world_size` is set if there is a list of
+// OptionTable::read(). `topology` is used for "auto". `world_size` has a value only with a list of
 // hosts. Both throw UsageError, which names the flag or variable, the value and what is allowed.
 void check_rank_options(const OptionTable& table, const Topology& topology,
                         launcher::LaunchOptions& launch);

@@ -1,6 +1,6 @@
 #pragma once
 
-// The texts that --dry-run and --print-config print. These options start nothing.
+// The texts of --dry-run and --print-config. With these options, `paceline run` starts no process.
 
 #include <string>
 #include <vector>

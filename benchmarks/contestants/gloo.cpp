@@ -78,7 +78,7 @@ void with_type(Dtype dtype, const Call& call) {
   }
 }
 
-// gloo::sum also has an overload with two pointers.
+// The type of the overload of gloo::sum that is used; another overload has two pointers.
 using SumFunction = void (*)(void*, const void*, const void*, std::size_t);
 
 class Gloo : public Contestant {

@@ -7,14 +7,14 @@
 //                   other rank's copy to its own.
 //   reduce_scatter  a rank adds its block of both inputs into its output
 //   all_gather      a rank copies both inputs into its output, or its own input into both outputs
-//   broadcast       the other rank copies the root's buffer, or each of the two copies a half
+//   broadcast       the other rank copies the root's buffer, or each rank copies a half
 //   all_to_all      a rank copies its block of both inputs into its output
 //
-// There are several ways to do each, also with stores that bypass the caches, which is faster for
-// large buffers. The first calls of an operation and size try them in turn, and later calls use the
-// fastest: so the limit is that of the machine at hand. There are no other types, no comparison of
-// the ranks' calls, no deadline and no errors: the time that a library needs beyond this is its
-// overhead.
+// Each operation can be done in several ways, some with stores that bypass the caches, which are
+// faster for large buffers. The first calls of an operation and size try the ways in turn, and
+// later calls use the fastest one, so the result is the limit of this machine. There are no other
+// types, no comparison of the ranks' calls, no deadline and no errors: the time that a library
+// needs beyond this limit is the library's overhead.
 
 #include <algorithm>
 #include <array>

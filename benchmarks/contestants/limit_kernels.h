@@ -1,7 +1,7 @@
 #pragma once
 
 // The inner loops of the limit (limit.cpp), compiled once for each instruction set, and the same
-// loops with stores that bypass the caches, which need whole cache lines and aligned memory.
+// loops with stores that bypass the caches. Such stores need whole, aligned cache lines.
 
 #include <cstddef>
 

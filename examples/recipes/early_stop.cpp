@@ -1,6 +1,7 @@
 // The best weights and an early stop in a training loop of your own: training ends when the
 // evaluation has not improved for three epochs, and the file has the weights of the best epoch. The
-// best value and the epochs since then are saved with the run, so a restart forgets neither.
+// best value and the number of epochs since the best epoch are saved with the run, so that they
+// survive a restart.
 //
 //   paceline run --nproc-per-node 2 early_stop FOLDER
 

@@ -3,8 +3,8 @@
 // ranks share one copy of the parameters (stage 3). The weights are those of checkpoint_loop or
 // early_stop:
 //
-//   paceline run --nproc-per-node 2 fine_tuning run                      # of a checkpoint
-//   paceline run --nproc-per-node 2 fine_tuning run/best.safetensors     # of a file
+//   paceline run --nproc-per-node 2 fine_tuning run                      # from a checkpoint
+//   paceline run --nproc-per-node 2 fine_tuning run/best.safetensors     # from a file
 //
 // For a file of torch::save, call torch::load(net, path) on the old model, then set
 // net->head = net->replace_module("head", head), because forward() uses the member. Make the

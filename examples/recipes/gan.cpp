@@ -36,7 +36,7 @@ int main() {
     const auto fake = generator.forward(torch::randn({64, 4}));
 
     discriminator_step.zero_grad();
-    // One forward pass for both halves: with two, the gradients would be averaged twice.
+    // One pass for real and fake samples: two passes would average the gradients twice.
     const auto judged = discriminator.forward(torch::cat({real, fake.detach()}));
     (loss(judged.slice(0, 0, 64), 1) + loss(judged.slice(0, 64), 0)).backward();
     discriminator_step.step();

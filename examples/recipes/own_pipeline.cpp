@@ -52,7 +52,7 @@ int main() {
     last = 0;
     for (const auto& loss : done.losses) last += loss.item<double>() / kMicroBatches;
   }
-  // Only the last stage has the losses, but rank 0 prints: `paceline run` shows its output.
+  // Only the last stage has the losses, but `paceline run` shows only the output of rank 0.
   group->broadcast(std::span(&last, 1), pipeline.last_stage_rank());
   if (rank == 0) std::printf("loss %.4f\n", last);
 }

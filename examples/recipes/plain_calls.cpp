@@ -19,7 +19,7 @@ int main() {
   for (int i = rank; i < 1'000'000; i += ranks) part += (i % 2 == 0 ? 1.0 : -1.0) / (2.0 * i + 1);
   const double pi = 4 * paceline::all_reduce_value(group, part);
 
-  // A vector is passed as a span, in place. While this call is under way, another one starts.
+  // A vector is passed as a span, in place. The next call starts before this call has ended.
   std::vector<float> values(1000, static_cast<float>(rank));
   const auto work =
       group->all_reduce(std::span(values), paceline::ReduceOp::kMax, {.async_op = true});
@@ -30,7 +30,7 @@ int main() {
   group->all_gather(std::span(squares), std::span(mine));
   work->wait();
 
-  // Rank 0 sends a text to all others, and each rank a number to the next one.
+  // Rank 0 sends a text to all others, and each rank sends a number to the next rank.
   const std::string word = paceline::broadcast_object(group, std::string("done"), 0);
   std::vector<int> token = {rank}, received = token;
   if (ranks > 1) {

@@ -1,7 +1,7 @@
 #pragma once
 
-// The cart and pole of Barto, Sutton and Anderson (1983), with the usual constants, those of
-// CartPole-v1 in OpenAI's Gym: push the cart to the left or to the right so that the pole stays up.
+// The cart and pole of Barto, Sutton and Anderson (1983), with the constants of CartPole-v1 in
+// OpenAI's Gym. The player pushes the cart to the left or to the right so that the pole stays up.
 
 #include <array>
 #include <cmath>

@@ -1,8 +1,8 @@
 #pragma once
 
-// This rank's part of the GPT that the flags choose, with its optimizer and the computation of its
-// gradients: all layers, or a part of each (whole_learner.cpp), or some of the layers
-// (staged_learner.cpp).
+// This rank's part of the GPT that the flags choose, with an optimizer and the computation of the
+// gradients. The part is all layers or a part of each layer (whole_learner.cpp), or some of the
+// layers (staged_learner.cpp).
 
 #include <cstdint>
 #include <memory>

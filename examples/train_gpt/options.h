@@ -28,7 +28,7 @@ struct PipelineFlags {
 // The flags of learners that train on their own between outer steps (LowCommunication).
 struct OuterFlags {
   int learners = 1;
-  std::string wire = "float32";  // or bf16, int8
+  std::string wire = "float32";  // type of the values that learners send; or bf16, int8
   paceline::LowCommunicationOptions step;
 };
 

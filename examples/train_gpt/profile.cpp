@@ -67,8 +67,8 @@ std::vector<planning::LayerProfile> measure_stages(paceline::ProcessGroup& group
   return train::profile_layers(group, chain, samples);
 }
 
-// The share of a block's time that its norms and residual sums take. Every rank computes these
-// whole.
+// The share of a block's time that its norms and residual sums take. They are not divided: every
+// rank computes all of them.
 double share_of_whole_parts(const models::GptOptions& gpt, std::int64_t samples,
                             const planning::LayerProfile& block) {
   torch::nn::LayerNorm norm(torch::nn::LayerNormOptions({gpt.width}));
@@ -88,8 +88,8 @@ double share(double part, double whole) {
 
 void describe_gpt(paceline::ProcessGroup& group, const Options& options, std::int64_t vocabulary,
                   std::int64_t samples, planning::JobProfile& profile) {
-  // Some parts of a block are whole on every rank: the norms' parameters, the last biases of both
-  // branches, and the inputs and outputs of the norms.
+  // Some parts of a block are not divided among the ranks: the norms' parameters, the last biases
+  // of both branches, and the inputs and outputs of the norms.
   constexpr int kWholeRowsOfParameters = 6, kWholeStates = 4;
   const models::GptOptions gpt = three_blocks(options, vocabulary);
   const train::Precision precision = train::precision_of(options.training.precision);

@@ -27,8 +27,8 @@ struct Text {
 // Throws an Error that names the file and its defect.
 Text load_text(const Options& options);
 
-// Loaders for this rank's share among the replicas: of each epoch of training, or of all tokens
-// that are held out for testing. `seed` decides the order.
+// Loaders for this replica's share of the training tokens in each epoch, and of the tokens that are
+// held out for testing. `seed` decides the order of training.
 std::unique_ptr<paceline::data::DataLoader> make_training_loader(
     const Options& options, const Text& text, std::uint64_t seed,
     const paceline::ProcessGroup& replicas);

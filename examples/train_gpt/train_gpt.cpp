@@ -53,7 +53,8 @@ std::string title(const Options& options, const Text& text, const paceline::Devi
 }
 
 // Collective. Rank 0 gets the weights under GPT-2's names and only with the tokenizer's tokens. On
-// the other ranks the result holds the memory that rank 0 copies from, so they must keep it.
+// the other ranks the result keeps memory alive from which rank 0 copies, so these ranks must keep
+// the result until rank 0 has written the file.
 paceline::StateDict weights_for_file(const Options& options, const Text& text,
                                      const paceline::ProcessGroup& group, Learner& learner) {
   paceline::StateDict weights = learner.weights();

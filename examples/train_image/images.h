@@ -30,8 +30,8 @@ struct Images {
 // Throws an Error that names the folder, or the file and the offset of the defect.
 Images load_images(const Options& options);
 
-// Loaders for this rank's share: of each epoch of training, or of the test set, each image exactly
-// once. `seed` decides the order as well as the augmentation.
+// Loaders for this rank's share of each training epoch, and of the test set, in which each image
+// occurs exactly once. `seed` decides the order of training as well as the augmentation.
 std::unique_ptr<paceline::data::DataLoader> make_training_loader(
     const Options& options, const Images& images, std::uint64_t seed,
     const paceline::ProcessGroup& group);

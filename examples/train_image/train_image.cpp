@@ -92,7 +92,7 @@ int run(Options options) {
   }
   const auto loss = [&](const data::Batch& batch) {
     const at::Tensor logits = model(batch.data);
-    // The check would wait for a device in every step; the device's kernel refuses such labels.
+    // On a device the check would wait in every step, and the kernel refuses invalid labels itself.
     if (batch.target.is_cpu()) train::require_labels(batch, logits.size(1), images.name);
     return torch::nn::functional::cross_entropy(logits, batch.target);
   };

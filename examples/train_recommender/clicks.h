@@ -27,7 +27,7 @@ struct ClickData {
 };
 
 struct SyntheticOptions {
-  std::int64_t samples = 200'000;  // for training; a fifth as many more for testing
+  std::int64_t samples = 200'000;  // for training; in addition, a fifth as many for testing
   std::int64_t fields = 8;
   std::int64_t rows = 20'000;  // ids of each field
   // The k-th most frequent id of a field occurs in proportion to k^-skew.

@@ -26,7 +26,7 @@ class DlrmImpl : public torch::nn::Module {
 
  private:
   torch::nn::Sequential bottom_{nullptr}, top_{nullptr};
-  at::Tensor first_, second_;  // the two vectors of each product
+  at::Tensor first_, second_;  // indices of the two vectors of each product
 };
 TORCH_MODULE(Dlrm);
 

@@ -19,7 +19,8 @@ std::uint64_t mix(std::uint64_t x) {  // the finalizer of SplitMix64
   return x ^ (x >> 31);
 }
 
-// Draws ranks from 0 with probabilities in proportion to (rank + 1)^-skew.
+// Draws the number of an id, 0 being the most frequent id of its field. The probability of number k
+// is proportional to (k + 1)^-skew.
 class PowerLaw {
  public:
   PowerLaw(std::int64_t count, double skew) : sums_(count) {
@@ -37,7 +38,7 @@ class PowerLaw {
   std::vector<double> sums_;
 };
 
-// The teacher's values of the ids: [field][rank].
+// The teacher's values of the ids, [field][number of the id], and of the dense features.
 struct Teacher {
   explicit Teacher(const SyntheticOptions& options)
       : weights(options.fields * options.rows),

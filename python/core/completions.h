@@ -4,7 +4,7 @@
 // wait for the GIL, so an engine thread only notes here that an operation has completed, and a
 // thread of Python, which waits in next(), calls the function.
 //
-// Ownership: the object owns a reference to every function that has not been called yet.
+// Ownership: the object owns a reference to every function that next() has not returned yet.
 //
 // Thread safety: watch() and next() need the GIL, which next() gives up while it waits.
 
@@ -24,8 +24,8 @@ class Completions {
  public:
   // next() will return `function` once `work` has completed, perhaps at once.
   void watch(Work& work, nanobind::object function);
-  // Waits for the next completion, and returns its function; None after close(). Several threads
-  // may wait: a thread that calls the function of one completion may block in it.
+  // Waits for a completion and returns its function; after close(), None once no function is left.
+  // Several threads may wait, because a thread that calls such a function may block in it.
   nanobind::object next();
   // The number of threads that wait in next().
   std::size_t num_waiting() const;

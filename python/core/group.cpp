@@ -28,7 +28,8 @@ Completions& completions() {
   return all;
 }
 
-// The groups of this process notify each other's peers of a failure. Never destroyed, as above.
+// The groups of this process notify each other's peers of a failure. Never destroyed, for the same
+// reason as completions().
 const std::shared_ptr<FailureDomain>& failures() {
   static const auto& domain = *new std::shared_ptr<FailureDomain>(make_failure_domain());
   return domain;
@@ -234,7 +235,7 @@ void Group::close() {
   group_ = nullptr;
   if (group == nullptr) return;
   if (!owner_.is_this()) {
-    // In a child of fork(): the connections and the store's client are the parent's.
+    // A child of fork() leaks the group: its connections and its store's client are the parent's.
     new std::shared_ptr<ProcessGroup>(std::move(group));
     return;
   }

@@ -49,7 +49,7 @@ class Operation {
   const std::weak_ptr<ProcessGroup> group_;
 };
 
-// A call of a group, whose parts are those of paceline::Call.
+// The members of paceline::Call, as Python passes them.
 struct CallArguments {
   int op = 0;
   int dtype = 0;

@@ -1,8 +1,8 @@
 #pragma once
 
-// Calls of the engine that may wait, made from Python: without the GIL, so that other threads of
-// Python run meanwhile, and with Python's signals handled between the sleeps of the wait, so that
-// Ctrl-C ends it with a KeyboardInterrupt.
+// Makes calls to the engine that may wait, for Python. A call does not hold the GIL, so that other
+// threads of Python run meanwhile. While the call waits, Python's signal handlers run, so that
+// Ctrl-C ends the call with a KeyboardInterrupt.
 //
 // Thread safety: without_gil() needs the GIL. Only Python's main thread handles signals.
 
@@ -24,7 +24,7 @@ void remember_main_thread();
 // Lets Python handle the signals that have arrived. Keeps the exception that a handler raised.
 class Interrupts {
  public:
-  // Throws Error(kAborted) if a signal handler raised an exception. Needs no GIL.
+  // Throws Error(kAborted) if a signal handler raised an exception. Takes the GIL by itself.
   void look();
   // The exception that a handler raised. Needs the GIL.
   const std::optional<nanobind::python_error>& raised() const { return raised_; }

@@ -106,9 +106,9 @@ bool PythonStore::has(const std::vector<std::string>& keys) {
   return nb::cast<bool>(store_.attr("check")(keys));
 }
 
-// Asks again and again, at first often. A store's own wait() may count in whole seconds, cannot be
-// interrupted, and reports a timeout and a broken store by exceptions that differ from one version
-// of torch to the next.
+// Asks the store repeatedly, at first often. A store's own wait() may count in whole seconds,
+// cannot be interrupted, and reports a timeout and a broken store by exceptions that differ from
+// one version of torch to the next.
 void PythonStore::wait_for(const std::vector<std::string>& keys,
                            std::chrono::milliseconds timeout) {
   auto deadline = Deadline::after(timeout);

@@ -11,7 +11,7 @@
 // Errors: kTimeout when keys are not set in time; kPeerLost, with the text of Python's exception,
 // when the store fails otherwise.
 //
-// Thread safety: as Store; every call takes the GIL. It may be destroyed on any thread.
+// Thread safety: as Store; every call takes the GIL. May be destroyed on any thread.
 
 #include <nanobind/nanobind.h>
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// A communication library for tests, made of functions, and its registration as a backend.
+// A communication library for tests that calls given functions, and its registration as a backend.
 
 #include <functional>
 #include <memory>

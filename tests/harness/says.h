@@ -19,7 +19,7 @@ struct Message {
   std::string_view text;
 };
 
-// The parts of the message between its {}, with the arguments filled in. Throws
+// The message with the arguments filled in, cut into parts at the {} that are left. Throws
 // std::invalid_argument if the tables lack the name, or if there are more arguments than {}.
 std::vector<std::string> message_parts(std::string_view name, std::vector<std::string> arguments);
 // Whether the parts occur in this order without a line end between two parts. A part may contain

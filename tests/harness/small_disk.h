@@ -12,7 +12,7 @@
 
 namespace paceline::harness {
 
-// Mounted on a folder while the object exists. Requires: the user is root.
+// The file system is mounted on a folder while the object exists. Requires: the user is root.
 class SmallDisk {
  public:
   // `size`: as in mount(8), such as "64k".

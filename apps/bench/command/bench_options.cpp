@@ -129,7 +129,8 @@ constexpr const char* kLimitOfLimit =
     "limit: it is measured only for float32 and 2 ranks, with all_reduce, reduce_scatter, "
     "all_gather, broadcast and all_to_all in their usual form";
 
-// Whether the hand-written program `limit` supports any of the operations in this form.
+// Whether the hand-written program `limit` supports any of the session's operations, with the
+// session's placement, type and number of ranks.
 bool limit_applies(const bench::SessionOptions& session) {
   constexpr std::array kByHand = {Op::kAllReduce, Op::kReduceScatter, Op::kAllGather,
                                   Op::kBroadcast, Op::kAllToAll};

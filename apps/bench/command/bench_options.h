@@ -66,8 +66,8 @@ void check_bench_options(const OptionTable& table, const std::vector<std::string
 
 BenchMode mode_of(const OptionTable& table);
 
-// Each function below throws UsageError, whose message tells the user what to type instead. `words`
-// name operations.
+// Each function below throws UsageError, whose message tells the user what to type instead.
+// Refuses options, and operations in `words`, that have no effect in the mode.
 void require_meaning(const OptionTable& table, const std::vector<std::string>& words,
                      BenchMode mode);
 // Refuses a mode in which every rank that a launcher started would start ranks of its own, and a

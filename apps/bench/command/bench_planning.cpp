@@ -106,7 +106,7 @@ std::string link_text(const char* name, const LinkCost& link, bool is_measured) 
 }
 
 // The stored calibration. nullopt if its file cannot be read, which is not an error because the
-// file is about to be replaced; `tells`: prints the reason.
+// file is about to be replaced. If `tells` is set, prints the reason.
 std::optional<CostModel> readable_calibration(const std::filesystem::path& path, bool tells) {
   try {
     return load_calibration(path);

@@ -4,7 +4,7 @@
 // Contestant and calls run_worker(). Everything else is the same for all libraries: writing the
 // buffers before a call, and timing and checking the call.
 //
-// Thread safety: none is needed; a worker calls from one thread.
+// Thread safety: none is needed; each rank calls its contestant from one thread.
 
 #include <cstddef>
 #include <functional>
@@ -39,7 +39,7 @@ class Contestant {
   // Whether there are results to check. False for a yardstick that only moves bytes.
   virtual bool gives_results() const { return true; }
 
-  // Collective. Allocates memory of that kind for an input or an output. Called only with kOrdinary
+  // Collective. Allocates memory of kind `kind` for an input or an output; `kind` is kOrdinary
   // if the library has no symmetric memory.
   virtual Memory allocate(MemoryKind kind, std::size_t bytes);
   virtual bool has_symmetric_memory() const { return false; }

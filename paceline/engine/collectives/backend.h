@@ -76,8 +76,8 @@ class Backend {
   virtual void run(const Collective& call, const Fingerprint& fingerprint,
                    const WaitOptions& wait) = 0;
 
-  // May be called from any thread at any time. A blocking call moves the message in the calling
-  // thread, and has usually completed when it returns.
+  // May be called from any thread at any time. If call.is_blocking, the calling thread moves
+  // the message, and the returned Work has usually completed.
   virtual WorkPtr send(const PointToPointCall& call, Deadline deadline) = 0;
   virtual WorkPtr receive(const PointToPointCall& call, Deadline deadline) = 0;
 

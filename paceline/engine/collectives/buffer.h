@@ -79,9 +79,9 @@ struct ConstBuffer {
   }
 };
 
-// Memory that every rank of a group has allocated with the same size. Ranks that are all on one
-// host map each other's memory, so collectives on it read the peers' bytes in place, without
-// copies.
+// Memory that every rank of a group has allocated with the same size. If all ranks are on one host,
+// they map each other's memory, so collectives on a SymmetricBuffer read the peers' bytes in place,
+// without copies.
 //
 // A value that shares ownership: the memory lives as long as any copy of it, even after the group
 // has ended.

@@ -32,7 +32,7 @@ template <class T>
 inline constexpr bool kIsConstant<T> =
     std::is_const_v<std::remove_pointer_t<decltype(std::data(std::declval<T&>()))>>;
 
-// True for types that convert to no ConstBuffer (NotReadable), or to no Buffer (NotWritable).
+// True for types that do not convert to a ConstBuffer (NotReadable), or to a Buffer (NotWritable).
 template <class T, class U = std::remove_cvref_t<T>>
 concept NotReadable = !std::is_same_v<U, Buffer> && !std::is_same_v<U, ConstBuffer> && !kIsSpan<U>;
 template <class T, class U = std::remove_cvref_t<T>>

@@ -20,7 +20,7 @@ class DeviceOrder;
 class TensorShapes;
 class Work;
 
-// One pair of buffers of a coalesced call on a device; `count` is that of a call on this pair only.
+// One pair of buffers of a coalesced call on a device; `count` is as in a call on this pair alone.
 struct CollectivePart {
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
@@ -54,8 +54,8 @@ struct Collective {
   // The buffers of a coalesced call on a device, instead of input and output; `count` is then the
   // sum of their counts. Must outlive the call.
   std::span<const CollectivePart> parts = {};
-  std::uint32_t layout = 0;  // layout_of() the counts, compared by the ranks; 0 for none
-  std::uint32_t shape = 0;   // Call::shape
+  std::uint32_t layout = 0;              // layout_of(counts), which the ranks compare; 0 for none
+  std::uint32_t shape = 0;               // Call::shape
   const TensorShapes* shapes = nullptr;  // Call::shapes
   // The user's operation (new_group, split, visit) of which this internal collective is a part;
   // errors and records show that operation instead of `op`.
@@ -80,7 +80,7 @@ inline std::size_t divisor_of(const Collective& call, int world_size) {
 std::size_t saturated_sum(std::span<const std::size_t> counts);
 
 // A hash of counts, never 0. It is the `layout` of operations with unequal counts and of coalesced
-// ones.
+// calls.
 std::uint32_t layout_of(std::span<const std::size_t> counts);
 
 // A hash of the sizes and strides of a dense tensor. Two tensors of the same sizes have the same

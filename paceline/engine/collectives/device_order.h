@@ -1,8 +1,8 @@
 #pragma once
 
-// The place of an operation on device memory among the device's other work (DeviceOrder), the same
-// for an operation that runs on copies in host memory (HostCopies), and the driver of operations
-// that make progress only while a thread waits for them (Progress).
+// The place of an operation on device memory among the device's other work (DeviceOrder), its
+// variant for an operation that runs on copies in host memory (HostCopies), and the driver of
+// operations that make progress only while a thread waits for them (Progress).
 
 #include <memory>
 

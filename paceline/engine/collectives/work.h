@@ -72,7 +72,7 @@ class Work : public std::enable_shared_from_this<Work> {
   bool has_order() const;
   // Keeps `object` alive until the operation has completed. Requires: the Work has an order.
   void hold(std::shared_ptr<void> object);
-  // Called by a group when the operation begins, as the collective of this fingerprint. `recorder`
+  // Called by a group when the operation begins; `fingerprint` describes the operation. `recorder`
   // may be null.
   void begin(const std::string& self, const std::string& group, const Fingerprint& fingerprint,
              std::shared_ptr<FlightRecorder> recorder);

@@ -2,7 +2,7 @@
 
 // The job's secret, and the handshake by which two processes prove to each other that they know it.
 //
-// Thread safety: none, except as stated below.
+// Thread safety: any thread may call the functions; the classes have none.
 
 #include <array>
 #include <cstddef>
@@ -92,7 +92,7 @@ class HandshakeSide {
   std::vector<std::byte> feed(std::span<const std::byte> bytes);
   // Calls feed() with the bytes that the socket has now. Returns the result of receive_some(): the
   // number of bytes, 0 when the peer closed the connection, or -1 and errno (EAGAIN: no bytes yet).
-  // `answer` must then be sent.
+  // The caller must then send `answer` to the peer.
   ssize_t receive(const Fd& socket, std::vector<std::byte>& answer);
   bool done() const { return stage_ == Stage::kDone; }
   // Requires: done(), and Keys::kAgree.
@@ -143,8 +143,8 @@ class ServerHandshake final : public HandshakeSide {
   bool is_client() const override { return false; }
 };
 
-// The connecting end. feed() returns the client's proof only once the server has proved itself, so
-// the caller may send more right after that proof.
+// The connecting end. feed() returns the client's proof only after the server's proof was correct,
+// so the caller may send more data right after the client's proof.
 class ClientHandshake final : public HandshakeSide {
  public:
   ClientHandshake(const Secret& secret, std::string_view context, std::string peer,

@@ -10,10 +10,10 @@
 // which reports standstills to this clock. A standstill of less than a second goes unnoticed. All
 // threads of a process stand still together, so the state is global; a fork inherits it.
 //
-// A WaitCheck is a function of the program that one thread calls while it waits for others.
+// A WaitCheck lets a waiting thread call a function of the program, for example to notice Ctrl-C.
 //
-// Thread safety: any thread may call any function. A signal handler must neither call put_off() nor
-// use a Vigil, which take a mutex.
+// Thread safety: any thread may call any function. A signal handler must not call put_off() or
+// put_off_since(), nor use a Vigil, because these take a mutex.
 
 #include <algorithm>
 #include <atomic>
@@ -59,7 +59,7 @@ class AwakeClock {
 // `deadline`, extended by standstills as AwakeClock::put_off() does.
 Deadline put_off(const Deadline& deadline);
 // The deadline of a wait that began at `begun`, extended by all standstills since then. Always pass
-// the deadline that the wait began with.
+// the wait's original deadline: one that is already extended would be extended again.
 Deadline put_off_since(Deadline::Clock::time_point begun, const Deadline& deadline);
 
 // Detects standstills for one loop that waits for other processes: a long gap between two rounds

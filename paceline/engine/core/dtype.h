@@ -1,7 +1,7 @@
 #pragma once
 
-// Element types that a collective can carry. The numbers are part of the wire format: never reuse
-// one.
+// Element types that a collective can carry. The numbers are part of the wire format: never use a
+// number for another type.
 
 #include <cstddef>
 #include <cstdint>

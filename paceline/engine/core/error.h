@@ -4,8 +4,8 @@
 // happened, on which rank, in which operation, and what to do about it. Its context holds the same
 // facts for a program that acts on them: docs/diagnosis.md has examples.
 //
-// Public calls throw Error. Destructors and the library's own threads never let an Error escape:
-// they store it, and the next public call throws it.
+// Public calls throw Error. Destructors and the library's own threads never let an Error escape: a
+// thread stores its error, and the next public call throws it.
 
 #include <chrono>
 #include <exception>

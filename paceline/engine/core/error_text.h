@@ -22,14 +22,14 @@ std::string describe_errno(int error_number);
 // other types than std::exception. Requires: an exception is being handled.
 std::string describe_current_exception();
 
-// Returns `error` with `who` ("rank 1", rank_name()) and `doing` (the activity that failed) before
+// Returns `error` with `who` ("rank 1", from rank_name()) and `doing` (the failed activity) before
 // its text. An error whose text already begins with a rank is returned unchanged.
 Error said_by(const std::string& who, const std::string& doing, const Error& error);
 
 // Shortens the list at the end of a message, for example of the tensors in which two models differ:
 // a launcher that repeats a rank's last lines of output must still show the line above the list.
 //
-// `lines`: each line follows a line end. Returns the first 8 lines, then the number of the others.
+// `lines`: a line end precedes each line. Returns the first 8 lines and the number of the others.
 std::string first_lines(std::string lines);
 
 // Exit code: the caller must change the call. Used by the command `paceline`, and by a rank that

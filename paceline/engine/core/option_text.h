@@ -47,7 +47,7 @@ std::string format_ranks(std::vector<int> ranks);
 // As above, with the noun: "rank 3", "ranks 0-3, 7".
 std::string ranks_text(const std::vector<int>& ranks);
 
-// A setting cannot be used; the message says what is wrong and what is allowed.
+// The error for a setting that cannot be used; the message says what is wrong.
 class SettingError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

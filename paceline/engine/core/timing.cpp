@@ -23,8 +23,8 @@ std::uint64_t kernel_time() noexcept {
 
 #ifdef __x86_64__
 
-// Whether the kernel keeps time by the counter. The kernel does so only while the counters of all
-// processors agree and run at one rate.
+// Whether the kernel keeps time by the time-stamp counter. The kernel does so only while the
+// counters of all processors agree and run at one rate.
 bool counter_keeps_time() noexcept {
   try {
     std::ifstream file("/sys/devices/system/clocksource/clocksource0/current_clocksource");

@@ -4,9 +4,9 @@
 // (block_kernels.cpp), vectorised for the current processor, without LibTorch.
 //
 // Each loop of an optimizer also computes checksums of the parameter and of the state, as it reads
-// them and as it writes them. The loops are limited by memory, so the additions cost next to
-// nothing, and the next step can check that neither has changed since. In these loops, sums[0]
-// belongs to the parameter and the others to the state, in the order of the arguments.
+// them and as it writes them, so that the next step can check that neither has changed since. The
+// checksums cost next to nothing, because memory limits the loops. In these loops, sums[0] belongs
+// to the parameter and the other sums to the state, in the order of the arguments.
 
 #include <bit>
 #include <cstddef>
@@ -48,7 +48,7 @@ struct SgdKernelArguments {
   bool nesterov = false;
 };
 
-// `velocity` is null for SGD without momentum.
+// `velocity` is null for SGD without momentum. gradient_share: 1 in step 1, then 1 - dampening.
 void sgd_kernel(const SgdKernelArguments& a, float* parameter, const float* gradient,
                 float* velocity, std::int64_t count, WordSums* sums);
 
@@ -113,7 +113,7 @@ struct MasterSums {
   std::uint32_t master = 0;
   std::uint32_t parameter = 0;
 };
-// Rounds `from` to `to`, and returns the checksums of both.
+// Stores the values of `from`, rounded, in `to`. Returns the checksums of both.
 MasterSums narrow(Dtype type, const float* from, void* to, std::int64_t count);
 // An element of `master` that does not round to its parameter takes the parameter's value. Returns
 // the checksums that both had before the call.

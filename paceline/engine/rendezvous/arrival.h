@@ -32,8 +32,8 @@ Absence absence_from_meeting(Store& store, int generation, int world_size);
 
 class Arrival {
  public:
-  // How long a rank waits before it logs which ranks are missing, for the first time and then
-  // again.
+  // `first`: how long a rank waits before it logs which ranks are missing. `every`: how long it
+  // waits before it logs them again.
   struct LogTimes {
     std::chrono::milliseconds first, every;
   };
@@ -48,8 +48,8 @@ class Arrival {
   void meet(std::chrono::milliseconds timeout, LogTimes log_times = kLogTimes);
   // Called instead of meet(): meet() of the other ranks then throws an Error with this reason.
   void decline(const Error& reason) { give_up(reason); }
-  // Called by the rank that hosts the store: waits until all other ranks have arrived, so that they
-  // learn the outcome.
+  // Called by the rank that hosts the store, before the store closes: waits until all other ranks
+  // have arrived, so that they learn the outcome.
   void wait_for_others(std::chrono::milliseconds timeout);
   // The host of each rank, as a token that differs between machines, boots and network namespaces.
   // Requires: meet() has returned.

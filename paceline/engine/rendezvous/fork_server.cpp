@@ -195,8 +195,8 @@ void close_rank_descriptors() {
   if (const char* secret = std::getenv(kSecretVariable)) close(std::atoi(secret));
 }
 
-// Waits without a deadline for an order, as long as the launcher lives; no other process waits for
-// a seed.
+// Waits for an order, without a deadline because no other process waits for a seed. Exits when the
+// launcher ends.
 Order await_order(const Fd& socket) {
   Order order{std::string(kLongestOrder, '\0'), {}};
   Received got;

@@ -102,8 +102,8 @@ class LoadedFiles {
 // removes the variable from its environment before main().
 inline constexpr const char* kForkServerVariable = "PACELINE_FORK_SERVER";
 
-// The value of that variable. `device` and `file` are the device and inode numbers of the program's
-// file.
+// The value of kForkServerVariable. `device` and `file` are the device and inode numbers of the
+// program's file.
 struct ForkServerInvitation {
   int socket = -1;  // SOCK_SEQPACKET, inherited
   pid_t launcher = -1;
@@ -124,9 +124,9 @@ std::optional<ForkServerInvitation> parse_invitation(const char* text);
 inline constexpr char kSeedReady = 'S', kSeedOrder = 'O', kSeedGrows = 'R', kSeedIsStale = 'L';
 inline constexpr std::size_t kLongestOrder = 32 << 10, kLongestAnswer = 4 << 10;
 enum SeedDescriptor { kSeedStdin, kSeedStdout, kSeedStderr, kSeedSecret, kSeedSocket };
-inline constexpr int kNumSeedDescriptors = 5;  // the next seed gets kSeedSocket
+inline constexpr int kNumSeedDescriptors = 5;  // kSeedSocket is for the next seed
 
-// Whether this process was a seed, so that an earlier generation loaded its libraries.
+// Whether this process was a seed: its libraries were loaded in an earlier generation.
 bool grown_from_seed();
 
 }  // namespace paceline

@@ -1,8 +1,8 @@
 #pragma once
 
-// A store that lives in the process of one rank, the *hosting rank*. That rank keeps the store open
-// until every registered use has ended: groups form through the store, so other ranks may still
-// need it when the hosting rank has finished.
+// A store that lives in the process of one rank, the *hosting rank*. Groups form through the store,
+// so other ranks may still need the store when the hosting rank has finished. That rank then keeps
+// the store open until every registered use has ended, but at most 10 s longer.
 //
 // A use is a group that is being formed: a unique name and the world ranks that will end the use.
 //

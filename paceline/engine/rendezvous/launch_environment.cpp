@@ -172,8 +172,8 @@ std::string corrected_command(const Row& first, const Row& second) {
 }
 
 // Inside a SLURM job, mpirun starts a helper on each node with a job step, and the helpers start
-// the ranks, which inherit the step's variables that describe the helpers. The name of such a step
-// does not reveal it: SLURM_JOB_NAME is the name of the job ("interactive" under salloc).
+// the ranks. The ranks inherit the variables of that step, which describe the helpers. The step
+// cannot be recognised by its name: SLURM_JOB_NAME is the job's name ("interactive" under salloc).
 void ignore_steps_of_helpers(std::vector<Row>& rows) {
   const bool helped =
       std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.helped; });
@@ -189,8 +189,8 @@ void check_agreement(const Row& first, const Row& second) {
 }
 
 // `paceline run` removes the variables of MPI and torchrun from its ranks' environment
-// (launcher/ranks/job_services.h). So a rank that finds such variables was started by a launcher
-// that is itself a rank, and that would start several processes in place of each rank.
+// (launcher/ranks/job_services.h). So if a rank finds such variables, `paceline run` has started
+// another launcher as each rank, and that launcher starts several processes in place of one.
 void refuse_launcher_between(const Row& row, const GetVariable& variable) {
   if (row.environment.launcher != "paceline") return;
   std::string between;
@@ -411,8 +411,8 @@ std::optional<std::vector<int>> expand_task_counts(const std::string& text) {
 }
 
 bool in_step_of_srun(const GetVariable& variable) {
-  // SLURM_INTERACTIVE_STEP and the other special steps in <slurm/slurm.h> have numbers from this
-  // one on.
+  // SLURM_INTERACTIVE_STEP and the other special steps in <slurm/slurm.h> have this number or a
+  // higher one.
   constexpr std::uint64_t kFirstOfSlurmsOwn = 0xfffffff0;
   const auto text = variable("SLURM_STEP_ID");
   if (!text) return false;

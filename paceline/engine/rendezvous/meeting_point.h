@@ -52,7 +52,7 @@ class Bulletin {
   Bulletin(const GetVariable& variable, const std::string& job);
 
   // Makes the board if it is missing, and replaces the notice of an earlier job of this name. Logs
-  // why the first board could not be used. Throws Error(kSystem) when no board can be written.
+  // the reason if the first board cannot be used. Throws Error(kSystem) if no board can be written.
   void publish(const Endpoint& endpoint, const Secret& secret);
   // Returns the notice; nullopt when there is none yet.
   std::optional<JobNotice> read() const;

@@ -81,13 +81,13 @@ struct Attendance {
   const OwnerProcess owner;
   std::optional<Membership> membership;  // set once every rank has arrived
   std::unique_ptr<TcpStoreServer>
-      server;                        // on rank 0, if it hosts the store, until all have arrived
+      server;                        // on rank 0, if it hosts the store; moved into `hosted` later
   std::shared_ptr<TcpStore> client;  // client of rank 0's or the launcher's store
   std::shared_ptr<Store> store;
   bool at_rank_zero = false;  // rank 0 hosts the store
   std::optional<Secret> secret;
   std::unique_ptr<Arrival> arrival;     // set once every rank has arrived
-  std::unique_ptr<HostedStore> hosted;  // as above, if rank 0 hosts the store
+  std::unique_ptr<HostedStore> hosted;  // set like `arrival`, if rank 0 hosts the store
   std::optional<Bulletin> bulletin;     // set while the notice is published
   std::string address;                  // local address of the connection to the store, if any
 
@@ -294,8 +294,8 @@ std::string own_address(const GetVariable& variable, const std::string& on_the_w
   return choose_address(wanted, interface_addresses(), prefer_v6);
 }
 
-// Finds out which ranks share a host: explicit arguments and a RANK that was set by hand do not
-// reveal it.
+// Finds out which ranks share a host, which explicit arguments and a RANK that was set by hand do
+// not reveal.
 void learn_hosts(Rendezvous& result, const std::vector<std::string>& hosts,
                  const GetVariable& variable, const std::string& on_the_way) {
   auto& environment = result.environment;
@@ -308,7 +308,7 @@ void learn_hosts(Rendezvous& result, const std::vector<std::string>& hosts,
         static_cast<int>(std::count(hosts.begin(), hosts.begin() + environment.rank, mine));
     environment.local_world_size = static_cast<int>(local);
   }
-  if (local == environment.world_size) return;  // one host: loopback
+  if (local == environment.world_size) return;  // one host: loopback suffices
   result.address = own_address(variable, on_the_way);
   if (is_loopback(result.address)) {
     log::warning(
@@ -327,8 +327,8 @@ void log_outcome(const Rendezvous& result) {
                   environment.loaded_before ? " (forked)" : "", result.address));
 }
 
-// Rank 0 opens a new store for each meeting. Returns null when this store belonged to the previous
-// meeting and rank 0 has closed it since.
+// If rank 0 hosts the store, it opens a new store for each meeting. Returns null when the store in
+// `attendance` belonged to the previous meeting and rank 0 has closed it since.
 std::unique_ptr<Arrival> arrive(const Attendance& attendance, const LaunchEnvironment& environment,
                                 std::chrono::milliseconds timeout) {
   try {

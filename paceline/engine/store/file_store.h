@@ -19,27 +19,27 @@ namespace paceline {
 
 enum class FileStoreChange : std::uint8_t { kSet = 1, kAppend = 2, kErase = 3 };
 
-// The file of a FileStore: a header that names the run it belongs to, then every change in order.
+// The file of a FileStore: a header that names the process that made it, then all changes in order.
 //
 // A process locks byte 0 for writing while it works on the file (OFD locks of fcntl), and byte 1
-// for reading as long as it uses the file. The kernel releases both when a process dies. A file
-// with contents but without users was therefore left by an earlier run. The header's `end` is the
-// end of the valid changes. Bytes after it come from a writer that was killed; they are
-// overwritten.
+// for reading as long as it uses the file. The kernel releases both locks when the process dies. So
+// a file with contents that no process uses was left by an earlier run. The valid changes end at
+// the header's `end`. A writer that was killed may have left bytes after `end`; the next change
+// overwrites them.
 //
 // Thread safety: none; FileStore serialises the calls.
 class FileStoreLog {
  public:
   static constexpr std::uint64_t kMaxBytes = 1ULL << 30;
 
-  // Opens the file or creates it (0600). Throws Error(kSystem) when that fails, and Error(kInvalid)
-  // when the file is not a store, belongs to another user, or is left over from an earlier run,
-  // whose process, host and time the message names.
+  // Opens the file or creates it (0600). Throws Error(kSystem) when that fails, kTimeout when
+  // another process keeps the file locked, and kInvalid when the file is not a store, belongs to
+  // another user, or was left by an earlier run, whose process, host and time the message names.
   FileStoreLog(std::string path, Deadline deadline);
   FileStoreLog(const FileStoreLog&) = delete;
   FileStoreLog& operator=(const FileStoreLog&) = delete;
   // Removes the file when no other process uses it. In a child of fork(), which shares the locks
-  // with its parent, only closes it.
+  // with its parent, only closes the file.
   ~FileStoreLog();
 
   // Throws Error(kTimeout) when another process keeps the file locked, and kPeerLost when the file

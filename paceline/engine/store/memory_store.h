@@ -1,7 +1,7 @@
 #pragma once
 
-// The contents of a store in memory: keys, values, their limits and the errors about them, which
-// are the same for every kind of store; and the memory store itself.
+// The table of keys and values in which every kind of store keeps its contents, with the limits and
+// the errors that all kinds share; and the memory store.
 
 #include <chrono>
 #include <condition_variable>
@@ -34,7 +34,7 @@ struct StoreLimits {
 };
 
 // Keys, values and their limits, with every operation that does not wait. The memory store, the TCP
-// server and the file store all keep their contents in one of these.
+// server and the file store all keep their contents in a KeyValues object.
 //
 // Thread safety: none; the owner serialises the calls.
 class KeyValues {

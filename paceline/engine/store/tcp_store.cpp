@@ -20,9 +20,9 @@ using namespace std::chrono_literals;
 
 constexpr std::size_t kKeptConnections = 4;
 constexpr auto kHandshakeTimeout = 10s;
-// A server that was reached before and refuses connections for this long has ended. A connection
-// attempt that gets no answer for longer proves nothing: the network may have lost its first
-// packet, or the backlog is full.
+// A server that was reached before counts as lost once it has refused connections for this long. A
+// connection attempt that gets no answer proves nothing, however long it lasts: the network may
+// have lost its first packet, or the backlog is full.
 constexpr auto kRefusedFor = 500ms;
 // The server reports missing keys only at the deadline of a wait, so the client waits this much
 // longer for the answer.

@@ -31,7 +31,7 @@ namespace paceline {
 
 struct TcpStoreServerOptions {
   StoreLimits limits;
-  // At most 3/4 (max_connections) and 1/4 (max_strangers) of the process's descriptor limit apply.
+  // Both numbers are capped, at 3/4 (connections) and 1/4 (strangers) of the descriptor limit.
   std::size_t max_connections = 16384;
   std::size_t max_strangers = 256;  // connections that have not completed their handshake
   std::chrono::milliseconds handshake_timeout = std::chrono::seconds(3);

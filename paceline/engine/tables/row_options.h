@@ -67,7 +67,7 @@ struct RowOptions {
   std::uint64_t seed = 0;
   // A row is admitted by the push that contains its id for the `admit_after`th time. Earlier pushes
   // are only counted: their gradients are dropped, and a pull gets the initial values. A table has
-  // room for `capacity` + `candidates` ids in all.
+  // room for `capacity` + `candidates` ids in all, or for `capacity` ids if `admit_after` is 1.
   std::uint32_t admit_after = 1;
   std::uint64_t candidates = 1'000'000;
   // A row that was neither pulled nor pushed for more than this number of ticks begins again with

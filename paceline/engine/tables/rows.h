@@ -1,13 +1,13 @@
 #pragma once
 
 // A table of rows that several workers train together: a parameter server for embeddings. On one
-// host the rows lie in memory that all workers map: each reads and updates them in place, and no
-// server process runs. docs/tables.md has the guarantees.
+// host the rows lie in memory that all workers map: each worker reads and updates them in place,
+// and no server process runs. docs/tables.md has the guarantees.
 //
 //   auto rows = tables.open_rows("item", {.width = 64, .optimizer = tables::RowAdagrad{0.02}});
 //   rows->pull(ids, values);       // 64 floats for each id
 //   rows->push(ids, gradients);    // each distinct id takes one step with the sum of its gradients
-//   rows->tick();                  // ends this worker's clock
+//   rows->tick();                  // advances this worker's clock
 
 #include <chrono>
 #include <cstddef>
@@ -33,7 +33,7 @@ class Rows {
  public:
   // A worker's view of a table. The counts are this worker's own, unless noted otherwise.
   struct Stats {
-    std::uint64_t epoch = 0;  // of the memory, one more after each take-over; or of the slot map
+    std::uint64_t epoch = 0;  // of the memory, +1 at each take-over; with servers, of the slot map
     std::uint64_t rows = 0;   // in the whole table
     std::uint64_t clock = 0;  // of this worker
     std::uint64_t pulls = 0;  // calls of pull()
@@ -50,7 +50,7 @@ class Rows {
     std::uint64_t repaired_updates = 0;  // unfinished changes of lost workers that were completed
   };
 
-  virtual ~Rows() = default;  // leaves
+  virtual ~Rows() = default;  // leaves the table
   Rows(const Rows&) = delete;
   Rows& operator=(const Rows&) = delete;
 
@@ -67,21 +67,21 @@ class Rows {
   //
   // `sequence` is the number of the push in its session, for a worker that was started again and
   // does not know whether its last push arrived. A push with a number that has been applied changes
-  // nothing; one applied in part continues. Default: the next number. A synchronous table knows
-  // only the numbers that were pushed through this object.
+  // nothing; a push that was applied in part continues. Default: the next number. A synchronous
+  // table knows only the numbers that were pushed through this object.
   virtual void push(std::span<const Id> ids, std::span<const float> gradients,
                     std::optional<std::uint64_t> sequence) = 0;
   void push(std::span<const Id> ids, std::span<const float> gradients);
 
-  // As push(), for gradients that are made while they are pushed: `write` writes the gradient of
+  // As push(), for gradients that are computed during the push: `write` writes the gradient of
   // ids[place]. In a synchronous table of this host, `write` writes to the memory from which the
   // other workers read, so nothing is copied. Requires: the ids are distinct.
   using WriteGradient = std::function<void(std::size_t place, std::span<float> gradient)>;
   virtual void push_written(std::span<const Id> ids, const WriteGradient& write);
 
-  // Ends this worker's clock, to which the pushes since the last tick belong. Waits for slower
-  // workers if the consistency of the table demands it. After an exception, call it again: it goes
-  // on waiting.
+  // Advances this worker's clock by 1. The pushes since the last tick belong to the clock before.
+  // Waits for slower workers if the consistency of the table demands that. After an exception, call
+  // tick() again: it continues to wait.
   virtual void tick() = 0;
 
   virtual const std::string& name() const = 0;

@@ -5,8 +5,8 @@
 // reads rows from a cut.
 //
 // A cut includes the sessions. So a push that was applied in part at that moment continues at the
-// right row when it is repeated after the restoration, and one that was applied is not applied
-// again.
+// right row when it is repeated after the restoration, and a push that was applied completely is
+// not applied again.
 
 #include <cstddef>
 #include <cstdint>

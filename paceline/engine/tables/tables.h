@@ -23,8 +23,8 @@ struct TableOptions {
   // The session of a worker that died and whose last push this worker repeats; default: a new one.
   std::optional<std::uint64_t> session{};
   // Above 0: open_rows() returns when this many workers of the job have opened the table, so that
-  // the first clocks of a synchronous or bounded table have the pushes of all. A worker that opens
-  // the table after that does not wait.
+  // the first clocks of a synchronous or bounded table have the pushes of all of them. A worker
+  // that opens the table after that does not wait.
   int num_workers = 0;
   // How long a call waits for other workers that are alive.
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
@@ -46,7 +46,7 @@ class Tables {
 
   // Opens a table. Without servers all workers of this host share it; the first one makes it, and
   // it lives as long as one of them has it open. With servers it lives as long as they do, and all
-  // workers must name the same servers in the same order. A worker opens a table at most once at a
+  // workers must name the same servers in the same order. A worker must not open a table twice at a
   // time. Throws Error(kInvalid) for options that are impossible or differ from those of the first
   // worker, and names the option; Error(kSystem) if the system has no memory for it, or if the
   // memory of the other workers cannot be mapped; Error(kTimeout) if fewer workers than

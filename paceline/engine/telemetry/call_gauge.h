@@ -1,14 +1,14 @@
 #pragma once
 
-// Shows the calls of this process (engine/rpc/workers.h) to other programs: `paceline top` reads
-// the number and the duration of the calls of each method, `paceline explain` reads which calls
-// have been waiting, and for which worker. The gauge is a mapped file of 194 KiB that never grows,
-// PACELINE_FLIGHT_DIR/rank-000.calls; the kernel keeps the file however the process ends.
-// telemetry/FORMAT.md describes every byte, call_gauge_file.h reads it.
+// Shows the remote calls of this process (engine/rpc/workers.h) to other programs: `paceline top`
+// reads the number and the duration of the calls of each method, `paceline explain` reads which
+// calls have been waiting, and for which worker. The gauge is a mapped file of 194 KiB that never
+// grows, PACELINE_FLIGHT_DIR/rank-000.calls; the kernel keeps the file if the process is killed.
+// telemetry/FORMAT.md describes every byte, call_gauge_file.h reads the file.
 //
 // Cost of a call: two readings of record_time() and two additions at the caller, three of each at
 // the callee; next to nothing without PACELINE_FLIGHT_DIR. The tables of open calls are written
-// about ten times a second, and list only calls that have been open for a while (kLong).
+// about ten times a second, and list only calls that have been open for at least 0.5 s (kLong).
 //
 // Thread safety: every method may be called from any thread. A forked child has no gauge.
 
@@ -46,8 +46,8 @@ struct OpenCall {
   std::uint64_t begun = 0;   // record_time(); at the callee, when the call entered `state`
   OpenState state = OpenState::kSent;
 };
-// The hash of a worker's name, or of its incarnation: a random text that identifies one process of
-// that name.
+// The hash of a text: a worker's name, or its incarnation (a random text that identifies one
+// process of that name).
 std::uint64_t worker_hash(std::string_view incarnation);
 
 // The counters of one method, at the caller or at the callee. An empty CallCounter counts nothing.
@@ -61,8 +61,8 @@ class CallGauge {
   static constexpr std::uint64_t kLong = 500'000'000;  // ns
   static constexpr std::size_t kMaxOpen = 64;
 
-  // The gauge of this process, opened by its first worker. Null without PACELINE_FLIGHT_DIR, when
-  // the file cannot be made, and in a forked child.
+  // The gauge of this process, opened by its first worker. Null without PACELINE_FLIGHT_DIR, in a
+  // forked child, and when the file cannot be made or another live process writes to it.
   static std::shared_ptr<CallGauge> of_process(std::string_view worker);
 
   CallGauge(const std::string& path, int rank, std::string_view worker);
@@ -71,10 +71,10 @@ class CallGauge {
   ~CallGauge();
   CallGauge(const CallGauge&) = delete;
   CallGauge& operator=(const CallGauge&) = delete;
-  // Whether the file was made.
+  // False if the file could not be made, or if another live process writes to it.
   bool is_open() const { return file_ != nullptr; }
 
-  // The counter of method `number`, which must not be 0. Each side counts its first 64 methods.
+  // The counter of method `number`, which must not be 0; empty if `side` has 64 other methods.
   CallCounter counter(CallSide side, std::uint64_t number, std::string_view name) noexcept;
   static void begin(CallCounter counter) noexcept;
   // Counts a call whose handler starts to run.

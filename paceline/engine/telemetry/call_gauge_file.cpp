@@ -56,7 +56,8 @@ std::uint64_t CallFigures::num_ended() const {
   return std::accumulate(ended.begin(), ended.end(), std::uint64_t{0});
 }
 
-// The words are read one after the other, so a call may have ended in between.
+// The counters are read one after the other. A call that begins and ends meanwhile may therefore be
+// counted as ended, but not as begun.
 std::uint64_t CallFigures::under_way() const {
   const std::uint64_t done = num_ended();
   return begun > done ? begun - done : 0;

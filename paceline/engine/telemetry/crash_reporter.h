@@ -21,8 +21,8 @@ namespace paceline {
 
 // Installs the handler; init_process_group() calls it. Does nothing outside `paceline run`, when
 // called a second time, and with PACELINE_CRASH_REPORT=0. Never fails: a crash that cannot be
-// reported ends the process as usual. Thread safety: call it from one thread at a time. The calling
-// thread gets the stack for overflows, so call it from main().
+// reported ends the process as usual. Thread safety: call it from one thread at a time. Only the
+// calling thread gets a separate stack for the handler, so call it from main().
 void report_crashes_to_launcher() noexcept;
 
 // Lets the launcher read the calling thread's stack as after a crash, for a process that ends
@@ -33,7 +33,7 @@ void show_stack_to_launcher() noexcept;
 // Sets what a program does when an exception leaves main() or the function of a thread: it prints
 // the verdict in one line, with details below, and ends with the exit code that exit_code_of()
 // returns (engine/core/error_text.h). The C++ library alone would print two lines, the verdict
-// last, and abort (134).
+// last, and abort (exit code 134).
 //
 //   error: rank 1: broadcast: root 2 is not a rank of group world, which has 2 ranks
 //   error: rank 0: std::runtime_error: no such key: learning_rate
@@ -58,8 +58,8 @@ void do_not_report_uncaught_errors() noexcept;
 // is -1 when it is unknown. LibTorch's list of frames is left out. Thread safety: a pure function.
 std::string uncaught_text(const char* type, const std::string& what, int rank);
 
-// Tells others why this process is about to end with an uncaught exception. Without it, the peers
-// of a rank would learn only that its connections closed.
+// Tells the peers of this process why it is about to end with an uncaught exception. Without this
+// object, the peers would learn only that its connections closed.
 //
 // While the object exists, an exception that nothing catches (report_uncaught_errors()) calls `say`
 // with the text that is printed, without "error: ". A separate thread makes the call, and the

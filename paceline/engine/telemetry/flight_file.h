@@ -82,7 +82,7 @@ struct Operation {
   std::uint64_t group_hash;
   std::uint32_t group;     // the group's number
   std::uint32_t sequence;  // 0: not yet known, or a message between two ranks
-  std::int32_t peer;       // root, or the other side of a message
+  std::int32_t peer;       // root, or the other rank of a message
   std::uint32_t tag;
   std::uint32_t thread;  // the kernel's thread id
   std::uint8_t op;

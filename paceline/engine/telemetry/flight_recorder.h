@@ -41,7 +41,7 @@ struct FlightCall {
   Dtype dtype = Dtype::kUint8;
   bool asynchronous = false;
   std::uint32_t group = 0;  // a number from FlightRecorder::add_group()
-  std::int32_t peer = 0;    // root, or the other side of a message
+  std::int32_t peer = 0;    // root, or the other rank of a message
   std::uint32_t tag = 0;
   std::uint64_t count = 0;
   std::uint64_t group_hash = 0;
@@ -64,8 +64,8 @@ std::string flight_file_name(int rank);
 // system call. A record is dropped and counted if another thread is writing to the same slot of the
 // ring at that moment, or a later operation has taken the slot.
 //
-// Thread safety: every method may be called from any thread. A forked child must not use it. The
-// groups of one rank own it.
+// Thread safety: every method may be called from any thread. A forked child must not use the
+// recorder. The groups of one rank share ownership of it.
 
 namespace flight {
 struct File;
@@ -89,7 +89,7 @@ struct FlightTicket {
 
 class FlightRecorder {
  public:
-  // Replaces the file of an earlier group of this rank. Throws Error(kSystem), which names the
+  // Replaces the file of an earlier recorder of this rank. Throws Error(kSystem), which names the
   // path.
   explicit FlightRecorder(const FlightOptions& options);
   ~FlightRecorder();
@@ -103,8 +103,8 @@ class FlightRecorder {
   std::uint32_t add_group(std::string_view name, std::uint64_t hash, int rank, int world_size,
                           int generation);
 
-  // Records that an asynchronous operation was called and waits for its turn; start() and finish()
-  // follow.
+  // Records that an asynchronous operation was called and waits in the group's queue; start() and
+  // finish() follow.
   FlightTicket enter(const FlightCall& call) noexcept;
   void start(FlightTicket ticket, std::uint32_t sequence) noexcept;
   // Records that an operation was called and begins at once; finish() follows.

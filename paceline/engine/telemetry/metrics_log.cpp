@@ -89,7 +89,7 @@ constexpr int kSummaryValue = 1;
 constexpr int kValueTag = 1;
 constexpr int kValueSimpleValue = 2;
 
-constexpr int kFilesInASecond = 1000;  // the most names that are tried
+constexpr int kFilesInASecond = 1000;  // at most this many names are tried
 constexpr std::string_view kPrefix = "events.out.tfevents.";
 
 double seconds_since_1970() {

@@ -45,7 +45,7 @@ class MetricsLog {
 // The file is DIR/events.out.tfevents.SECONDS.HOST.PID.N: TFRecords (length, masked CRC-32C, Event
 // protocol buffer, masked CRC-32C), encoded here because a protobuf library would clash with the
 // copy inside LibTorch. Every record is flushed, so that a killed run keeps the records that it
-// wrote. Several runs into one directory make several files, which TensorBoard shows as one curve
+// wrote. Runs that write to one directory make several files, which TensorBoard shows as one curve
 // by step. TensorBoard reads them in the order of their names and never goes back, so the SECONDS
 // of a new file are larger than in all other names, even after the clock was set back.
 // https://github.com/tensorflow/tensorboard/blob/master/tensorboard/compat/proto/event.proto

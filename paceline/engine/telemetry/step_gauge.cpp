@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::array<char, 8> kMagic = {'P', 'L', 'S', 'T', 'E', 'P', 'S', '1'};
 constexpr double kNanoseconds = 1e9;
-constexpr ssize_t kShortest = 64;  // bytes of a gauge without the two times
+constexpr ssize_t kShortest = 64;  // bytes of a gauge without last_ended_ns, which is also read
 
 std::uint64_t load(const std::uint64_t& word) {
   std::uint64_t value = 0;

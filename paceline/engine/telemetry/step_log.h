@@ -41,7 +41,7 @@ class StepLog {
   StepLog(const StepLog&) = delete;
   StepLog& operator=(const StepLog&) = delete;
 
-  // False if another log of this process counted when this log was made; this log writes nothing.
+  // False if another log of this process already counts the steps; this log then writes nothing.
   bool counts() const { return gauge_ != nullptr; }
 
   // Call it once, before the first step.

@@ -45,15 +45,15 @@ using Name = std::array<char, kNameBytes>;
 
 // Spans are numbered from 1 on, and stored at number % kNumSpans.
 struct Span {
-  std::uint64_t stamp;  // the number; 0 while it is written
+  std::uint64_t stamp;  // the number; 0 while the span is being written
   std::uint64_t begin;  // ns, monotonic
   std::uint64_t end;
-  std::int64_t value;  // operation: its elements; step: its number; call: its number
+  std::int64_t value;  // operation: number of elements; step, call: its number
   std::uint32_t
       sequence;         // collective: its number, 0 for none; call: its method, an index of names
   std::uint32_t group;  // operation: the flight recorder's number of the group; call: the
                         // worker at the other end, an index of names
-  std::int32_t peer;    // operation: the root, or the other side of a message
+  std::int32_t peer;    // operation: the root, or the other rank of a message
   std::uint8_t kind;    // SpanKind
   std::uint8_t what;    // Phase, or the number of an operation
   std::uint8_t dtype;

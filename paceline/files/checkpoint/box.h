@@ -1,8 +1,8 @@
 #pragma once
 
 // A box is a rectangular part of a tensor: an offset and a size for each dimension. Ranks hold
-// boxes of tensors, and files store boxes of them, so a checkpoint does not depend on the number of
-// ranks or on how they divide the model. The box of a scalar has no dimensions and one element.
+// boxes, and files store boxes, so a checkpoint does not depend on the number of ranks or on how
+// the ranks divide the model. The box of a scalar has no dimensions and one element.
 //
 // Thread safety: pure functions.
 
@@ -31,7 +31,7 @@ inline std::int64_t num_elements(const Box& box) { return num_elements(box.sizes
 // The box that covers a whole tensor.
 Box whole_box(const std::vector<std::int64_t>& shape);
 
-// The elements that both boxes have; nullopt when there are none. Requires: boxes of one tensor.
+// The elements that both boxes have; nullopt when there are none. Requires: both are of one tensor.
 std::optional<Box> common_part(const Box& a, const Box& b);
 
 // The elements of `box` that are not in `taken`, as disjoint boxes.
@@ -67,7 +67,7 @@ void copy_elements(const StridedPointer& to, const StridedPointer& from,
 
 // Calls `run(begin in a, begin in b, count)` for each run of elements of `part` that is contiguous
 // both in `a` and in `b`, which are stored in row-major order. The calls follow the order of `a`.
-// Requires: `part` lies within both.
+// Requires: `part` lies within both boxes.
 template <class Visit>
 void for_common_runs(const Box& part, const Box& a, const Box& b, const Visit& run);
 

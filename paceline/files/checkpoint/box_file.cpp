@@ -22,8 +22,8 @@ constexpr std::string_view kBoxMagic = "PLBOXES3";
 constexpr std::size_t kTrailerBytes = 64;
 constexpr std::size_t kRunBytes = 24;
 // The writer computes the checksums of this many bytes, then writes these bytes. The number is a
-// multiple of a chunk, large enough to keep the disk busy, and so small that the bytes are still in
-// the caches when the kernel copies them.
+// multiple of the chunk size, large enough to keep the disk busy, and so small that the bytes are
+// still in the caches when the kernel copies them.
 constexpr std::size_t kPieceBytes = 1024 * kChunkBytes;
 
 std::uint64_t num_chunks(std::uint64_t data_bytes) {

@@ -105,7 +105,7 @@ struct WantedBox {
   std::byte* to = nullptr;  // gets the box's elements in row-major order
 };
 
-// Reads boxes of a checkpoint's tensors. They may differ from the boxes that the files store: the
+// Reads boxes of a checkpoint's tensors. These boxes may differ from the boxes in the files: the
 // reader assembles each wanted box from the stored boxes that overlap it. It reads only the chunks
 // that hold wanted elements, each chunk once per call, and checks a chunk before using any of it.
 // Several readers may read the same files.

@@ -15,9 +15,10 @@ namespace paceline {
 
 namespace {
 
-// A box of at least kCutBytes and two dimensions is cut into 4 columns, or into 8 from kBytesOfMany
-// on, if they divide dimension 1; each column is a box of its own. A rank that wants only some
-// columns, as with tensor parallelism, then reads contiguous bytes.
+// A box of at least kCutBytes and two dimensions is cut along dimension 1 into 4 columns, or into 8
+// from kBytesOfMany on, if that number divides the size of dimension 1. Each column becomes a box
+// of its own. A rank that wants only some columns, as with tensor parallelism, then reads
+// contiguous bytes.
 constexpr std::uint64_t kCutBytes = 1 << 20;
 constexpr std::uint64_t kBytesOfMany = 8 << 20;
 

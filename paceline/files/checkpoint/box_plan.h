@@ -1,7 +1,7 @@
 #pragma once
 
 // The plan of a save: which rank writes which boxes. Every rank makes the same plan from the lists
-// of the boxes that the ranks hold. Ranks that hold the same elements share the writing of them.
+// of the boxes that the ranks hold. Ranks that hold the same elements each write a part of them.
 //
 // Thread safety: pure functions; AgreedPlan has its own rule.
 
@@ -33,7 +33,7 @@ struct BoxHolder {
   std::size_t index = 0;  // in the list of the boxes that the rank holds
 };
 
-// A box with the ranks that hold it, which share the writing of it.
+// A box, and the ranks that hold the box and write it together.
 struct CommonBox {
   std::size_t tensor = 0;  // index in BoxPlan::tensors
   Box box;

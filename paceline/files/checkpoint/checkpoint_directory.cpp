@@ -150,8 +150,8 @@ const WriterClaim& CheckpointDirectory::claim() const {
   return *claim_;
 }
 
-// Rethrows the current Error of a change to the directory. If another writer has taken over, that
-// is the cause, and Error(kAborted) is thrown in its place.
+// Rethrows the current Error of a change to the directory. If the cause is that another writer has
+// taken over, throws Error(kAborted) instead.
 void CheckpointDirectory::rethrow() const {
   if (claim_) claim_->check_held();
   throw;

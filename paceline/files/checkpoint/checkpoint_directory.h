@@ -48,7 +48,7 @@ struct RunMark;
 
 struct CheckpointDirectoryOptions {
   int keep = 3;            // the number of newest checkpoints that remain after a save
-  bool read_only = false;  // do not create, lock or clean; saving is an error
+  bool read_only = false;  // do not create, lock or clean up the folder; saving is an error
   WriterId writer = {};    // the job that writes, and its generation
   // How long a writer waits for another live writer that it may not replace. On a network file
   // system, a writer on a host that has vanished counts as alive until the server releases its

@@ -1,6 +1,6 @@
 #pragma once
 
-// Writing a checkpoint while the training goes on: the memory into which a save copies the boxes,
+// Writing a checkpoint while the training continues: the memory into which a save copies the boxes,
 // and the thread that writes them.
 
 #include <chrono>

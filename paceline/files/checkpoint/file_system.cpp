@@ -101,7 +101,7 @@ constexpr std::size_t kBlock = 4 << 10;
 // For fewer bytes, waiting for the disk costs more than the copy into the cache.
 constexpr std::size_t kMinPast = 1 << 20;
 
-// A descriptor that is closed through the interface.
+// A descriptor that the destructor closes with FileSystem::close().
 class OpenFile {
  public:
   OpenFile(FileSystem& files, int fd) : files_(files), fd_(fd) {}

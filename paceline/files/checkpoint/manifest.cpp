@@ -236,7 +236,7 @@ Manifest from_json(const json& value, const std::string& where) {
 }
 
 // The digest is checked before any field except the version is used. So if a manifest is refused
-// after this check, another program wrote its seal.
+// after this check, another program wrote its digest.
 void check_seal(json value, std::string_view text, const std::string& where) {
   const auto found = value.find(kDigestKey);
   if (found == value.end() || !found->is_string()) {

@@ -66,7 +66,7 @@ struct StoredTensor {
   std::string name;
   Dtype dtype = Dtype::kFloat32;
   std::vector<std::int64_t> shape;
-  std::vector<StoredBox> boxes;  // each element is in exactly one; none for an empty tensor
+  std::vector<StoredBox> boxes;  // each element is in exactly one; an empty tensor has no box
 
   bool operator==(const StoredTensor&) const = default;
   std::uint64_t bytes() const;
@@ -81,7 +81,7 @@ struct Manifest {
   static constexpr const char* kNotFinite = "not_finite";
 
   std::int64_t step = 0;
-  std::string run;  // the run that saved it; empty: unknown
+  std::string run;  // the run that saved the checkpoint; empty: unknown
   int world_size = 1;
   std::vector<ManifestFile> files;
   std::vector<StoredTensor> tensors;  // sorted by name

@@ -36,7 +36,7 @@ struct SealedSlot {
   std::uint64_t number = 0;  // of the save; a larger number is a newer save
   Manifest manifest;         // of the whole checkpoint; its digests are those of the files' bytes
   std::string id;            // equal for equal manifests
-  std::vector<std::uint32_t> files;  // the files that the slot holds, in their order there
+  std::vector<std::uint32_t> files;  // the files in the slot, in the order of their bytes
 };
 
 // A slot without a seal, for the next save.
@@ -111,8 +111,8 @@ class MemoryTeam {
   bool save(std::int64_t step, const std::vector<HeldMemory>& held,
             const CheckpointMetadata& words);
 
-  // Collective. The newest save that is complete and whose bytes have all been verified, with a
-  // line in the log for each newer save that is not. A save that names a run other than `run` is
+  // Collective. The newest save that is complete and whose bytes have all been verified. Each newer
+  // save that is incomplete or damaged is logged. A save that names a run other than `run` is
   // ignored, unless `run` is empty. nullopt when there is no such save, or when its step is below
   // `at_least`; then its bytes are not read.
   std::optional<Manifest> newest(std::int64_t at_least, const std::string& run);

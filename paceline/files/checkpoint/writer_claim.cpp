@@ -35,7 +35,7 @@ constexpr std::string_view kPrepared = ".writer-new-";
 constexpr const char* kOwnerFile = "/owner.json";
 constexpr const char* kContested = "/contested";
 constexpr std::uint64_t kOwnerLimit = 64 << 10;
-constexpr std::int64_t kEndOfNumbers = std::int64_t{1} << 40;  // a larger one is not Paceline's
+constexpr std::int64_t kEndOfNumbers = std::int64_t{1} << 40;  // Paceline uses only smaller numbers
 
 std::string claim_name(std::int64_t number) { return fmt::format("{}{:08}", kClaimPrefix, number); }
 
@@ -93,7 +93,7 @@ struct WriterClaim::Owner {
   std::string process = "unknown";
   std::string host = "unknown";
 
-  // An owner that cannot be read is unknown.
+  // If the file cannot be read, returns an owner without a job, whose process and host are unknown.
   static Owner in(const std::string& folder, FileSystem& files) {
     Owner owner;
     try {
@@ -187,7 +187,7 @@ bool WriterClaim::may_follow(std::int64_t last, Deadline deadline) {
   }
   const Owner owner = Owner::in(folder, files_);
   if (may_depose(owner, folder)) return true;
-  if (last_number() != last) return false;  // a later writer has removed it meanwhile
+  if (last_number() != last) return false;  // a later writer has removed `folder`
   if (deadline.expired()) refuse(owner, folder);
   std::this_thread::sleep_for(kPause);  // there is no signal when a lock becomes free
   return false;

@@ -83,8 +83,8 @@ int png_orientation(std::span<const std::byte> file);
 //
 // The content determines the format; the file's name does not matter. The size is checked before
 // memory is allocated. Damaged data, such as a JPEG that ends early, an invalid code, or a wrong
-// checksum in a PNG, is an error. A decoder stops after the last row of the region, so it does not
-// notice damage below that row. Nothing is printed.
+// checksum in a PNG, is an error. A decoder may stop after the last row of the region; damage below
+// that row is then not noticed. Nothing is printed.
 //
 // Thread safety: none; each thread decodes images of its own.
 class EncodedImage {
@@ -106,9 +106,9 @@ class EncodedImage {
   // Decodes the whole image. Error(kCorrupt), with the library's reason, if the data is damaged.
   Image decode();
   // Reduces the image to 1/`reduction` of its size and returns a region of the reduced image, with
-  // the same pixels as if all of it were decoded; decodes little more than the region.
+  // the pixels that it has when the whole image is decoded. Usually faster than decode().
   // Error(kInvalid) if the region is empty or not inside the reduced image, or if `reduction` is
-  // not 1 or, if can_reduce(), 2, 4 or 8; kCorrupt as for decode().
+  // not 1 (nor 2, 4 or 8 if can_reduce()); kCorrupt as for decode().
   Image decode(const Region& region, int reduction = 1);
 
  private:

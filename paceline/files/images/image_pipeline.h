@@ -61,13 +61,13 @@ class ImagePipeline {
 // aspect in the range. Requires: the ranges are ordered and above 0.
 Region random_resized_crop(Size image, Range area, Range aspect, SampleRandom& random);
 
-// The region that torchvision's RandomErasing erases. Its size is empty if nothing is erased,
+// The region that torchvision's RandomErasing erases. The region is empty if nothing is erased,
 // because of the probability or because ten draws did not fit.
 Region random_erasing(Size image, const RandomErasingOptions& options, SampleRandom& random);
 
 // torchvision's Resize and CenterCrop: the size with `shorter` pixels on the shorter side, and the
-// part in its middle. If the resized image is smaller than `crop`, the region extends beyond it:
-// torchvision pads with 0.
+// region in the middle of the resized image. If that image is smaller than `crop`, the region
+// extends beyond the image, where torchvision pads with 0.
 struct CentreCrop {
   Size resized;
   Region region;

@@ -33,8 +33,8 @@ struct RandomErasingOptions {
   bool with_noise = false;  // true: noise of mean 0 and variance 1, after normalising; false: 0
 };
 
-// torchvision's ColorJitter: factors uniform in [1 - x, 1 + x], not below 0, and a turn uniform in
-// [-hue, hue], applied in a random order. A field of 0 leaves its property unchanged.
+// torchvision's ColorJitter: factors uniform in [1 - x, 1 + x], not below 0, and a rotation of the
+// hue uniform in [-hue, hue], applied in random order. A field of 0 leaves its property unchanged.
 struct ColourJitterOptions {
   double brightness = 0, contrast = 0, saturation = 0, hue = 0;
   bool changes() const { return brightness > 0 || contrast > 0 || saturation > 0 || hue > 0; }

@@ -280,8 +280,8 @@ void Coordinator::start_if_possible(Moment now) {
 }
 
 // The members in the order of their node ranks. A node whose user gave it a rank below the number
-// of nodes gets that rank. The other nodes get the remaining ranks. They are sorted by the rank
-// that the user gave (which is too high) or, without one, by the node's rank in the last
+// of nodes gets that rank. The other nodes get the remaining ranks. These nodes are sorted by the
+// rank that the user gave (which is too high) or, without one, by the node's rank in the last
 // generation. New nodes come last, in the order of arrival.
 std::vector<Coordinator::Agent> Coordinator::seats() const {
   const auto count = members_.size();

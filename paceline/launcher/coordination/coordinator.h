@@ -12,9 +12,9 @@
 //
 // Rules:
 //
-//   1. No message of one generation affects another. Reports of an older generation are dropped,
-//      and a generation starts only when every member has reported that none of its ranks of the
-//      previous generation is left (Stage::kReady).
+//   1. No message of one generation affects another generation. Reports of an older generation are
+//      dropped, and a generation starts only when every member has reported that none of its ranks
+//      of the previous generation is left (Stage::kReady).
 //   2. A node that cannot join now waits as a spare if it may replace a lost node; otherwise it is
 //      refused. If the job has all its nodes, the spare waits until a node is lost or join_timeout
 //      has passed. If another node has the same node rank, the spare waits only for loss_timeout.
@@ -25,7 +25,7 @@
 //      rank has ended, and otherwise the first failure of a rank (diagnosis/failure_report.h).
 //      After the first report of a failure, the coordinator waits for other reports that may be
 //      under way; then, or when the last rank has ended, it decides which failure was the first.
-//   5. After a gap in the network the job may have two coordinators, each with some of its nodes. A
+//   5. After a network outage the job may have two coordinators, each with some of its nodes. A
 //      coordinator with fewer nodes than it needs asks the agents that may lead the job elsewhere
 //      (others_to_ask). It gives way to a coordinator that has enough nodes, or more nodes than it
 //      has itself, or the same number of nodes and the lower endpoint. The coordinator that is
@@ -91,8 +91,8 @@ class Coordinator {
   void tick(Moment now);
   Moment next_deadline() const;
 
-  // The host of `agent`, if that agent has been in a generation: only then does it know the agents
-  // that may lead the job next, and can leave this coordinator. Otherwise, and if over(), nullopt.
+  // The host of `agent`; nullopt if the agent has not been in a generation, or if over(). Only an
+  // agent that has been in a generation knows the agents that may lead next, and so may desert.
   std::optional<std::string> follower(Agent agent) const;
   // Records `agent` as a deserter. Returns whether the deserters since the last generation began
   // are enough for a job of their own: then this coordinator no longer leads the job.
@@ -102,7 +102,7 @@ class Coordinator {
   std::vector<Endpoint> others_to_ask() const;
   Looking question_to(const Endpoint& other) const;
   // Call when another coordinator has answered that the job continues at `leader`. Sends all agents
-  // there, unless this coordinator has enough nodes by now, or just told another one to give way.
+  // to `leader`, unless this one now has enough nodes, or has just told another to give way.
   void follow(const Endpoint& leader, Moment now);
 
   // Returns the orders since the last call. Deliver them in this sequence.

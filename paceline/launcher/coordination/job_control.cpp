@@ -86,8 +86,8 @@ void CoordinatorLink::tend() {
   });
 }
 
-// Makes a new call each time, more often than signs of life are due, because earlier calls may have
-// been lost in a gap in the network.
+// While the connection is silent, makes a new call every half interval, because earlier calls may
+// have been lost in a network outage.
 void CoordinatorLink::call_if_silent() {
   std::erase_if(calls_, [](const auto& call) { return call->over(); });
   if (link_->standstill() <= 2 * keep_alive_.interval) return;
@@ -254,7 +254,7 @@ void CoordinatorHost::take(Agent agent, const Report& report) {
   const auto* giving_up = std::get_if<GivingUp>(&report);
   if (giving_up == nullptr) return coordinator_.receive(agent, report, AwakeClock::now());
   const auto host = coordinator_.follower(agent);
-  if (!host) return;  // the agent ends, and its connection will close
+  if (!host) return;  // the agent closes this connection; it may join again
   if (!coordinator_.has_lost_its_job_with(agent)) {
     fail(ErrorCode::kPeerLost, "{} heard nothing from this node for {:g} s",
          remotes_.at(agent).link->peer(), giving_up->silence.count() / 1000.0);
@@ -266,7 +266,7 @@ void CoordinatorHost::take(Agent agent, const Report& report) {
 }
 
 // Handles a sign of life that an agent gives over an additional connection, because its first
-// connection stays silent while TCP waits after a gap in the network.
+// connection stays silent while TCP waits after a network outage.
 void CoordinatorHost::hear(Agent caller, const Alive& alive) {
   const auto found = std::find_if(remotes_.begin(), remotes_.end(), [&](const auto& entry) {
     return entry.second.stand_in == alive.stand_in;

@@ -41,7 +41,7 @@ class JobControl {
 
 // The connection to a coordinator in another process.
 //
-// After a gap in the network, TCP may stay silent for as long again as the gap lasted, before it
+// After a network outage, TCP may stay silent for as long again as the outage lasted, before it
 // retransmits. That silence must not be mistaken for the loss of the coordinator. So an agent that
 // has heard nothing for a while also calls the coordinator over new connections, and the agent and
 // the coordinator accept these calls as signs of life.
@@ -95,9 +95,9 @@ class CoordinatorLink final : public JobControl {
 // job on one node has no sockets.
 //
 //   1. A stranger is a connection that has not proved the secret; it has 3 s to do so. There are at
-//      most 256 strangers, and they use at most a quarter of the process's descriptors and cause at
-//      most one log line per second. When this limit is reached, or no descriptor is left, a new
-//      connection replaces the oldest stranger. So strangers never keep an agent out.
+//      most 256 strangers, and at most one for every four descriptors that the process may open. At
+//      that limit, or when no descriptor is left, a new connection replaces the oldest stranger, so
+//      strangers never keep an agent out. They cause at most one log line per second.
 //   2. An agent is lost when its connection breaks, which the kernel reports at once when the
 //      process dies. An agent is also lost when it gives no sign of life, for example because its
 //      host has crashed (launcher/messages/keep_alive.h).

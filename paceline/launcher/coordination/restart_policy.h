@@ -1,9 +1,9 @@
 #pragma once
 
-// Decides whether a job is restarted after a failure. The decision depends only on how the
-// generations so far ended.
+// Decides whether a job is restarted after a failure. The decision depends only on the user's
+// options, and on how and when the generations so far ended.
 //
-//   - A job restarts at most max_restarts times within `window`; older restarts do not count.
+//   - A job restarts at most max_restarts times within `window`, or in all if `window` is 0.
 //   - kCrashLoop identical failures in a row, each before any progress, are a crash loop: one more
 //     attempt would fail in the same way, so the job ends even if restarts are left.
 //   - A usage error (engine/core/error.h) before any progress ends the job, because the next

@@ -41,8 +41,8 @@ struct CallWait {
 std::vector<CallWait> call_waits(const std::vector<CallReading>& readings);
 
 // Explains the longest wait or, with `rank`, the longest wait of that rank: while the called worker
-// itself waits for a call, continues with that call. Returns the sentence of the last wait, or a
-// description of the cycle if workers wait for each other; "" if there are no waits.
+// itself waits for a call, continues with that call. Returns the sentence of the last wait and the
+// number of others, or a description of the cycle if workers wait for each other; "" if none wait.
 std::string explain_waits(const std::vector<CallWait>& waits, std::optional<int> rank = {});
 
 // Adds the result of explain_waits() to an explanation that was made from operations: the result

@@ -330,8 +330,8 @@ std::string cause_by_exception(const std::vector<std::string_view>& lines, std::
   return "";
 }
 
-// Reads the last line of a program that reports why it ends (engine/telemetry/crash_reporter.h), or
-// of a launcher that runs as a rank.
+// Reads a line in which a program reports why it ends (engine/telemetry/crash_reporter.h), or in
+// which a launcher that runs as a rank reports its error.
 std::string cause_by_program(const std::vector<std::string_view>& lines, std::size_t at) {
   for (const std::string_view verdict : {"error: ", "paceline run: "}) {
     if (lines[at].starts_with(verdict))

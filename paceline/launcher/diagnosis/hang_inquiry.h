@@ -48,8 +48,8 @@ std::string hang_text(const HangOrder& hang);
 //
 // The report names the host of an agent that does not answer within 2 s. A rank is not blamed if
 // the missing answer might show that another rank blocks it. If a rank began an operation within
-// the hang limit (Whereabouts::limit), the job makes progress, and nothing is reported. Each
-// standstill is decided once, however many agents report it.
+// the hang limit (Whereabouts::limit), the job makes progress, and nothing is reported. After a
+// report has named the blocking ranks, further reports of the same standstill are ignored.
 //
 // Cost: nothing while the job makes progress. In a standstill, each inquiry takes one answer of at
 // most 384 KiB from each agent. Inquiries are repeated until a blocking rank is known.

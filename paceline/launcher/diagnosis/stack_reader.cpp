@@ -182,8 +182,8 @@ std::vector<pid_t> StackSurvey::helpers() const {
   return pids;
 }
 
-// Does not throw if one rank fails, because the event loop also calls this function, and an
-// exception would end the loop.
+// Does not throw if a helper cannot be started: handlers of the event loop also call this function,
+// and an exception would end the loop.
 void StackSurvey::start_more() {
   while (!waiting_.empty() && reading_.size() < kAtOnce) {
     const auto [rank, target] = *waiting_.begin();

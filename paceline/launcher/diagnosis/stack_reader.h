@@ -46,12 +46,12 @@ class StackReader {
   struct Target {
     pid_t pid = -1;
     std::vector<pid_t> threads;  // empty: all
-    bool crashed = false;        // it crashed, and is inside the handler of the signal
+    bool crashed = false;        // the process crashed, and waits inside its signal handler
   };
   using Handler = std::function<void(ProcessStacks)>;
 
   // `helper` is a path. If it is not an executable file, the result is a problem instead of stacks.
-  // `held` is the descriptor on which the process waits until its stack has been read. `handler` is
+  // `held` is the descriptor on which the target waits until its stack has been read. `handler` is
   // called once, when the stacks have been read or the helper has failed; it may destroy the
   // reader.
   StackReader(EventLoop& loop, const std::string& helper, const Target& target, Fd held,

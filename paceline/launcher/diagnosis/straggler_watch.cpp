@@ -195,7 +195,7 @@ std::string StragglerReport::text(const StragglerOrder& order, pid_t pid,
 namespace {
 
 constexpr int kFewestOperations = 20;
-constexpr double kMinShareGap = 0.1;       // below the next lowest share, as a share of the time
+constexpr double kMinShareGap = 0.1;       // from a straggler's share to the next lowest share
 constexpr double kMaxRelativeShare = 0.5;  // a straggler's share, relative to the next lowest share
 
 struct Candidate {

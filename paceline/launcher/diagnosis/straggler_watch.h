@@ -52,8 +52,8 @@ void keep_since(Flight& flight, double seconds);
 double share_inside(const Flight& flight);
 
 // Finds a straggler among the ranks of one host, whose records use the same clock: a rank that
-// arrives last, so that other ranks spend more than a tenth of the time waiting for it, which is
-// more than half of all waiting (engine/collectives/flight/verdicts.h).
+// arrives last, so that the others spend more than a tenth of the time waiting for it. This waiting
+// must be more than half of all waiting (engine/collectives/flight/verdicts.h).
 //
 // Thread safety: none.
 class StragglerWatch {

@@ -66,7 +66,7 @@ class HostLink {
   // The last lines that the connecting process, or a shell on the host, printed; indented.
   std::string last_lines() const;
 
-  // Drops the frame if the process has ended.
+  // Sends a frame; drops it if the process has ended.
   void send(FrameKind kind, std::string_view payload = {});
   // Starts one more exchange of clock readings.
   void compare_clocks();

@@ -110,9 +110,9 @@ class HostRetrySchedule {
 
 // The agent of --hosts. It has one thread, with one event loop over the connections to the hosts.
 //
-// No host starts a rank before every host has answered or start_timeout has passed; then the job
-// begins without the missing hosts, if host 0 and enough hosts have answered. Host 0 gets its part
-// first, reserves the port where the agents meet and reports it; then the other hosts get theirs.
+// Until start_timeout, no host starts a rank before every host has answered. After that time, the
+// job begins without the missing hosts if host 0 and enough hosts have answered. Host 0 gets its
+// part first, reserves and reports the port where the agents meet; then the others get their parts.
 //
 // From then on the agents lead the job (launcher/coordination/coordinator.h) and report when it is
 // over, and with which exit code; this process prints their messages. It makes only the decisions

@@ -246,8 +246,8 @@ void HostsAgent::on_return(std::size_t index) {
   consoles_.say(fmt::format("paceline: {} is back\n", named(host)));
 }
 
-// The agent that reports this may have given way to another agent; `meeting` is then the endpoint
-// of that other agent.
+// The agent that reports `meeting` may have given way to another agent; `meeting` is then the
+// endpoint of that other agent.
 void HostsAgent::on_leads(std::size_t index, const Endpoint& meeting) {
   const auto other = std::find_if(hosts_.begin(), hosts_.end(),
                                   [&](const HostState& host) { return host.led_at == meeting; });

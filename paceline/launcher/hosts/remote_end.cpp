@@ -182,7 +182,7 @@ void RemoteEnd::tell_time(const std::string& question) {
   send(FrameKind::kClock, encode(exchange));
 }
 
-// Sends a signal to the child; does nothing if there is none.
+// Sends a signal to the child; does nothing if no child runs.
 void RemoteEnd::send_signal(int signal) const {
   if (child_ > 0 && !status_) kill(child_, signal);
 }

@@ -222,8 +222,8 @@ void Agent::on_coordinator_lost() {
   consoles_.say(fmt::format("paceline: lost {}; looking for another one\n", cause));
 }
 
-// Prints a message about the whole job. On a shared console only the node that leads prints it, and
-// any node that has no coordinator.
+// Prints a message about the whole job. On a shared console, only the node that leads prints such a
+// message, or a node that has no coordinator.
 void Agent::say_of_job(const std::string& text) {
   const bool others_say_it = membership_.coordinator() != nullptr && !membership_.leads();
   if (!shares_console() || !others_say_it) consoles_.announce(text);

@@ -162,7 +162,7 @@ void Generation::on_end(std::size_t index) {
   const auto first = std::ranges::find_if(
       undecided_, [](const auto& undecided) { return ended_by_stop_signal(undecided.second); });
   if (first == undecided_.end()) return become_culprit(rank, end);
-  const auto [struck, its_end] = *first;  // its signal was meant for this rank alone
+  const auto [struck, its_end] = *first;  // the signal was meant for this rank alone
   undecided_.push_back({&rank, end});
   become_culprit(*struck, its_end);
 }
@@ -315,8 +315,8 @@ bool Generation::send_to(int rank, int signal) {
   return process.running();
 }
 
-// The ranks that have ended, including ends that the loop has not handled yet; the latter are last,
-// in no particular order.
+// The ends of ranks so far, including ends that the loop has not handled yet; these are last, in no
+// particular order.
 std::vector<RankEnd> Generation::ends_so_far() const {
   std::vector<RankEnd> ends = ends_;
   for (const auto& rank : ranks_) {

@@ -23,10 +23,10 @@ class JobFlights {
   const std::string& directory() const { return directory_; }  // empty: nothing is recorded
   // Sets the variables that tell a rank where to record.
   void add_variables(Environment& environment) const;
-  // Forgets what was read in an earlier generation.
+  // Forgets the result of read() in an earlier generation.
   void begin_generation();
-  // Reads the records now, before the ranks leave the operations that they are in. Only the first
-  // call in a generation does so. Calls `ends`, which returns the ranks that have ended, only after
+  // Reads the records now, before the ranks leave the operations that they are in. Later calls in a
+  // generation do nothing. Calls `ends`, which returns the ranks that have ended, only after
   // it has read the records: so if the reading finds that the process of a rank no longer exists,
   // that rank is among the ranks that `ends` returns. `culprit`: the rank that failed first.
   void read(const std::function<std::vector<RankEnd>()>& ends,

@@ -177,8 +177,8 @@ void JobWatch::answer(JobRequest request) {
   if (what == "stop") answer_stop(request, supervisor_);
 }
 
-// Recognizes the process of a rank, and a process that it started, unless that process has left the
-// rank's process group.
+// Recognizes the process of a rank, and the processes that the rank started, unless they have left
+// the rank's process group.
 std::optional<int> JobWatch::rank_of(pid_t pid) const {
   const pid_t group = getpgid(pid);
   for (const auto& [rank, process] : ranks_) {
@@ -309,7 +309,7 @@ std::string JobWatch::description() const {
 
 namespace {
 
-// How long another host may take to read the stacks of its ranks, end them and report their ends.
+// How long another host may take to read the stacks of its ranks, end these ranks and report that.
 constexpr std::chrono::seconds kTimeToEnd{5};
 
 // Whether the timer has expired since the last call.
@@ -384,8 +384,8 @@ void JobWatch::show(const HangOrder& hang) {
 
 void JobWatch::look_for_straggler() {
   if (!take(straggler_timer_) || ranks_.empty() || at_rest_) return;
-  // Starts again if this process was stopped (AwakeClock) within the patience: no rank is blamed
-  // for waits in that time.
+  // Starts a new watch if this process was stopped (AwakeClock) within the last
+  // `straggler_patience`: no rank is blamed for waits in that time.
   const auto awake = AwakeClock::now() - AwakeClock::woke();
   if (awake < plan_.options.straggler_patience) return make_straggler_watch();
   if (straggler_report_) return report_shares();
@@ -425,7 +425,7 @@ std::string JobWatch::advice() const {
                      options.several_nodes() ? " on host " + host_name() : "");
 }
 
-// Ends only the ranks that block the others.
+// Ends the ranks of this node that block the others.
 void JobWatch::end_hanging(const HangOrder& hang) {
   std::vector<int> ranks;
   for (const int rank : hang.ranks) {

@@ -58,7 +58,7 @@ class JobWatch {
   // Reports to the coordinator where this node's ranks are.
   void look(const LookOrder& order);
   // Call when the job hangs. Prints the report, with the stacks of this node's ranks if one of them
-  // is named or is the witness, and ends the named ranks if the user wants that (--hang-action).
+  // is named or is hang.witness, and ends the named ranks if the user wants that (--hang-action).
   void show(const HangOrder& hang);
   // Call when one of this node's ranks keeps the others waiting. Prints the probable cause.
   void show(const StragglerOrder& straggler);
@@ -71,8 +71,8 @@ class JobWatch {
   void rank_ended(int rank);
 
   // Whether it is too early to report this rank as the first one that failed: its stack is being
-  // read after a crash, or ranks of another host are being ended because of a hang, which makes
-  // this rank fail.
+  // read after a crash, or ranks of another host are being ended because of a hang, and this rank
+  // may have failed only because those ranks ended.
   bool holds_back(int rank) const {
     return (crashes_.contains(rank) && !crashes_.at(rank).known) || !ended_elsewhere_.expired();
   }

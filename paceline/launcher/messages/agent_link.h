@@ -55,9 +55,9 @@ class AgentLink {
   // The time since the other end was last heard from, over this connection or another one, or since
   // the connection was made.
   std::chrono::nanoseconds silence() const { return silence_.lasted(); }
-  // The time since bytes last arrived on this connection. After a gap in the network, TCP waits
-  // about as long as the gap before it retransmits, so this connection may be silent although the
-  // other end is alive.
+  // The time since bytes last arrived on this connection. After a network outage, TCP waits about
+  // as long as the outage lasted before it retransmits, so this connection may be silent although
+  // the other end is alive.
   std::chrono::nanoseconds standstill() const { return standstill_.lasted(); }
   // Call this when the other end has given a sign of life over another connection.
   void heard_elsewhere() { silence_.heard(); }

@@ -210,7 +210,7 @@ struct Mark {
 };
 
 // Reads a line of /proc/net/unix: Num, RefCount, Protocol, Flags, Type, St, Inode, Path. Returns
-// nullopt unless it is a mark itself, because connections to a mark have the same name.
+// nullopt unless the socket listens, because connections to a mark have the same name as the mark.
 std::optional<Mark> mark_in(const std::string& line) {
   constexpr unsigned kListens = 0x10000, kStream = 1;  // __SO_ACCEPTCON, SOCK_STREAM
   unsigned flags = 0, type = 0;

@@ -1,7 +1,7 @@
 #pragma once
 
 // Finds the running Paceline jobs of this machine by the sockets on which their launchers listen
-// (job_socket.h), and asks them over these sockets.
+// (job_socket.h), and sends requests to these sockets.
 //
 // Each launcher holds a mark: a Unix socket in Linux's abstract namespace. The kernel removes it
 // when the process ends, for whatever reason, so no mark is ever left over. The mark's name

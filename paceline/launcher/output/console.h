@@ -15,12 +15,12 @@
 namespace paceline::launcher {
 
 // One descriptor that the launcher shares with other processes. This class keeps output that the
-// reader does not accept yet. Above a limit (saturated()) the caller stops reading from the ranks,
-// so they wait as if they wrote to the descriptor themselves.
+// reader does not accept yet. If it keeps too much (saturated()), the caller stops reading from the
+// ranks, so they wait as if they wrote to the descriptor themselves.
 //
-// O_NONBLOCK would change the descriptor for every process that shares it. So poll() precedes each
-// write of at most PIPE_BUF bytes, which a pipe that is ready accepts whole. A terminal is ready as
-// soon as it has any room, so it is opened a second time, with O_NONBLOCK.
+// O_NONBLOCK would change the descriptor for every process that shares it. So this class calls
+// poll() before each write, and writes at most PIPE_BUF bytes: a ready pipe accepts all of them. A
+// terminal is ready as soon as it has any room, so it is opened a second time, with O_NONBLOCK.
 class Console {
  public:
   explicit Console(int fd);
@@ -63,9 +63,9 @@ class Consoles {
   Consoles(const Consoles&) = delete;
   Consoles& operator=(const Consoles&) = delete;
   ~Consoles();
-  // Until this object ends, what any thread of this process writes to the log goes to err(), so no
-  // thread waits for the reader of stderr. Error(kSystem). Requires: no other threads, now and when
-  // this object ends.
+  // Until this object ends, the log lines of all threads of this process go to err(), so no thread
+  // waits for the reader of stderr. Error(kSystem). Requires: no other threads, now and when this
+  // object ends.
   void take_log();
 
   Console& out() { return out_.console; }

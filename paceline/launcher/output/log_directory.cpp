@@ -133,8 +133,8 @@ std::optional<std::vector<std::string>> files_to_remove(const Folder& folder, st
 // the folder while it is removed.
 bool is_in_use(const Fd& claim) { return claim && flock(claim.get(), LOCK_EX | LOCK_NB) != 0; }
 
-// Removes the folder `name` from the folder `base`, if this user owns it, if nothing in it was
-// written since `before`, and if no running job has claimed it.
+// Removes the folder `name` from the folder `base`, if this user owns it, if Paceline made all
+// files in it, if nothing in it was written since `before`, and if no running job has claimed it.
 void remove_if_old(int base, const char* name, std::time_t before) {
   Fd opened(openat(base, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   struct stat status {};

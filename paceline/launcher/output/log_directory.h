@@ -68,8 +68,8 @@ class LogDirectory {
   LogDirectory& operator=(const LogDirectory&) = delete;
   ~LogDirectory();
 
-  // The log of `rank`: created for generation 0, continued for later ones. Empty when it cannot be
-  // created.
+  // Opens the log of `rank`, which continues as rule 3 says; otherwise an older log is emptied.
+  // Returns an empty Fd when the log cannot be created.
   Fd open_log(int rank, int generation);
   std::string path_of(int rank) const;
   // The absolute path, because ranks may change their folder and commands may run in another one.

@@ -14,8 +14,8 @@ double least_share(Level level) {
   return level == Level::kPackage || level == Level::kNuma ? 0.8 : 0.9;
 }
 
-// Cores whose speed is at least this fraction of the fastest core's count as one kind, because the
-// favoured cores of a server have a slightly higher clock.
+// Cores count as one kind if each has at least this fraction of the speed of the fastest of them:
+// the favoured cores of a server have a slightly higher clock.
 constexpr double kSameKind = 0.8;
 
 std::vector<Cores> split_evenly(const Cores& cores, int num_ranks) {

@@ -19,7 +19,7 @@ std::string first_line(const fs::path& path) {
   return line;
 }
 
-// PCI class 0x03 is display controllers; GPUs without a display output have 0x0302.
+// PCI class 0x03 means a display controller; GPUs without a display output have 0x0302.
 bool is_gpu(const fs::path& device) {
   return first_line(device / "vendor") == "0x10de" &&
          first_line(device / "class").starts_with("0x03");
@@ -46,7 +46,7 @@ std::vector<Gpu> find_gpus(const fs::path& root) {
   return gpus;
 }
 
-// Ignores all entries from the first one that names no GPU, as CUDA does.
+// Ignores the first entry that names no GPU, and all entries after it, as CUDA does.
 std::vector<Gpu> visible_gpus(const std::vector<Gpu>& all, const std::optional<std::string>& list) {
   if (!list) return all;
   std::vector<Gpu> visible;
@@ -66,7 +66,7 @@ std::optional<Binding> binding_near_gpus(const Topology& topology, const std::ve
   using Ranks = std::vector<std::size_t>;
   const auto is_unknown = [](const Gpu& gpu) { return gpu.cpus.empty(); };
   if (std::ranges::any_of(gpus, is_unknown)) return {};
-  // The cores that are near the GPUs of the same ranks. Cores of fewer ranks come first.
+  // Areas of cores that are near the GPUs of the same ranks; areas with fewer ranks come first.
   std::map<std::pair<std::size_t, Ranks>, std::vector<const Core*>> areas;
   for (const Core& core : topology.cores) {
     Ranks near;

@@ -32,9 +32,9 @@ std::vector<Gpu> find_gpus(const std::filesystem::path& root = "/");
 std::vector<Gpu> visible_gpus(const std::vector<Gpu>& all, const std::optional<std::string>& list);
 
 // Chooses cores for each rank near its GPU; rank i has gpus[i]. No two ranks get the same core:
-// ranks whose GPUs are near the same cores divide them, and a rank that has fewer cores of its own
-// gets more of them. Returns nullopt if the cpus near a GPU are unknown, or if no core is left for
-// a rank.
+// ranks whose GPUs are near the same cores divide these cores, and more of them go to a rank that
+// has fewer other cores. Returns nullopt if the cpus near a GPU are unknown, or if no core is left
+// for a rank.
 std::optional<Binding> binding_near_gpus(const Topology& topology, const std::vector<Gpu>& gpus);
 
 }  // namespace paceline::launcher

@@ -138,7 +138,7 @@ class Planner {
     explain_straddling(shares, topology_.cores);
   }
 
-  // Puts several ranks into each part.
+  // Divides the ranks among the parts; the ranks in one part share all its cores.
   void share_parts(const std::vector<Cores>& parts) {
     std::vector<int> sizes;
     for (const Cores& part : parts) sizes.push_back(static_cast<int>(part.size()));

@@ -10,8 +10,8 @@
 //   none     no rank is bound
 //   a map    every rank gets the set of cpus that the user gave
 //
-// With more ranks than cores no rank gets cores of its own: ranks bound to the same core would wait
-// for each other while another core is idle. Ranks share NUMA nodes; with one node, none is bound.
+// With more ranks than cores, no rank has its own core: ranks bound to one core would wait for each
+// other while another core is idle. Ranks share NUMA nodes; with one NUMA node, no rank is bound.
 //
 // Pure functions, which make a plan from a topology and a request.
 

@@ -30,7 +30,7 @@ std::optional<int> inherited_threads(const Environment& inherited);
 
 struct PlacementFacts {
   const Topology& topology;
-  // With the threads of --threads-per-rank or, without that option, of OMP_NUM_THREADS.
+  // Its threads_per_rank is --threads-per-rank or, without that option, OMP_NUM_THREADS.
   const PlacementRequest& request;
   const Placement& placement;
   const Environment& inherited;

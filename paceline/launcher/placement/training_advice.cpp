@@ -132,8 +132,8 @@ const Trial* fastest(const std::vector<Trial>& trials, Wanted wanted) {
   return best;
 }
 
-// Among the trials that are as fast as the fastest one, except for noise, the one with the fewest
-// ranks, then with the fewest threads.
+// Chooses among the trials that are as fast as the fastest one, except for noise: the trial with
+// the fewest ranks and, for equal numbers of ranks, the fewest threads.
 const Trial* choose(const std::vector<Trial>& trials) {
   const Trial* top = fastest(trials, [](const Trial&) { return true; });
   if (top == nullptr) return nullptr;
@@ -275,7 +275,7 @@ class Reasoning {
     }
   }
 
-  // A ring all-reduce moves twice the gradients through each machine's link.
+  // A ring all-reduce moves twice the size of the gradients through each machine's link.
   void weigh_network(const Trial& best) {
     if (best.parameter_bytes == 0) return;
     const double exchange = 2 * static_cast<double>(best.parameter_bytes) / kTenGigabit;

@@ -52,9 +52,9 @@ struct Combination {
   bool operator==(const Combination&) const = default;
 };
 
-// The combinations to try: one core; one rank with all cores; and every number of ranks that
-// divides the cores evenly or is a power of two, with as many threads as fill the cores. If there
-// is a global batch, only numbers of ranks that divide it are tried. If there are more than
+// The combinations to try: one rank on one core; one rank on all cores; and every number of ranks
+// that divides the cores evenly or is a power of two, with as many threads as fill the cores. If
+// there is a global batch, only numbers of ranks that divide it are tried. If there are more than
 // kMaxCombinations, combinations in the middle of the list are left out.
 inline constexpr std::size_t kMaxCombinations = 10;
 std::vector<Combination> sensible_combinations(const Topology& topology,

@@ -112,7 +112,7 @@ Process start_process(const ProcessSpec& spec) {
   const pid_t pid = fork();
   if (pid < 0) throw system_error("starting a process (see ulimit -u and the pids cgroup)");
   if (pid == 0) become(spec, parent, argv.data(), envp.data());
-  // Parent and child both do this, so the group exists before any signal is sent to it.
+  // Parent and child both call setpgid(), so the group exists before any signal is sent to it.
   setpgid(pid, pid);
   return {pid, open_pidfd(pid)};
 }

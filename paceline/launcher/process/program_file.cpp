@@ -119,7 +119,7 @@ std::string with_path(std::string_view message, const std::string& path) {
   return fmt::format(fmt::runtime(message), path);
 }
 
-// Why the file at `path` cannot be executed; empty if it can be, or does not exist.
+// Why the file at `path` cannot be executed; empty if it can be executed or does not exist.
 std::string why_not(const std::string& path) {
   struct stat status {};
   if (stat(path.c_str(), &status) != 0) {

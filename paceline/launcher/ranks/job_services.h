@@ -29,11 +29,11 @@ struct JobAddresses {
 };
 
 // The environment of one rank: the variables that the launcher inherited, plus torchrun's (with the
-// same names, so that Python scripts run unchanged), thread counts and the job's store. Leaves out
-// the variables in which MPI's launchers and torchrun describe the launcher itself and, inside a
-// rank of `paceline run`, those of the outer job's files and socket. Keeps the
-// user's own OMP_WAIT_POLICY and GOMP_SPINCOUNT and, unless --threads-per-rank is given,
-// OMP_NUM_THREADS and OPENBLAS_NUM_THREADS. Pure, except that it reads the current folder.
+// same names, so that Python scripts run unchanged), thread counts and the job's store. If mpirun,
+// torchrun or an outer `paceline run` started this launcher, leaves out the variables that they set
+// for this launcher itself: its rank, or the outer job's files and socket. Keeps the user's own
+// OMP_WAIT_POLICY and GOMP_SPINCOUNT and, unless --threads-per-rank is given, OMP_NUM_THREADS and
+// OPENBLAS_NUM_THREADS. Pure, except that this function reads the current folder.
 Environment worker_environment(const Environment& inherited, const LaunchOptions& options,
                                const NodePlace& place, int local_rank, const Placement& placement,
                                const JobAddresses& addresses);

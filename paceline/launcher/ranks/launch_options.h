@@ -42,7 +42,7 @@ struct LaunchOptions : JobTerms {
   int num_local_ranks = 1;
   std::optional<int> node_rank;  // nullopt: in the order in which nodes arrive
   MeetingOptions meeting;        // for several nodes
-  bool fork_server = true;       // later generations are forked from seeds (rank_seeds.h)
+  bool fork_server = true;       // after a restart, ranks are forked from seeds (rank_seeds.h)
   std::vector<Fault> chaos;      // faults to inject
   std::uint64_t chaos_seed = 0;
 

@@ -55,7 +55,7 @@ class RankProcess {
 
 // Finds the processes that ranks left running although they ended with exit code 0: a program that
 // went into the background, whose job must not be mistaken for a success. Such processes are ended
-// with the job, and text() tells the user.
+// with the job, and text() reports them to the user.
 //
 // Helpers of a rank may notice its end a moment later than the launcher does. So all such processes
 // of a generation together get half a second to end before they are counted.

@@ -80,7 +80,7 @@ struct SocketPair {
   Fd own, others;
 };
 
-// Makes the two ends of a seed's socket; both are empty if there is no free descriptor.
+// Makes the two ends of a seed's socket; both are empty if the socket cannot be made.
 SocketPair make_seed_socket() {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return {};

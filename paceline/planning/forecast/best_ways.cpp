@@ -18,12 +18,12 @@ namespace {
 constexpr std::size_t kMaxMicroBatchNumbers = 5;
 // Beyond this number of micro-batches for each stage, the overhead exceeds the gain.
 constexpr std::int64_t kMaxMicroBatchesPerStage = 16;
-// The search for a better schedule than the named ones is made only for this number of the fastest
-// pipelines, and not if stages times micro-batches exceed kMaxSearched, because that would take
+// Better schedules than the named ones are searched for only for this number of the fastest
+// pipelines, and only if stages times micro-batches are at most kMaxSearched: a larger search takes
 // seconds.
 constexpr std::size_t kSearchedPipelines = 6;
 constexpr int kMaxSearched = 64;
-// A smaller relative difference of two ways is noise of the measurement; the simpler way then wins.
+// A relative difference below this is measurement noise; the simpler of the two ways then wins.
 constexpr double kNoise = 0.01;
 
 std::vector<int> divisors_of(std::int64_t number, std::int64_t most) {

@@ -21,7 +21,7 @@
 
 namespace paceline::planning {
 
-// The schedule name of a program that itself searches for the schedule of its pipeline.
+// Listed among a program's schedules if the program itself searches for its pipeline's schedule.
 inline constexpr std::string_view kSearched = "search";
 
 // The time of a pass in seconds.
@@ -33,7 +33,7 @@ struct PassCost {
   bool operator==(const PassCost&) const = default;
 };
 
-// The line through two measurements; neither part is below zero. Requires: few < many.
+// The line through two measurements; fixed_s and sample_s are not below zero. Requires: few < many.
 PassCost line_through(double few, double seconds_of_few, double many, double seconds_of_many);
 
 // The shares of a layer, 0 to 1, that tensor parallelism divides among ranks.
@@ -83,7 +83,7 @@ struct JobProfile {
   int ranks_at_once = 1;              // ranks that computed on the machine during the measurement
 
   std::vector<LayerProfile> layers;  // in the order of the forward pass, at least one
-  double parameter_bytes = 4;        // bytes of an element
+  double parameter_bytes = 4;        // bytes of one parameter
   double gradient_bytes = 4;
   double optimizer_bytes = 8;            // bytes of state per parameter
   double optimizer_s_per_parameter = 0;  // seconds of a step per parameter
@@ -93,12 +93,12 @@ struct JobProfile {
   double unit_bytes = 4.0 * (1 << 20);     // as bucket_bytes, if gradients are divided
   double working_bytes = 0;  // per sample, in addition to activations, at the peak of a step
   double process_bytes = 0;  // private memory of a rank without model and data
-  double library_bytes = 0;  // files that all ranks of a host share
+  double library_bytes = 0;  // mapped files, such as libraries, that all ranks of a host share
 
   std::vector<int> shard_stages = {0};  // stages of fully_shard() that the program supports
   // The schedules of pipelines that the program supports: names
   // (planning/schedules/named_schedules.h), and kSearched if the program searches for stages and
-  // schedule itself (planning/schedules/search.h). Empty: it has no pipelines.
+  // schedule itself (planning/schedules/search.h). Empty: the program has no pipelines.
   std::vector<std::string> schedules;
   std::int64_t most_parts = 1;  // the number of attention heads, which tp must divide; 1: no tp
 

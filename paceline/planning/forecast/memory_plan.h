@@ -62,7 +62,7 @@ double deferred_of_stage(const JobProfile& profile, const Way& way, LayerRange s
 // The bytes of activations and gradients at the peak of one forward and backward pass of the stage.
 double peak_of_pass(const JobProfile& profile, const Way& way, LayerRange stage, double samples);
 
-// `ranks`: the layers of each pipeline rank; `kept`: the bytes of activations at the peak of each.
+// `ranks`: the layers of each pipeline rank; `kept`: each rank's bytes of activations at its peak.
 MemoryPlan plan_memory(const JobProfile& profile, const Machine& machine, const Way& way,
                        double samples_at_once, const std::vector<RankLayers>& ranks,
                        const std::vector<double>& kept);

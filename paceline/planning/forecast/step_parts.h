@@ -42,7 +42,7 @@ LinkTime all_gather(double bytes, const AxisPlace& place, const CostModel& links
 // messages share.
 LinkTime message(double bytes, bool same_host, int sharing, const CostModel& links);
 
-// One layer, for the exchange of gradients during the backward pass. Gradients become ready from
+// A layer's part in the exchange of gradients during the backward pass. Gradients become ready from
 // the last layer to the first; a bucket is sent when it is full and the previous one has been sent.
 struct GradientsOfLayer {
   double backward_s = 0;

@@ -11,13 +11,13 @@
 //   interleaved-1f1b  1F1B with several stages per rank and a longer warm-up; the micro-batches
 //                     form max(1, M / num_ranks) rounds of equal size (Narayanan et al., 2021, in
 //                     the form of torch.distributed.pipelining)
-//   zero-bubble       backward passes in two halves; rank r computes each weight gradient r input
-//                     gradients later, so that the weight gradients fill the bubble at the end:
-//                     ZB-H1 (Qi et al., 2023), which torch.distributed.pipelining calls ZB1P; with
-//                     several stages per rank, its ScheduleInterleavedZeroBubble
+//   zero-bubble       backward passes in two halves; rank r delays each weight gradient by r input
+//                     gradients, so that the weight gradients fill the bubble at the end: ZB-H1 (Qi
+//                     et al., 2023), which torch.distributed.pipelining calls ZB1P; with several
+//                     stages per rank, PyTorch's ScheduleInterleavedZeroBubble
 //
 // In all of them a stage processes its micro-batches in order, in forward and in backward passes,
-// so the gradient of each can be added to the sum immediately and need not be kept.
+// so the gradients of each micro-batch can be added to the sum immediately and need not be kept.
 //
 // Thread safety: pure functions.
 

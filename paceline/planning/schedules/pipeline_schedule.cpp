@@ -43,7 +43,8 @@ Action parse_action(std::string_view text) {
 
 namespace {
 
-// A limit, so that a text of a few characters cannot make a schedule that fills the memory.
+// Numbers of stages and micro-batches in a text must be below this limit. Otherwise a text of a few
+// characters could make a schedule that fills the memory.
 constexpr int kMaxInText = 100'000;
 
 std::string_view trimmed(std::string_view text) {

@@ -45,7 +45,7 @@ enum class StageOrder {
   kByRound,    // kFillFirst in rounds of num_ranks micro-batches, as in interleaved 1F1B
 };
 
-// The choices that list_schedule() makes.
+// The rules by which list_schedule() chooses actions.
 struct ListPolicy {
   // Backward passes are split into two halves from this micro-batch on; earlier ones are whole.
   int split_from = 0;
@@ -61,7 +61,7 @@ struct ListPolicy {
 };
 
 // Makes a schedule by list scheduling: in each round, the rank that can begin an action earliest
-// takes the action that the policy prefers. Returns nullopt if the choices lead to a state in which
+// takes the action that the policy prefers. Returns nullopt if the policy leads to a state in which
 // no rank can continue within the limits.
 std::optional<PipelineSchedule> list_schedule(const std::vector<int>& rank_of_stage,
                                               int num_micro_batches, const Costs& costs,

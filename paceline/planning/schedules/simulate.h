@@ -84,7 +84,7 @@ class ScheduleClock {
   std::optional<Action> missing(const Action& action) const;
 
   double duration(const Action& action) const;
-  // The change in the bytes that the rank keeps when it carries out the action.
+  // The number of bytes by which the action changes the memory that its rank keeps.
   double change_of_bytes(const Action& action) const;
 
  private:

@@ -13,8 +13,9 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-// Returns the cut of layers into stages with the smallest `total` of the stages' values: the number
-// of layers in each stage. `value` gives the value of a stage from its cost.
+// Returns the number of layers in each stage, for the cut with the smallest `total` of the stages'
+// values. `sums`: the cost of all layers before each one; `value` gives a stage's value from the
+// stage's cost.
 std::vector<int> best_cut(const std::vector<double>& sums, int num_stages,
                           const std::function<double(double cost)>& value,
                           const std::function<double(double, double)>& total) {

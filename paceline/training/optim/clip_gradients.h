@@ -29,7 +29,7 @@ double grad_norm(const Optimizer& optimizer, double norm_type = 2);
 
 // Multiplies the gradients by max_norm / (norm + 1e-6) if that is below 1. Returns the norm before
 // clipping. If the norm is not finite, all gradients become 0 or NaN, as in PyTorch; with
-// `error_if_nonfinite` they do not change; Error(kInvalid) names this rank's first bad parameter.
+// `error_if_nonfinite` they do not change; Error(kInvalid) names the first non-finite gradient.
 double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm,
                       double norm_type = 2, bool error_if_nonfinite = false);
 double clip_grad_norm(const Optimizer& optimizer, double max_norm, double norm_type = 2,

@@ -147,7 +147,7 @@ struct OneCycleLROptions {
   double max_momentum = 0.95;
   double div_factor = 25;         // the first rate is max_lr / div_factor
   double final_div_factor = 1e4;  // the last rate is the first rate divided by this factor
-  bool three_phase = false;  // the fall to the first rate mirrors the rise; the last rate follows
+  bool three_phase = false;       // the rate first falls as it rose, and then to the last rate
 };
 
 // One cycle (Smith and Topin, 2018), as torch.optim.lr_scheduler.OneCycleLR computes it: the rate
@@ -187,9 +187,9 @@ struct ReduceLROnPlateauOptions {
   std::int64_t patience = 10;  // this many steps without improvement are accepted
   double threshold = 1e-4;     // a smaller improvement does not count as one
   ThresholdMode threshold_mode = ThresholdMode::kRelative;
-  std::int64_t cooldown = 0;  // steps after a reduction that do not count as bad
+  std::int64_t cooldown = 0;  // steps after a reduction that do not count towards `patience`
   double min_lr = 0;
-  double eps = 1e-8;  // a change of a rate that is smaller than this is skipped
+  double eps = 1e-8;  // a change of a rate by at most this is skipped
 };
 
 // Lowers the rates when a metric has stopped improving, as

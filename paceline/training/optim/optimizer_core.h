@@ -99,8 +99,8 @@ class OptimizerCore {
 
   // Whether gradients are divided (ShardOptions::unit_bytes): after a backward pass each rank has
   // the gradients of its part (fully_shard.h). `.grad` stays undefined between passes, and reading
-  // it is Error(kInvalid): use the optimizer to clip and unscale. The units of gradient_units()
-  // have about the order in which a backward pass completes them. A parameter has a gradient if it
+  // it is Error(kInvalid): use the optimizer to clip and unscale. The units of gradient_units() are
+  // roughly in the order in which a backward pass completes them. A parameter has a gradient if it
   // has one on any rank.
   bool shards_gradients() const { return gradient_divider_ != nullptr; }
   // Whether an optimizer of this process divides this parameter's gradient. Any thread may call it.

@@ -15,8 +15,9 @@
 namespace paceline {
 namespace {
 
-// Marks a backward pass that runs within another one. LibTorch runs queued callbacks when the inner
-// pass ends, so this class keeps those for the end of the outer pass until the inner one has ended.
+// Marks a backward pass that runs within another one. LibTorch would run callbacks when the inner
+// pass ends, so this class keeps the callbacks for the end of the outer pass until the inner pass
+// has ended.
 class InnerPass {
  public:
   InnerPass() { ++depth_; }

@@ -51,7 +51,7 @@ class CommunicationHook {
     (void)group, (void)buckets;
   }
   // For checkpoints, between passes: the tensors that the hook keeps for a bucket of the last
-  // prepare(), and the hook's progress, in words that are the same on every rank.
+  // prepare(), and the hook's progress, as words (metadata.h) that are the same on every rank.
   virtual std::vector<KeptTensor> kept(const GradientBucket& bucket) {
     (void)bucket;
     return {};

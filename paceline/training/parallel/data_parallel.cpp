@@ -70,7 +70,7 @@ class ReplicaThreads {
   std::uint64_t num_runs_ = 0;
   int num_working_ = 0;
   bool stopped_ = false;
-  std::vector<std::exception_ptr> errors_;  // [replica]; written by its thread in a run
+  std::vector<std::exception_ptr> errors_;  // [replica]; written by the replica's thread
   std::vector<std::jthread> threads_;  // declared last, because the threads use the other members
 };
 

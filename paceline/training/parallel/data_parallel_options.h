@@ -56,7 +56,7 @@ struct DistributedDataParallelOptions {
   // set_requires_gradient_sync(batch.ends_step) before each pass, as train::TrainingRun does.
   std::int64_t logical_shards = paceline::detail::job_logical_shards();
   // Set by fully_shard(): the optimizer that the wrapper divides among the ranks once they have
-  // rank 0's parameters, and the options for that, to which the wrapper adds the parameters' names.
+  // rank 0's parameters, and the options of this division; the wrapper adds the parameters' names.
   // The optimizer must outlive the wrapper. Null: the wrapper divides no optimizer.
   optim::Optimizer* optimizer = nullptr;
   std::shared_ptr<const optim::ShardOptions> shard = {};  // shared by copies of these options

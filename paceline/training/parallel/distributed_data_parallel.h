@@ -86,8 +86,8 @@ std::int64_t batch_size_of(const Args&... arguments) {
 // buffers of rank 0 to every rank. Set memory formats and devices before you construct it. In a
 // group of one rank nothing is communicated.
 //
-// A module may be on a CUDA device. If the group has no CUDA backend, as cpu:paceline,cuda:nccl
-// has, gradients are reduced on copies in host memory (docs/data_parallel.md).
+// A module may be on a CUDA device. If the group has no CUDA backend (cpu:paceline,cuda:nccl has
+// one), gradients are reduced on copies in host memory (docs/data_parallel.md).
 //
 // After an exception in a backward pass, some gradients are averages and others are not; the next
 // forward() drops them all. If every rank had the exception and caught it, training can continue.

@@ -148,7 +148,7 @@ class Builder {
  private:
   ProcessGroup& host() { return own_host_ ? *own_host_ : group_; }
 
-  // Aborts the group when the turn fails, because the other ranks wait for this one.
+  // Calls `turn`. If it throws, aborts the group, because the other ranks wait for this one.
   void take_turn(const std::function<void()>& turn) try { turn(); } catch (...) {
     const std::string reason =
         std::string("build_once could not build the module: ") + current_error().what();

@@ -16,11 +16,11 @@
 // each rank gets the gradients of the part that it updates, and `.grad` stays undefined; reading it
 // is Error(kInvalid), even in LibTorch's own functions. Stage 3 keeps one copy of the parameters
 // per host, in memory that the host's ranks share: nothing is gathered within a host, and after
-// each step the updates of other hosts are sent once to each host. A write to a parameter outside
-// of a step prints the parameter's name and ends the process. With `shard_across_hosts` each host
-// keeps only a part of the parameters: before an operation reads a parameter, the parameter's unit
-// arrives from the other hosts, while the model computes with the previous unit. On the CPU all
-// stages give the same bits as DistributedDataParallel with the whole step on every rank.
+// each step the updates of other hosts are sent once to each host. A write outside of a step prints
+// the parameter's name and ends the process. With `shard_across_hosts` each host keeps only a part
+// of the parameters: before an operation reads a parameter, the parameter's unit (a group of
+// parameters) arrives from the other hosts, while the model computes with the previous unit. On the
+// CPU all stages give the same bits as DistributedDataParallel with the whole step on every rank.
 //
 // If the parameters are on CUDA devices, each rank keeps only its part of them in stage 3, on one
 // host and on several, and units are gathered before operations read them.

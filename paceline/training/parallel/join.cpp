@@ -10,9 +10,9 @@ namespace {
 
 using Doing = UnevenInputs::Doing;
 
-// A step of the loop: `take` takes it, and `set_before` sets a function that is called before it.
-// `take` is empty if join() does not know the loop's steps. `are_all_announced`: even a step in
-// which the optimizer does nothing is announced.
+// How join() takes part in the loop's steps: `take` takes a step, and `set_before` sets a function
+// that is called before each step. `take` is empty if join() does not know the loop's steps.
+// `are_all_announced`: even a step in which the optimizer does nothing is announced.
 struct Stepping {
   bool are_all_announced = false;
   std::function<void()> take;

@@ -94,8 +94,8 @@ class LowCommunication {
   ~LowCommunication();
 
   // Call it after each step of the optimizer, on every rank. Collective in the steps in which a
-  // fragment is sent or arrives. Errors of collectives and of calls. `tokens`: the number of tokens
-  // that the learner has trained on in this step; a server weights updates by it.
+  // fragment is sent or arrives. Errors of collectives and of RPCs. `tokens`: the number of tokens
+  // that the learner has trained on in this step; a server weights updates by this number.
   void step(std::int64_t tokens = 1);
   // Collective: waits for the fragment in flight, if there is one, and takes its outer step.
   void finish();
@@ -109,8 +109,8 @@ class LowCommunication {
   // How long this rank has waited for fragments that were still in flight when they were due.
   double seconds_waited() const { return seconds_waited_; }
 
-  // For a checkpoint: options and progress; anchor(), the parameters from which the current rounds
-  // began; and the outer momentum; both float32 [elements]. A restored run begins with rank 0's
+  // For a checkpoint: options and progress; the parameters from which the current rounds began
+  // (anchor()) and the outer momentum, each float32 [elements]. A restored run begins with rank 0's
   // parameters on every learner, without saved rounding errors and with no fragment in flight.
   optim::Metadata state() const;
   void set_state(const optim::Metadata& state);

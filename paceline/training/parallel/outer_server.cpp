@@ -79,7 +79,7 @@ class OuterServer::Rounds {
           "outer.exchange: learner {} sent {} elements of version {} for {} elements of version {}",
           context.caller(), values.numel(), request.version, fragment.anchor.numel(),
           fragment.version);
-    // Drops an earlier update of this learner, which no longer waits for that call.
+    // Drops an earlier update of this learner: the learner no longer waits for that update's round.
     withdraw(fragment, [&](const Arrived& one) { return one.update.learner == context.caller(); });
     const auto error = std::make_shared<std::exception_ptr>();
     fragment.arrived.push_back({{context.caller(), request.tokens,

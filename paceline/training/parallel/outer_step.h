@@ -1,6 +1,6 @@
 #pragma once
 
-// Parts of low communication that learners and their OuterServer share: the messages, the encoding
+// Parts of LowCommunication that learners and their OuterServer share: the messages, the encoding
 // of updates, and the outer step.
 //
 // Thread safety: the functions have no state; no other thread may use their tensors meanwhile.

@@ -15,7 +15,7 @@
 namespace paceline {
 namespace {
 
-// Data for a backward pass in addition to its tensors.
+// The data, other than saved tensors, that a backward pass needs.
 struct Exchange : torch::CustomClassHolder {
   std::shared_ptr<ProcessGroup> group;
   double count = 0;      // elements of a feature on all ranks together

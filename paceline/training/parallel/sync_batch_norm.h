@@ -18,8 +18,8 @@
 // each layer's forward and backward pass the same number of times and in the same order: otherwise
 // every rank gets an Error that reports the difference. If ranks run different parts of a model, or
 // use activation checkpoints, give the layers a group of their own (group->split(0,
-// group->rank())), because DistributedDataParallel starts its all-reduces between those of the
-// layers. Second derivatives are not supported. On a CUDA device the host does not wait, so a batch
+// group->rank())), because DistributedDataParallel starts all-reduces between the collectives of
+// the layers. Second derivatives are not supported. On CUDA the host does not wait, so a batch
 // of one value per feature, which has no variance, is not reported: the running variance is NaN.
 //
 // Thread safety: none; one thread trains.

@@ -33,7 +33,7 @@ struct LayerTimes {
 // the gradients of each pass, as a pipeline does. Returns the median of each layer's passes,
 // averaged over all ranks. So the times include how much ranks on one machine slow each other down.
 // `loss` is as in Pipeline::step(). Gradients are left unchanged; random numbers are drawn.
-// Error(kInvalid) if there are no layers or `repeats` is below 1; a layer's own error.
+// Error(kInvalid) if there are no layers or `repeats` is below 1. Errors of layers are passed on.
 std::vector<LayerTimes> measure_layers(GroupRef group, const std::vector<PipelineStage>& layers,
                                        const PipelineStage::Tensors& inputs,
                                        const Pipeline::Loss& loss, int repeats = 3);
@@ -48,7 +48,7 @@ struct LayerMemory {
 // Collective: measures the memory of each layer in one forward and backward pass of `inputs`, with
 // the loss in the last layer. Returns the largest values over all ranks, on every rank. Requires:
 // ranks are processes (TensorMemoryMeter). Gradients are left unchanged; random numbers are drawn.
-// Error(kInvalid) if there are no layers; a layer's own error.
+// Error(kInvalid) if there are no layers. Errors of layers are passed on.
 std::vector<LayerMemory> measure_layer_memory(GroupRef group,
                                               const std::vector<PipelineStage>& layers,
                                               const PipelineStage::Tensors& inputs,

@@ -98,7 +98,7 @@ struct Pipeline::Run {
   struct Stage {
     explicit Stage(const PipelineStage& given)
         : function(given), parameters(trainable(given.parameters)), gradients(parameters) {}
-    // Takes over parameters that have begun or ceased to require a gradient since the last step.
+    // Updates `parameters`, because some may have begun or ceased to require a gradient.
     void follow_requirements() {
       Tensors now = trainable(function.parameters);
       if (std::ranges::equal(now, parameters, std::ranges::equal_to(), identity, identity)) return;

@@ -16,10 +16,10 @@
 // hooks on parameters are not called.
 //
 // Tensors between stages may differ in shape from one micro-batch to the next, but not in number.
-// Floating-point tensors carry gradients. A parameter belongs to one stage. The stages of a rank
-// are on one device, as are the inputs of the first stage and the targets of the last one. The
-// group's CUDA backend sends tensors on a CUDA device, and then neither sender nor receiver waits
-// for its device; without such a backend these tensors travel through host memory.
+// Floating-point and complex tensors carry gradients. A parameter belongs to one stage. The stages
+// of a rank are on one device, as are the inputs of the first stage and the targets of the last
+// stage. The group's CUDA backend sends tensors on a CUDA device, and then neither sender nor
+// receiver waits for its device; without such a backend these tensors travel through host memory.
 //
 // While a SymmetricTensors exists, ranks on the same host read each other's large tensors in place;
 // ranks that are threads of one process read all tensors in place. After step() or evaluate() has
@@ -81,8 +81,8 @@ std::vector<PipelineStage::Tensors> split_micro_batches(const at::Tensor& batch,
                                                         int num_micro_batches);
 
 struct PipelineStep {
-  // The loss of each micro-batch, before the division by their number; empty on ranks without the
-  // last stage.
+  // The loss of each micro-batch, before the division by the number of micro-batches; empty on
+  // ranks without the last stage.
   std::vector<at::Tensor> losses;
   // When this rank's actions began and ended, in seconds from the beginning of its step.
   std::vector<pipeline::TimedAction> actions;

@@ -65,7 +65,7 @@ class PipelineDivision {
   // Collective over the pipeline's ranks. Returns, on every rank, the planned step and, below it on
   // the same scale, the step `measured`: picture() as an SVG image with a row for each rank,
   // trace() for Perfetto (https://ui.perfetto.dev) and chrome://tracing. The times of each rank
-  // begin at its own call of step(). Error(kInvalid) if the measured step has no actions.
+  // begin at its own call of step(). picture(): Error(kInvalid) if neither step takes any time.
   std::string picture(GroupRef group, const PipelineStep& measured, const std::string& title) const;
   std::string trace(GroupRef group, const PipelineStep& measured, const std::string& title) const;
 

@@ -25,7 +25,7 @@ void release(void* memory);
 // until the tasks that are then queued on that stream have ended.
 void use_on(const void* memory, Stream& stream);
 
-// The bytes that a program has allocated on a device, and the most since reset_peak().
+// The bytes that the program now holds on a device, and their maximum since reset_peak().
 std::size_t live_bytes(int device);
 std::size_t peak_bytes(int device);
 void reset_peak(int device);

@@ -156,7 +156,7 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking)
     done.block(current_stream(self.device().index()));
     return self;
   }
-  // CUDA copies memory that is not pinned through a buffer of its own.
+  // Memory that is not pinned is first copied to a staging buffer, as CUDA does.
   const bool is_staged = source.is_cpu() && !is_internal && !is_pinned(source.data_ptr());
   const at::Tensor from = is_staged ? source.clone() : source;
   stream.push([from = Elements(from), to = Elements(self)] { copy_elements(from, to); });

@@ -42,7 +42,8 @@ std::vector<Operand> contributions(const ScheduleSpec& spec, Place own, std::siz
   return operands;
 }
 
-// Every rank sends its contribution to chunk p to rank p, which reduces all of them into `to`.
+// For each chunk p, every rank sends its contribution to rank p, which reduces all contributions
+// into `to`.
 void build_chunk_reduction(ScheduleBuilder& builder, const ScheduleSpec& spec, Place to) {
   const Chunk mine = chunk_of(spec.count, spec.rank, spec.world_size);
   builder.for_each_peer([&](int peer) {

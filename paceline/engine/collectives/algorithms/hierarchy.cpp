@@ -6,14 +6,14 @@
 // as possible.
 //
 // all_reduce: the ranks copy their input into scratch, which the ranks of their host can read; the
-// carrier of a lane adds up its host's contributions to it, exchanges the sums with the lane's
-// carriers on the other hosts, and leaves the result in its scratch, from which the host's ranks
-// fetch it. The ranks of a host meet between these steps.
+// carrier of a lane adds up its host's contributions, exchanges the sums with the carriers of the
+// lane on the other hosts, and leaves the result in its scratch, from which the host's ranks fetch
+// the result. The ranks of a host meet between these steps.
 //
 // The order of the sum is by ranks, not by hosts, so a host adds up each of its subtrees
 // separately. If all hosts have the same power of two of consecutive ranks, each makes one partial
 // sum; a host with 3 consecutive ranks makes two. If ranks are numbered round-robin over the hosts,
-// each rank's contribution is a partial sum of its own, and nothing is saved. Partial sums of
+// each rank's contribution travels on its own, and the hierarchy saves no traffic. Partial sums of
 // 16-bit types travel in float32.
 //
 // With h <= 4 hosts, a carrier exchanges directly with the other carriers of its lane: for a
@@ -481,7 +481,7 @@ class HierarchyOfLanes : private HierarchyRank {
   }
 
   // Passes the buffer from host to host in a binomial tree, in which hosts are counted from the
-  // root's.
+  // root's host.
   void pass_on(int root_host) {
     const Chunk lane = lane_of(position_);
     const int distance = (host_ - root_host + num_hosts()) % num_hosts();

@@ -33,7 +33,7 @@ Chunk chunk_of(std::size_t count, int rank, int world_size);
 
 // Binomial trees. Supports broadcast and reduce, for small n on many ranks, where the number of
 // messages determines the time: ceil(log2 p) messages follow each other, each with the whole
-// buffer. A reduce to a root other than rank 0 needs one more.
+// buffer. A reduce to a root other than rank 0 needs one more message.
 Schedule build_tree(const ScheduleSpec& spec);
 
 // A pipelined chain. Supports broadcast, for large n. With c chunks it takes the time of n/c (p - 2
@@ -58,7 +58,7 @@ Schedule build_doubling(const ScheduleSpec& spec);
 Schedule build_halving(const ScheduleSpec& spec);
 
 // The ranks of a reduction, in order, and the places of this rank's contribution and result. The
-// hierarchy uses a Team of one rank per host to run the same rounds between hosts.
+// hierarchy runs recursive halving between hosts over a Team of one rank per host.
 struct Team {
   std::vector<int> ranks;
   int index = 0;               // this rank's position

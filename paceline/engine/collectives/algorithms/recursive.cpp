@@ -2,14 +2,14 @@
 // so that every intermediate sum covers an aligned subtree of ranks and the fixed order of the sum
 // (kernels/reduce.h) is kept. (The usual order in textbooks, farthest first, would not keep it.)
 //
-// Terms. A *team* is the list of ranks that take part; a member's *index* is its position there. A
+// Terms. A *team* is the list of ranks that take part; a member's *index* is its position in it. A
 // *leaf* is a member's contribution; in a hierarchy it is a host's sum. In *level* k the *partner*
 // of a member is the member whose index differs in bit k only. The *owners* are the first 2^m
 // members, with the largest possible m; each ends with one *range* of the sum.
 //
-// Doubling. all_reduce: in level k a member exchanges its whole sum with its partner and adds the
-// two. all_gather: in round k rank r has the 2^k blocks that begin with its own, and gets the next
-// ones, up to 2^k, from rank r + 2^k (Bruck et al., 1997).
+// Doubling. all_reduce: in level k a member exchanges its whole sum with its partner and adds both
+// sums. all_gather: in round k rank r has the 2^k blocks that begin with its own block, and gets up
+// to 2^k further blocks from rank r + 2^k (Bruck et al., 1997).
 //
 // Halving. In level k both partners have sums over 2^k members, of the same range. The partner
 // whose bit k is 0 adds up the lower half of the range, the other one the upper half, so an owner

@@ -19,7 +19,7 @@
 // to the sum of block r - s - 2 that it receives. The sum of block c begins as the contribution of
 // the rank after c, travels around, and ends on rank c: it is added up in the order c + 1, c + 2,
 // ..., c. It has the same bits on every rank and in every run with that number of ranks, but not
-// those of the other algorithms. The first message to arrive is a contribution; later messages are
+// the bits of other algorithms. The first message to arrive is a contribution; later messages are
 // partials. The rank's own sums use two places alternately, because the previous sum may not have
 // been sent yet.
 //

@@ -17,7 +17,7 @@
 // partials (`owner`) after a kMeet that follows the write.
 //
 // Rules that every schedule of messages keeps (tests/engine/collectives/schedule_test.cpp checks
-// them for world sizes 1 to 17; those of shared memory are in algorithms/in_shared_memory.h):
+// them for world sizes 1 to 17; algorithms/in_shared_memory.h has the rules for shared memory):
 //   - every send has exactly one matching receive, in the same order per pair of ranks, with the
 //     same Space (a partial is received as a partial) and the same count;
 //   - the schedule ends even if every send lasts until its receive has begun;
@@ -88,7 +88,7 @@ struct Schedule {
   std::size_t first_meeting = 0;  // index of the first kMeet in `steps`; also 0 if there is none
   // A large call runs in pieces. If `overlaps`, the first num_ahead steps (sends and receives only)
   // of the next piece may run while this piece is under way, so that the network does not pause.
-  // All ranks divide their schedules at the same point of the algorithm.
+  // On all ranks, num_ahead marks the same point of the algorithm.
   bool overlaps = false;
   std::size_t num_ahead = 0;
   std::vector<Operand> operands;
@@ -121,7 +121,7 @@ struct ScheduleSpec {
   int rank = 0;
   int world_size = 1;
   int root = 0;
-  std::size_t count = 0;  // as in Collective; with `blocks`, at least that of the longest
+  std::size_t count = 0;  // as in Collective; with `blocks`, at least the longest block's
   std::size_t input_stride = 0;
   std::size_t output_stride = 0;
   const BlockTable* blocks = nullptr;  // for operations with unequal counts

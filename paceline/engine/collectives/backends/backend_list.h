@@ -23,7 +23,7 @@ struct BackendInfo {
   std::string name;
   Device device = Device::kCpu;  // the kind of memory that the backend works on
   bool available = false;        // whether the backend is part of this build
-  std::string text;              // the backend's version, or why it is not available
+  std::string text;              // a short description, or why the backend is not available
   std::string advice;            // how to get the backend; empty if it is available
 };
 

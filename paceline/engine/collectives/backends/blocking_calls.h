@@ -49,24 +49,24 @@ class BrokenPipeGuard {
   bool was_pending_ = false;
 };
 
-// Calls `attempt`, which may block for some milliseconds, until it returns true. Throws the
-// mesh's error if the group fails and, at the deadline, Error(kTimeout) with the text that `late`
-// makes from the seconds waited.
+// Calls `attempt`, which may block for up to 0.5 s (Vigil::kRound), until it returns true. Throws
+// the mesh's error if the group fails and, at the deadline, Error(kTimeout) with the text that
+// `late` makes from the seconds waited.
 void wait_until(const std::function<bool()>& attempt, Mesh& mesh, Deadline deadline,
                 const std::function<std::string(double seconds)>& late);
 
-// Waits for an operation of a library that can only be polled; after 0.5 ms, sleeps for 50 us
-// between polls. Error(kTimeout), which names `what`, and failures of the mesh end the wait within
-// milliseconds.
+// Polls `done` until it returns true, that is, until a library's operation has ended; after 0.5 ms,
+// sleeps for 50 us between polls. Error(kTimeout), which names `what`, and failures of the mesh end
+// the wait within milliseconds.
 void poll_until(const std::function<bool()>& done, Mesh& mesh, Deadline deadline,
                 const std::string& what);
 
 // A thread for the calls of a library that blocks without a deadline. The library cannot abandon a
 // call, but the thread that waits for the call can, at a deadline or when a peer dies.
 //
-// An abandoned call continues, with everything that it captured, until the library returns or the
-// process ends; once its BlockingCalls is destroyed, the thread is detached. The thread gets no
-// SIGPIPE, and neither do the threads that a library starts from it (BrokenPipeGuard).
+// An abandoned call continues, and keeps its captured objects alive, until the library returns or
+// the process ends; the destructor detaches a thread whose call was abandoned. The thread gets no
+// SIGPIPE, and neither do the threads that the library starts on it (BrokenPipeGuard).
 //
 // Thread safety: one run() at a time.
 class BlockingCalls {
@@ -98,20 +98,20 @@ class BlockingCalls {
   bool given_up_ = false;
 };
 
-// The right of a group to use a library that serves one group of a process at a time. All ranks of
-// a group have their turns at the same time.
+// The turn of a group: its right to use a library that serves one group of a process at a time. All
+// ranks of a group hold the turns of their processes at the same time.
 //
 // Groups with several processes in common may be used in a different order in each process. If each
 // process admitted the first group to arrive, two groups could be inside the library in different
 // processes and wait for each other. So each rank of a group first tries to take the turn of its
-// process, and the ranks compare the results: if all have their turn, they continue; otherwise no
-// rank keeps it. After a failed attempt, the group's ranks queue in the order of their ranks in the
-// job: no rank waits for its turn before the turns of all lower ranks are held, so no circle of
-// waiting ranks can form (ordered acquisition of resources: Havender, "Avoiding deadlock in
-// multitasking systems", 1968).
+// process, and the ranks compare the results: if every rank has its turn, they continue; otherwise
+// they give their turns back. After a failed attempt, the group's ranks queue in the order of their
+// ranks in the job: no rank waits for its turn before the turns of all lower ranks are held, so no
+// circle of waiting ranks can form (ordered acquisition of resources: Havender, "Avoiding deadlock
+// in multitasking systems", 1968).
 //
-// Cost: one agreement of the group's ranks for each turn; if another group is inside, one more for
-// each rank.
+// Cost: one agreement of the group's ranks for each turn; if another group is inside the library,
+// one more agreement for each rank.
 //
 // The destructor gives the turn back. Thread safety: all methods are safe.
 class ProcessTurn {
@@ -141,9 +141,9 @@ using Agree = std::function<bool(bool mine)>;
 
 // Collective: returns on every rank once every rank has the turn of its process. Requires: every
 // rank of the group has arrived, so that no rank holds a turn while it waits for a rank that is
-// still inside another group. `world_ranks`: the ranks of the group's members in the job. Errors,
-// after which no turn is kept: those of `agree`, the mesh's failures, kSystem when the turn is
-// lost, and kTimeout when another group of this process does not give it back by the deadline.
+// still inside another group. `world_ranks`: the members' ranks in the job. Errors, after which
+// this rank holds no turn: those of `agree`, the mesh's failures, kSystem if the turn is lost, and
+// kTimeout if another group of this process holds the turn until the deadline.
 std::shared_ptr<ProcessTurn> take_turns(const Agree& agree, const std::vector<int>& world_ranks,
                                         Mesh& mesh, Deadline deadline, const std::string& what);
 

@@ -127,8 +127,8 @@ EngineOptions engine_options(const Rendezvous& rendezvous, const BackendOptions&
   return engine;
 }
 
-// The key of a member's address. It contains the member's rank in the world, so ranks that name
-// different members still find each other, and then detect the mistake.
+// The store's key of a member's address. The key contains the member's rank in the world, so ranks
+// that name different members still find each other, and then detect the mistake.
 std::string address_key(const BackendOptions& options, const std::string& prefix, int member) {
   return prefix + std::to_string(options.world_ranks[static_cast<std::size_t>(member)]);
 }

@@ -30,9 +30,9 @@ class SymmetricRegistry;
 // backend reports the same typed error for calls that differ, for a missing rank and for a dead
 // one. That costs one barrier of the engine for each call and, with oneCCL, an agreement about
 // turns (docs/network.md). The engine alone carries out barriers, messages in host memory,
-// symmetric memory, visits, operations with unequal counts in host memory, operations that make
-// groups, and every call on host memory in a group of one rank. An error inside a library is an
-// error of the group, and the engine's lifelines show which rank died.
+// allocations of symmetric memory, visits, operations that make groups and, for host memory,
+// operations with unequal counts and all calls of a group of one rank. An error inside a library is
+// an error of the group, and the engine's lifelines show which rank died.
 class LibraryBackend : public PacelineBackend {
  public:
   struct Libraries {

@@ -6,8 +6,8 @@
 //
 // A new library needs a folder NAME/ with NAME_library.cpp, which is compiled if the library was
 // found (cmake/PacelineBackends.cmake), two declarations in library_list.h and an entry in
-// library_list.cpp. A library that is loaded at run time (nccl) is always compiled. After the
-// interface below come functions that several libraries need.
+// library_list.cpp. nccl_library.cpp is always compiled, because NCCL is loaded at run time. After
+// the interface below come functions that several libraries need.
 
 #include <chrono>
 #include <cstddef>
@@ -54,13 +54,13 @@ class Library {
   // Blocks until this rank's part is done. Calls come one at a time, and only after every rank of
   // the group has made the same call; count is at least 1. Errors: the group's failure, kTimeout at
   // the deadline, kPeerLost for a broken connection, kUnsupported for a call that the library
-  // cannot carry out, otherwise kSystem. After an error only abort() and the destructor are called.
+  // cannot carry out, otherwise kSystem. After an error, run() is not called again.
   //
   // A library for a device orders the call among the device's other work: the library's stream
   // waits for call.order. Once the whole call has been queued on the device, call.work, if not
-  // null, gets an event that marks the end of the call (Work::queue). The library may then return
-  // at once, and watch the event: it completes the Work when the device has finished, and reports
-  // an error through LibraryContext::fail_group. Its destructor waits for calls that it watches.
+  // null, gets an event that marks the end of the call (Work::queue). run() may then return while
+  // the library watches the event: the library completes the Work when the device has finished, and
+  // reports errors through LibraryContext::fail_group. The destructor waits for watched calls.
   virtual void run(const Collective& call, std::uint32_t sequence, Deadline deadline) = 0;
 
   // May be called from any thread. Ends a run() under way as soon as the library allows it, on this
@@ -70,7 +70,7 @@ class Library {
 
 // The information with which a library connects the ranks of a group.
 struct LibraryContext {
-  std::string group;  // the group's name, for messages
+  std::string group;  // the group's name, for error texts
   int rank = 0;
   std::vector<int> world_ranks;  // the members' ranks in the job
   LaunchEnvironment environment;
@@ -95,10 +95,10 @@ struct LibraryContext {
   std::function<Error(const Error& error)> fail_group;
 
   int world_size() const { return static_cast<int>(world_ranks.size()); }
-  const std::string& self() const { return mesh.self(); }  // for messages
+  const std::string& self() const { return mesh.self(); }  // for error texts
 };
 
-// Functions for all libraries. Thread safety: none of them has state of its own.
+// Functions for all libraries. Thread safety: any thread may call them; they keep no state.
 
 // The size of call.count elements in bytes: of the whole buffer, or of one rank's block of it.
 inline std::size_t bytes_of(const Collective& call) { return call.count * size_of(call.dtype); }
@@ -112,14 +112,14 @@ Byte* block_of(Byte* data, const Collective& call, int rank) {
 // The remaining time, at least 1 ms, because for libraries 0 means "no limit".
 std::chrono::milliseconds timeout_of(Deadline deadline);
 
-// The code of a library's error, derived from its text, because libraries have one exception class
-// for all errors of connections: kTimeout, kPeerLost for a connection that ended, otherwise
-// kSystem.
+// The code of a library's error, derived from the error's text, because libraries have one
+// exception class for all errors of connections: kTimeout, kPeerLost for a connection that ended,
+// otherwise kSystem.
 ErrorCode code_of_text(std::string_view text);
 
-// Turns a sum into a mean, for libraries that have only sums. Called after a library has computed a
-// sum: if the call asks for a mean and this rank has a result, divides the result in place;
-// otherwise does nothing.
+// Turns a sum into a mean, for libraries that have only sums. Call this after the library has
+// carried out `call`: if `call` asks for a mean and this rank has a result, divides the result in
+// place; otherwise does nothing.
 void finish_mean(const Collective& call, int rank, int world_size);
 
 // Reductions that a library lacks, or that differ from Paceline's promises (NaN wins in min and

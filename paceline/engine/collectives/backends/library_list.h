@@ -26,8 +26,8 @@ void register_library(LibraryEntry entry);
 // after every step of Gloo's ring. Gloo lacks reduce_scatter, so its all-to-all moves the
 // contributions and Paceline's kernel reduces them; the results have the bits of Paceline's engine.
 //
-// Gloo runs one thread for each group, and Paceline one that watches the peers (RunWatch). Thread
-// safety: that of Library.
+// For each group, Gloo runs one thread, and Paceline runs another one, which watches the peers
+// (RunWatch). Thread safety: that of Library.
 BackendInfo gloo_info();
 // Collective. Defined only if this build has Gloo. Errors: kTimeout, kPeerLost, kSystem.
 std::unique_ptr<Library> connect_gloo(const LibraryContext& context);
@@ -47,9 +47,9 @@ BackendInfo mpi_info();
 // MPI_THREAD_MULTIPLE; kSystem for MPI's own errors.
 std::unique_ptr<Library> connect_mpi(const LibraryContext& context);
 
-// Intel's oneCCL on the CPU, over libfabric and without MPI, so any launcher will do. It has no
+// Intel's oneCCL on the CPU, over libfabric and without MPI, so any launcher will do. oneCCL has no
 // gather and no scatter. Bitwise reductions, and min and max of floating-point numbers (in which
-// NaN must win), are done by its all-gather or all-to-all followed by Paceline's kernel.
+// NaN must win), are done by oneCCL's all-gather or all-to-all, followed by Paceline's kernel.
 //
 // Each rank must be a process of its own. oneCCL is configured by environment variables; the first
 // group sets those that the user has not set (CCL_ATL_TRANSPORT, CCL_PROCESS_LAUNCHER,
@@ -65,17 +65,17 @@ BackendInfo oneccl_info();
 std::unique_ptr<Library> connect_oneccl(const LibraryContext& context);
 
 // NVIDIA's NCCL, for buffers in CUDA memory. NCCL and the CUDA runtime are loaded when a group
-// chooses it. Each rank uses one GPU: the current device when the group forms or, if that is 0, the
-// GPU of its local rank. Each group has a stream of its own, which waits for the event of the
-// call's DeviceOrder or, if the call has none, for the default stream. A call with a Work is queued
-// on the stream and watched; a call without a Work waits for its result.
+// chooses this backend. Each rank uses one GPU: the current device when the group forms or, if that
+// is 0, the GPU of its local rank. Each group has a stream of its own, which waits for the event of
+// the call's DeviceOrder or, if the call has none, for the default stream. A call with a Work is
+// queued on the stream and watched; a call without a Work waits for its result.
 //
 // NCCL has no reductions of 16-bit integers and no bitwise reductions. This backend has been run on
 // stand-ins for NCCL and CUDA only, not on a GPU (docs/network.md). Thread safety: that of Library.
 BackendInfo nccl_info();
-// Collective. Errors, the same on every rank: kUnsupported if a library cannot be loaded, kInvalid
-// for different versions of NCCL, two ranks on one GPU, or a GPU that cannot be used; kTimeout;
-// kSystem with CUDA's or NCCL's text.
+// Collective. Errors: on every rank, kUnsupported if a rank cannot load a library, and kInvalid for
+// different versions of NCCL, two ranks on one GPU, or a GPU that cannot be used; kTimeout; kSystem
+// with CUDA's or NCCL's text.
 std::unique_ptr<Library> connect_nccl(const LibraryContext& context);
 
 }  // namespace paceline

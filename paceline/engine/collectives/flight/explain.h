@@ -20,7 +20,7 @@ enum class Verdict : std::uint8_t {
   kDied,          // a process ended, and its record does not say why
   kNeverEntered,  // a rank did not arrive at the operation in which others wait
   kStuck,         // all arrived, but the operation did not end
-  kCrossed,       // groups that wait for each other
+  kCrossed,       // ranks wait for each other in different groups
   kMessage,       // a send without a matching receive, or a receive without a send
   kFailed,        // another failure; the sentence quotes the rank's error
   kUndecided,     // an operation did not end; the records that would show why are missing

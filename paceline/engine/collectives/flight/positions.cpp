@@ -24,7 +24,7 @@ bool is_harmless(const FlightOperation& operation) {
          static_cast<Op>(operation.call.op) == Op::kAllocate;
 }
 
-// The time of the group's first failure on this rank, after which it stays failed; 0 if none.
+// The time of the group's first failure on this rank; 0 if none. A failed group stays failed.
 std::uint64_t failed_at(const Flight& flight, const FlightGroup& group) {
   std::uint64_t first = 0;
   for (const auto& operation : flight.operations) {

@@ -1,7 +1,7 @@
 #pragma once
 
 // The positions of ranks in their groups, on which explain() is based. These values point into the
-// flights from which they were made.
+// Flight objects (decoded records) from which they were made.
 
 #include <cstdint>
 #include <optional>
@@ -18,9 +18,9 @@ namespace paceline::flight {
 struct Position {
   const Flight* flight = nullptr;
   int group_rank = 0;
-  const FlightOperation* last = nullptr;  // the last collective that it finished
-  const FlightOperation* open = nullptr;  // the first after `last` that it began and did not finish
-  // The rank's collective with this number; null if it has none, or if the ring has overwritten it.
+  const FlightOperation* last = nullptr;  // the last collective that the rank finished
+  const FlightOperation* open = nullptr;  // the rank's first unfinished collective after `last`
+  // The rank's collective with this number; null if not entered, or if the record was overwritten.
   const FlightOperation* at(std::uint32_t sequence) const;
   bool has_passed(std::uint32_t sequence) const {
     return last != nullptr && last->sequence >= sequence;
@@ -54,7 +54,7 @@ bool is_left_behind(const Flight& flight, const FlightOperation& failed);
 std::string words_of(const Flight& flight, const FlightOperation& failed);
 // The rank's final error; empty if the rank continued, or has not failed.
 std::string last_words(const Flight& flight);
-// The group with this number on that rank; null if there is none.
+// The group that has this number on the rank of `flight`; null if there is none.
 const GroupPositions* find_group(std::span<const GroupPositions> groups, const Flight& flight,
                                  std::uint32_t number);
 

@@ -335,7 +335,8 @@ std::optional<Explanation> find_silent_ends(std::span<const Flight> flights,
   std::vector<int> ranks;
   std::string last;
   for (const Flight& flight : flights) {
-    if (!ended_silently(flight) || flight.exit_code == 0) continue;  // no rank waits for this one
+    // A rank that exited with code 0 keeps no other rank waiting.
+    if (!ended_silently(flight) || flight.exit_code == 0) continue;
     ranks.push_back(flight.rank);
     if (!flight.operations.empty()) last = full_text(flight.operations.back(), flight, groups);
   }
@@ -366,7 +367,7 @@ std::optional<Explanation> find_own_error(std::span<const Flight> flights) {
 
 namespace {
 
-// Whether a rank has finished a collective in any group, even in a group that has been replaced.
+// Whether any rank has finished a collective in any group, even in a group that has been replaced.
 bool have_finished_any(std::span<const GroupPositions> groups) {
   for (const auto& group : groups) {
     for (const auto& position : group.ranks) {

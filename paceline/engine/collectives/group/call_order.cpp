@@ -106,7 +106,7 @@ void CallOrder::work_off(Queue& queue, const std::stop_token& stop) {
     queue.calls.pop_front();
     queue.current = next->work;
     lock.unlock();
-    // The device may use the objects for longer than this call runs.
+    // The device may use the objects kept alive for longer than this call runs.
     if (next->work->has_order()) next->work->hold(std::move(next->keep_alive));
     std::exception_ptr error;
     try {

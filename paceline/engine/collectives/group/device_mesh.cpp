@@ -58,7 +58,7 @@ int place_of(const std::vector<MeshAxis>& axes, int rank, std::size_t index) {
   return rank / stride_of(axes, index) % axes[index].size;
 }
 
-// Compares the axes of all ranks; a difference is an error on all of them.
+// Compares the axes of all ranks; a difference is an error on every rank.
 void require_same_axes(ProcessGroup& world, const std::vector<MeshAxis>& axes) {
   const auto all = all_gather_object(world, to_string(axes));
   for (std::size_t rank = 0; rank < all.size(); ++rank) {

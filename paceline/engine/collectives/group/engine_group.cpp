@@ -54,7 +54,7 @@ void between_copies(Backend& backend, const HostCopies& copies, bool queues,
 }
 
 // Runs an operation. No other rank knows of an exception that is not an Error, such as a lack of
-// memory between two collectives, so it aborts the group.
+// memory between two collectives, so such an exception aborts the group.
 void run_or_abort(Backend& backend, const std::string& self, const CallOrder::Operation& operation,
                   const WaitOptions& wait) {
   try {

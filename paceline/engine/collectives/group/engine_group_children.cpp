@@ -164,7 +164,7 @@ Rendezvous EngineGroup::meeting_of_children(Op op, const WaitOptions& wait) {
 }
 
 // Opens a store on the first rank of this group. Either every rank connects to it or every rank
-// throws. All ranks wait for each other here, because later no rank waits for those that join no
+// throws. All ranks wait for each other here, because later no rank waits for a rank that joins no
 // new group.
 Rendezvous EngineGroup::host_children(Op op, const WaitOptions& wait) {
   std::array<std::int64_t, 8> place{};  // the address as text; empty if there is no store

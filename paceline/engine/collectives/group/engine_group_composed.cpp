@@ -1,6 +1,6 @@
-// Calls that a group carries out as several calls: those with unequal counts, which the ranks
-// compare first; those on many buffers, which are copied a window at a time; visits; and batches of
-// messages.
+// Calls with unequal counts, and calls that a group carries out as several calls: all_to_all_v,
+// whose counts the ranks compare first; calls on many buffers, which are copied a window at a time;
+// visits; and batches of messages.
 
 #include <algorithm>
 #include <cstdint>
@@ -366,7 +366,7 @@ void EngineGroup::visit_copies(const Collective& visit, const VisitBody& body,
   const auto block_of = [&](std::size_t rank) {
     return visited_block(visit.count, visit.dtype, static_cast<int>(rank), world_size());
   };
-  // This rank's elements for each visitor, and all ranks' elements for this one.
+  // This rank's elements for each visitor, and all ranks' elements for this rank's visit.
   std::vector<std::byte> own, all;
   std::vector<VisitedBlock> pieces(world);
   std::vector<std::size_t> there(world * world), back(world * world);

@@ -43,7 +43,8 @@ void require_allowed(const ProcessGroup& group, const char* what, int giver, std
         group.self(), what, group.name_of_member(static_cast<std::size_t>(giver)), length, limit);
 }
 
-// Returns every rank's length. If one is above the smallest limit, all ranks throw the same error.
+// Returns the length of every rank's object. If a length exceeds the smallest limit, every rank
+// throws Error(kInvalid).
 std::vector<std::size_t> agreed_lengths(ProcessGroup& group, const char* what,
                                         const std::string& object, const ObjectOptions& options,
                                         const SharedTime& time) {

@@ -100,9 +100,9 @@ class ProcessGroup {
   // order on all ranks, as in PyTorch. `ranks` are ranks of this group, without duplicates; their
   // order becomes the new order. The other ranks get a group without being its members
   // (is_member() is false). The call begins like any other collective of this group, so the ranks
-  // notice a rank that makes a different call, names different members or has died; this takes at
-  // most the new group's timeout. Error(kInvalid) for different members is thrown on every rank,
-  // and this group can continue.
+  // notice, within the new group's timeout, a rank that makes a different call, names different
+  // members or has died. Error(kInvalid) for different members is thrown on every rank, and this
+  // group can continue.
   virtual std::shared_ptr<ProcessGroup> new_group(
       const std::vector<int>& ranks, const std::optional<GroupOptions>& options = {}) = 0;
   // Collective: ranks with the same `color` form a group, ordered by `key`, then by rank. Ranks
@@ -141,7 +141,7 @@ class ProcessGroup {
   WorkPtr all_gather(Buffer output, ConstBuffer input, const CollectiveOptions& options = {});
   // Like all_gather, but only the root gets the blocks; the other ranks pass an empty output.
   WorkPtr gather(Buffer output, ConstBuffer input, int root, const CollectiveOptions& options = {});
-  // Root's block r goes to rank r: input.count == output.count * world_size at root; the others
+  // Root's block r goes to rank r: input.count == output.count * world_size at root; other ranks
   // pass an empty input. `output` may be root's own block of `input`.
   WorkPtr scatter(Buffer output, ConstBuffer input, int root,
                   const CollectiveOptions& options = {});
@@ -234,13 +234,13 @@ class GroupRef {
 
 namespace detail {
 
-// Returns `group`. Error(kInvalid) for a null pointer; the message names `user`.
+// Returns `group`. Error(kInvalid) for a null pointer; the message names `user`, the called class.
 std::shared_ptr<ProcessGroup> require_group(std::shared_ptr<ProcessGroup> group, const char* user);
 
 }  // namespace detail
 
-// Collective: reduces a single value in CPU memory and returns the result on every rank: for
-// example the number of correct answers.
+// Collective: reduces a single value in CPU memory, for example the number of correct answers, and
+// returns the result on every rank.
 template <class T>
 T all_reduce_value(GroupRef group, T value, ReduceOp op = ReduceOp::kSum) {
   group->all_reduce(std::span<T>(&value, 1), op);

@@ -19,7 +19,7 @@ namespace paceline {
 // the events of several hosts can be shown on one time axis. Wall clocks are not used, so a host
 // whose date is wrong does no harm.
 //
-// One rank of each other host sends messages to rank 0, which come back with rank 0's time. The
+// One rank of each other host sends messages to rank 0, and rank 0 answers each with its time. The
 // fastest round trip is used: rank 0 answered at some moment between sending and receiving, so the
 // middle of that interval is wrong by at most half the round trip (Cristian, "Probabilistic clock
 // synchronization", 1989). Afterwards the clocks drift apart, by some microseconds per second if
@@ -65,8 +65,8 @@ struct PartOfWorld {
   std::shared_ptr<FailureDomain> failures;  // tells groups of each other's failures; may be null
 };
 
-// Collective over the members: forms the group. Groups of one process need not be made from one
-// another. Members need not have been started by any launcher. Where `group` keeps a default, the
+// Collective over the members: forms the group. It need not be made from another group of this
+// process. Members need not have been started by any launcher. Where `group` keeps a default, the
 // variables of init_process_group() apply, except PACELINE_TIMELINE_DIR. If the launcher's
 // variables describe this process with the same rank and world size, the operations are recorded
 // for that job. Errors: those of init_process_group(), within the group's timeout.

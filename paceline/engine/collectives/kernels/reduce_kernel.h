@@ -158,7 +158,7 @@ class Tree {
   Tree(const ReduceSource* sources, std::size_t num_sources)
       : sources_(sources), num_sources_(num_sources) {}
 
-  // If the last combination can be rounded at once, it is written directly to the first two
+  // If the last combination can be rounded at once, its result is written directly to the first two
   // outputs, and two contributions are combined in a single pass. Further outputs get copies.
   template <class Finish>
   void deliver(const ReduceArguments& a, Finish finish) const {

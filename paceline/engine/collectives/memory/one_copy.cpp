@@ -33,7 +33,7 @@ struct AccessFaultRange::Known {
 
 namespace {
 
-// The most ranges that are reported; accesses to further ranges are not. A process has one range
+// The most AccessFaultRange objects of which accesses are reported. A process has one such object
 // for each OneCopy.
 constexpr std::size_t kMaxRanges = 64;
 std::array<std::atomic<const AccessFaultRange::Known*>, kMaxRanges> ranges;

@@ -265,7 +265,7 @@ CostModel measure_once(ProcessGroup& group, const CostModel& known) {
   const Hosts hosts = group.hosts();
   costs.reduce_bytes_per_s = reduce_rate();
   costs.copy_bytes_per_s = copy_rate();
-  // Rank 0 takes part in both measurements, so that it knows the results.
+  // Rank 0 is one end of both links that are measured, so that it knows the results.
   const auto& local = hosts.members[0];
   if (local.size() > 1) measure_link(group, 0, local[1], LinkKind::kSockets, costs.sockets);
   if (hosts.size() > 1) {

@@ -1,7 +1,7 @@
 #pragma once
 
 // Measures the costs of communication on a machine, and keeps them in a JSON file by which later
-// groups choose their algorithms; it also has the host's name, the date and the spread of the
+// groups choose their algorithms. The file also has the host's name, the date and the spread of the
 // repetitions. Rank 0's file applies to all ranks.
 
 #include <filesystem>

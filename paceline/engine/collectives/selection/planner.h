@@ -32,8 +32,8 @@ struct Candidate {
 // by reduces, bytes copied, and meetings in shared memory; each is multiplied by its cost
 // (cost_model.h). It is a pure function of values that all ranks agree on, in arithmetic that is
 // the same on every machine (additions, multiplications and divisions of doubles, never fused), so
-// all ranks choose alike. Unlike the simulator, it ignores queueing;
-// tests/engine/collectives/planner_test.cpp checks that the two differ by at most a factor of 4.
+// all ranks choose alike. Unlike the simulator, it ignores queueing; the predictions of both differ
+// by at most a factor of 4 (tests/engine/collectives/planner_test.cpp checks this).
 class Planner {
  public:
   // `shares_memory`: the ranks of each host share memory, so the hierarchy is possible.

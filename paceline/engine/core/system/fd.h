@@ -36,8 +36,8 @@ class Fd {
 };
 
 // Descriptors that travel with bytes over a Unix socket (SCM_RIGHTS). The receiver gets copies of
-// its own, which are close-on-exec. As in io.h, nothing here throws, and a call that a signal
-// interrupts is repeated.
+// its own, which are close-on-exec. As in io.h, these functions do not throw, and they repeat a
+// call that a signal interrupts.
 //
 // Thread safety: any thread may call; a socket may have one reader and one writer at a time.
 
@@ -51,7 +51,7 @@ ssize_t send_with_descriptors(int socket, std::span<const std::byte> bytes,
 enum class Wait : bool { kNo, kYes };
 
 struct Received {
-  ssize_t bytes = 0;  // the result of recvmsg(): 0 at the end, or -1 and errno
+  ssize_t bytes = 0;  // the result of recvmsg(): 0 at the end of the input, or -1 and errno
   // The number of descriptors that were stored in `into`; any others were closed.
   std::size_t descriptors = 0;
   bool is_cut = false;  // more bytes or descriptors arrived than there was room for

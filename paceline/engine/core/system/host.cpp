@@ -136,8 +136,8 @@ pid_t OwnerProcess::current() {
 
 namespace {
 
-// The first interface of `there` for which `fits` is true, with an address of the preferred family
-// if it has one.
+// An address of the first interface of `there` for which `fits` is true: one of the preferred
+// family if the interface has one. Null if no interface fits.
 template <class Fits>
 const InterfaceAddress* find(const std::vector<InterfaceAddress>& there, bool prefer_v6,
                              Fits fits) {

@@ -15,7 +15,7 @@
 namespace paceline {
 
 // A token made of the kernel's boot id and the network namespace. It is equal for two processes
-// exactly when Unix sockets can connect them.
+// exactly when abstract Unix sockets can connect them.
 std::string host_token();
 // A token that differs between any two processes of a host, even a parent and its forked child.
 std::string process_token();
@@ -41,8 +41,8 @@ std::vector<int> allowed_cpus(pid_t thread = 0);
 // Requires: at least one processor.
 bool bind_to_cpus(const std::vector<int>& cpus);
 
-// Remembers which process made an object. A forked child has a copy of the object but none of its
-// threads, and must not act for its parent over descriptors that both hold.
+// Remembers which process made an object. A forked child has a copy of the object but none of the
+// parent's threads, and must not use the connections that it inherited from the parent.
 //
 // is_this() costs one load: the kernel wipes a certain page in every child (MADV_WIPEONFORK), and a
 // process that finds the page wiped writes its own PID there. Linux before 4.14 cannot wipe pages;
@@ -76,7 +76,7 @@ std::vector<InterfaceAddress> interface_addresses();
 // wins; "=eth0,eth1" lists whole names; "^docker,virbr" lists prefixes to exclude. Empty selects
 // the first interface that is not loopback, or 127.0.0.1 when there is none. If the interface has
 // an address of the preferred family, that address is chosen. Throws Error(kInvalid), which names
-// the interfaces that exist, when none matches.
+// the interfaces that are up, when none matches.
 std::string choose_address(std::string_view wanted, const std::vector<InterfaceAddress>& there,
                            bool prefer_v6);
 

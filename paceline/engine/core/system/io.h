@@ -25,7 +25,7 @@
 
 namespace paceline {
 
-// One system call. Returns the number of bytes, 0 at the end, or -1 and errno.
+// One system call each. Returns the number of bytes, 0 at the end of the input, or -1 and errno.
 ssize_t read_some(int fd, std::span<std::byte> into);
 ssize_t write_some(int fd, std::span<const std::byte> bytes);
 // Like read_some(), for a non-blocking descriptor: fails with EAGAIN only if poll() reports no

@@ -57,8 +57,8 @@ using VariableLookup = std::function<const char*(const char* name)>;
 std::optional<CpuQuota> slurm_cpu_quota(const VariableLookup& variable);
 
 // How much more memory this process may use before the kernel kills it or another process. The
-// machine's free memory and every cgroup of the process limit it. The page cache counts as free,
-// and so does swap.
+// machine's free memory and every cgroup of the process limit this amount. The page cache counts as
+// free, and so does swap.
 struct MemoryRoom {
   std::uint64_t bytes = 0;
   std::string source;  // "of the machine's memory", "below the limit of /sys/fs/cgroup/job"

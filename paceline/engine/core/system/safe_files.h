@@ -2,8 +2,8 @@
 
 // Opening, replacing and recognising files that other users or programs may have made. The expected
 // name may belong to something else: a symbolic link, a FIFO, a device, a hard link to another
-// file. A program that follows such a link writes, truncates or removes the file that it points to,
-// with the rights of the user who runs it; a program that opens a FIFO waits for its other end.
+// file. A program that follows such a link writes or truncates, with its own rights, the file to
+// which the link points; a program that opens a FIFO waits for the FIFO's other end.
 //
 // All open functions set errno as open() does. describe_refusal() explains errors that they add.
 //

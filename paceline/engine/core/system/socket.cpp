@@ -54,7 +54,7 @@ Fd open_socket(int family) {
   return socket;
 }
 
-// A kernel without IPv6 can neither have IPv6 addresses nor make sockets for them.
+// Whether the kernel supports the address family: without IPv6, it cannot make an IPv6 socket.
 bool has_family(int family) {
   const Fd socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   return socket || errno != EAFNOSUPPORT;

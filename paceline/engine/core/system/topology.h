@@ -21,7 +21,7 @@ struct Core {
   std::vector<int> cpus;  // the kernel's numbers of its hardware threads, ascending
   int numa_node = 0;      // the kernel's number
   int package = 0;        // counted from 0, as are `cache` and `cluster`
-  int cache = 0;          // the outermost cache it uses (L3, or L2 where there is none)
+  int cache = 0;          // the core's outermost cache (L3, or L2 if there is no L3)
   int cluster = 0;        // the smallest group of cores that share something: an ARM cluster or
                           // a module with one L2; may be the same as `cache`
   double speed = 1;       // relative to the fastest kind of core in the machine; 1 when unknown
@@ -43,7 +43,7 @@ struct Cache {
 
 struct Topology {
   std::vector<Core> cores;        // cores that this process may use; never empty
-  std::vector<Core> other_cores;  // cores, and parts of cores, that it may not use
+  std::vector<Core> other_cores;  // cores, and parts of cores, that this process may not use
   std::vector<NumaNode> numa_nodes;
   std::vector<Cache> caches;  // indexed by Core::cache; empty when unknown
   std::optional<CpuQuota> quota;
@@ -63,7 +63,7 @@ Topology discover_topology();
 // Returns the topology of another machine, from a file that `lstopo FILE.xml` wrote (the name ends
 // in .xml), or from a description in hwloc's syntax, "package:2 numa:1 l3:2 core:4 pu:2". The
 // result has no quota, and masks in the file are ignored. Throws Error(kInvalid) when hwloc does
-// not understand it.
+// not understand `description`.
 Topology load_topology(const std::string& description);
 
 // Returns `topology` with all cpus that are not in `cpus` moved to other_cores. Throws

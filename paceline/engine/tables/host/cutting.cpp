@@ -170,7 +170,7 @@ TableCut take_cut(const TableAccess& access) {
   cut.rows.reserve(std::size_t{header.num_rows} * cut.row_floats);
   slots.release_after([&](std::uint32_t slot) { add_slot(memory, slot, cut); });
   access.require_open();
-  return merge(std::span(&cut, 1));  // in ascending order
+  return merge(std::span(&cut, 1));  // sorts the ids in ascending order
 }
 
 void restore_cut(const TableAccess& access, const TableCut& cut, const TakesId& takes) {

@@ -3,7 +3,7 @@
 // Taking a cut of a table's memory, restoring one, and the parts of a cut for tables that are
 // divided among several servers.
 //
-// Thread safety: select() and merge() are pure functions; the others as TableAccess.
+// Thread safety: select() and merge() are pure functions; for the others, see TableAccess.
 
 #include <functional>
 #include <span>

@@ -304,7 +304,7 @@ void push_row(const TableAccess& access, Id id, const float* gradient, const Als
   };
   std::uint32_t new_data = data;
   if (is_admitted && data == 0) new_data = allocate().new_data();
-  if (!is_admitted && data != 0) {  // it expired, and must be admitted again
+  if (!is_admitted && data != 0) {  // the row expired: its id must be admitted again
     allocate().free_data(data);
     new_data = 0;
   }

@@ -4,8 +4,8 @@
 // transactions by which rows change.
 //
 // A reader takes no lock, except after 64 failed attempts. It walks a chain and copies a row, and
-// begins again if a version shows that the row, or the chain, changed meanwhile. A writer holds the
-// lock of the id's slot, and the allocator's lock if a row appears or is removed.
+// begins again if the row's version, or the slot's count of removals, has changed meanwhile. A
+// writer holds the lock of the id's slot, and the allocator's lock if a row appears or is removed.
 //
 // Thread safety: as TableAccess.
 
@@ -79,8 +79,8 @@ void push_row(const TableAccess& access, Id id, const float* gradient, const Als
 // Removes the expired rows of the slots in [begin, end).
 void remove_expired(const TableAccess& access, std::uint32_t begin, std::uint32_t end);
 
-// Loads the rows of a batch into the cache, a block at a time: the buckets of all its ids, then the
-// first entries of their chains, the next ones where they are needed, and the data. Each pass is a
+// Loads the rows of a batch into the cache, a block at a time: the buckets of all ids of the block,
+// then the first entries of their chains, further entries if needed, and the data. Each pass is a
 // short loop, so that the cache misses and the page-table walks of many rows overlap.
 template <class IdAt>
 class RowPrefetch {

@@ -13,7 +13,7 @@ namespace paceline::tables {
 
 namespace {
 
-constexpr std::uint32_t kSweptSlots = 16;  // by each tick
+constexpr std::uint32_t kSweptSlots = 16;  // slots in which each tick removes expired rows
 
 void count(LongWord& counter, std::uint64_t more) {
   counter.fetch_add(more, std::memory_order_relaxed);
@@ -249,7 +249,7 @@ void SharedRows::set_lr(double lr) {
   with_access("set_lr", [&](const TableAccess& access) {
     access.require_open();
     access.header().lr = std::bit_cast<std::uint64_t>(lr);
-    access.require_open();  // a copy that was made before has the old rate
+    access.require_open();  // a copy made before the change has the old rate
   });
 }
 

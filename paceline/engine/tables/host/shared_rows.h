@@ -24,7 +24,7 @@ namespace paceline::tables {
 struct SharedRowsOptions {
   std::string table, worker;                   // their names
   std::optional<std::uint64_t> session{};      // of an earlier worker; default: a new one
-  std::optional<std::uint64_t> new_session{};  // the number of the new one; default: random
+  std::optional<std::uint64_t> new_session{};  // the number of a new session; default: random
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
   TornReads torn_reads = TornReads::kRefused;
   IsLost is_lost{};
@@ -37,7 +37,7 @@ struct SharedRowsOptions {
 class SharedRows final : public Rows {
  public:
   // Joins the table, in new memory if it moves meanwhile. Throws the errors of join_table() and
-  // take_over(), and Error(kInvalid) if another table of this name has followed, with other
+  // take_over(), and Error(kInvalid) if the table has been replaced meanwhile by one with other
   // options.
   SharedRows(MemoryPointer memory, SharedRowsOptions options);
   ~SharedRows() override;
@@ -87,7 +87,7 @@ class SharedRows final : public Rows {
   std::mutex pushing_;            // one push, tick or leave at a time; guards the members below
   std::uint64_t next_clock_ = 0;  // the clock after the current tick
   // The number of rows that pushes of this clock to a synchronous table have staged. A push that
-  // failed may have staged more in the memory; the next push overwrites them.
+  // failed may have staged more rows in the memory; the next push overwrites those rows.
   std::uint64_t num_staged_ = 0;
   // The last number given to a push to a synchronous table. Pushes of other objects are not known.
   std::uint64_t last_staged_ = 0;

@@ -23,7 +23,7 @@ class OwnerWait {
   OwnerWait(const TableAccess& access, Word& lock)
       : access_(access), lock_(lock), deadline_(access.deadline) {}
 
-  // `seen` has the bit kWaiters. Returns true if the lock may be taken over from `seen`.
+  // `seen` has the bit kWaiters. Returns true if the lock may be taken from the owner in `seen`.
   bool sleep(std::uint32_t seen) {
     futex_wait(lock_, seen, kSleep);
     if (lock_.load() != seen) {

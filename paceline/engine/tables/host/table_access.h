@@ -2,9 +2,9 @@
 
 // One worker's access to the memory of a table, and the locks in that memory.
 //
-// A lock is a word: 0, or the token of its owner, whose lowest bit is set while others sleep on the
-// word. A worker may die or freeze while it owns a lock, so a worker that waits checks the owner
-// from time to time:
+// A lock is a word: 0, or the token of its owner, whose lowest bit is set while other workers sleep
+// on the word. A worker may die or freeze while it owns a lock, so a worker that waits for a lock
+// checks the owner from time to time:
 //
 //  1. The owner's process has ended: its unfinished change is completed or dropped (row_store.h),
 //     its locks are released, and its slot is free again.
@@ -16,7 +16,7 @@
 // Lock order: `applying` or the lock of an ApplyPart, the lock of one slot (only take_cut() takes
 // all of them), the allocator's lock, `repairing`.
 //
-// Thread safety: none for one TableAccess; each thread has its own, or holds the caller's mutex.
+// Thread safety: none; each thread has a TableAccess of its own, or the caller holds a mutex.
 
 #include <cstdint>
 #include <functional>

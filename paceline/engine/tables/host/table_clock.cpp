@@ -23,8 +23,8 @@ using namespace std::chrono_literals;
 constexpr std::chrono::nanoseconds kRound = 10ms;
 constexpr int kRoundsBeforeCheck = 5;
 
-// Evicts the dead and frozen workers whose clocks are below `clock`. Returns the slowest of the
-// live ones, or this worker if there is none.
+// Evicts the dead and frozen workers whose clocks are below `clock`. Returns the slowest live
+// worker with a clock below `clock`, or this worker if there is none.
 std::uint32_t evict_lost(const TableAccess& access, std::uint64_t clock) {
   const TableMemory& memory = *access.memory;
   std::uint32_t slowest = access.index;
@@ -108,7 +108,7 @@ class ClockGradients {
     const float* gradient;
   };
 
-  // Adds the gradient of a further push to the sum of the last worker.
+  // Adds the gradient of a further push by the worker whose gradient was added last.
   void add_to_last(const float* gradient) {
     float* const sum = sums_.data() + sources_.size() * width_;
     const std::byte*& last = sources_.back();
@@ -120,10 +120,10 @@ class ClockGradients {
 
   const std::uint32_t width_;
   std::vector<Id> ids_;        // of all workers
-  std::vector<Place> places_;  // of these ids
+  std::vector<Place> places_;  // where the gradient of each id is
   RowBatch batch_;
   std::vector<float> sums_;                // the sum of a row, then each worker's own sum for it
-  std::vector<const std::byte*> sources_;  // the gradients of a row by each worker
+  std::vector<const std::byte*> sources_;  // the gradient of a row from each worker
 };
 
 // Applies one part, from the row at which its last worker stopped. Makes `gradients` only while
@@ -159,7 +159,7 @@ void set_clock(const TableAccess& access, std::uint64_t clock) {
   LongWord& now = access.header().now;
   for (std::uint64_t seen = now.load(); seen < clock && !now.compare_exchange_weak(seen, clock);) {
   }
-  access.require_open();  // a copy that was made before does not have this clock
+  access.require_open();  // a copy made before the change does not have this clock
   announce(*access.memory);
 }
 
@@ -216,7 +216,7 @@ void stage_push(const TableAccess& access, std::uint64_t before, const RowBatch&
   WorkerSlot& slot = access.self();
   slot.staged_rows = after;
   slot.staged_clock = slot.clock + 1;
-  access.require_open();  // a copy that was made before does not have these rows
+  access.require_open();  // a copy made before the staging does not have these rows
 }
 
 bool is_applying(const TableHeader& header) { return header.apply_clock > header.applied; }

@@ -43,7 +43,7 @@ void stage_push(const TableAccess& access, std::uint64_t before, const RowBatch&
 bool is_applying(const TableHeader& header);
 
 // Applies the stages of `clock` together with other workers; returns when all are applied.
-// Requires: the clocks of all present workers are larger.
+// Requires: the clocks of all present workers are larger than `clock`.
 void apply_stages(const TableAccess& access, std::uint64_t clock);
 
 }  // namespace paceline::tables

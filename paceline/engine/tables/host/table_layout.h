@@ -46,7 +46,7 @@ struct Settings {
 
   // Throws Error(kInvalid) for options that no table can have.
   static Settings of(const std::string& table, const RowOptions& options);
-  // The first option in which the two differ, as "width is 64 here and 32 there"; empty if none.
+  // The first option that differs, such as "width is 64 here and 32 there"; empty if none differs.
   std::string difference(const Settings& other) const;
 };
 
@@ -66,7 +66,7 @@ struct alignas(64) ApplyPart {
   static constexpr std::uint64_t kComplete = ~std::uint64_t{0};
   Word lock;       // owned by the worker that applies it
   LongWord clock;  // 1 + the clock to which `rows` belongs
-  LongWord rows;   // the rows that have taken the clock's step, or kComplete
+  LongWord rows;   // how many rows have taken the clock's step, or kComplete
 };
 inline constexpr std::uint32_t kApplyParts = 16;
 
@@ -82,7 +82,7 @@ struct TableHeader {
   LongWord now;  // the largest clock that any worker has had
   Word allocator;                  // the lock of the members below
   Word free_entries, free_data;    // the heads of lists of unused entries and data
-  Word num_entries, num_data;      // used and free ones; later ones have never been used
+  Word num_entries, num_data;      // used and free ones; greater numbers were never used
   Word ready_entries, ready_data;  // entries and data whose pages are allocated
   Word num_rows;                   // admitted rows
   Word repairing;                  // held by a worker that joins or leaves, or evicts another one
@@ -109,7 +109,7 @@ struct alignas(64) WorkerSlot {
   Word generation;  // counts the workers that have had this slot
   std::uint32_t pid;
   std::uint64_t start_ticks;  // with the pid, identifies the process
-  Word descriptor;            // of the memory, in that process
+  Word descriptor;            // of the memory in that process
   Word session;               // index of its SessionRecord
   LongWord clock;
   LongWord staged_rows;   // rows in its stage
@@ -123,8 +123,8 @@ struct alignas(64) WorkerSlot {
 struct alignas(64) SessionRecord {
   LongWord number;  // 0: free
   Word owner;       // the token of the worker that uses it, or 0
-  Word position;    // the rows of push `sequence` that are done
-  Word size;        // all rows of that push
+  Word position;    // how many rows of push `sequence` are done
+  Word size;        // the number of rows of that push
   Word unused;
   LongWord sequence;
   LongWord digest;    // of the ids of that push
@@ -171,8 +171,8 @@ struct TableLayout {
   std::uint32_t max_entries, max_data;
   std::uint32_t stage_rows;  // rows that a worker may push in one clock; 0 unless synchronous
   bool is_paired;            // entries and data have the same numbers (see above)
-  std::size_t journal_bytes, data_bytes, stage_bytes;  // of each
-  std::size_t entry_stride, data_stride;               // from each to the next
+  std::size_t journal_bytes, data_bytes, stage_bytes;  // of a journal, of a row, of a stage
+  std::size_t entry_stride, data_stride;               // bytes from one entry, or data, to the next
   std::size_t workers, sessions, slots, journals, stages, buckets, entries, data;  // offsets
   std::size_t bytes;
 };

@@ -118,7 +118,7 @@ HostDirectory::Holder HostDirectory::self(const TableMemory& memory) {
 }
 
 MemoryPointer HostDirectory::map(const Place& place) {
-  std::optional<Error> refused;  // perhaps only for a descriptor that is another file by now
+  std::optional<Error> refused;  // perhaps about a descriptor that is another file now
   for (const Holder& holder : place.holders) {
     if (!is_alive(holder.pid, holder.start_ticks)) continue;
     const std::string path = fmt::format("/proc/{}/fd/{}", holder.pid, holder.descriptor);
@@ -147,7 +147,7 @@ void HostDirectory::add_self(const TableMemory& memory) const {
   for (std::string before = read();;) {
     Place place = parse(before);
     if (place.number != memory.header().number) return;  // the table has moved on
-    // Other Rows of this process hold the memory by descriptors of their own.
+    // Other Rows of this process have other descriptors of the memory; their entries stay.
     const Holder own = self(memory);
     std::erase_if(place.holders, [&](const Holder& holder) {
       return !is_alive(holder.pid, holder.start_ticks) ||

@@ -152,7 +152,7 @@ std::uint32_t take_session(const TableAccess& access, const SessionWish& wish) {
 void start_clock(const TableAccess& access) {
   const TableMemory& memory = *access.memory;
   const std::uint64_t bound = memory.settings().bound;
-  std::optional<std::uint64_t> others;  // the largest clock of the others that are present
+  std::optional<std::uint64_t> others;  // the largest clock of the other present workers
   for (std::uint32_t i = 0; i < kMaxWorkers; ++i)
     if (i != access.index && is_present(memory.worker(i)))
       others = std::max(others.value_or(0), memory.worker(i).clock.load());
@@ -235,7 +235,7 @@ void remove_lost(const TableAccess& access, const TableMemory& to) {
       end_transaction(journal);
       to.header().num_repaired.fetch_add(1);
     }
-    if (phase_of(slot) == WorkerPhase::kJoining)  // it will join again, in the new memory
+    if (phase_of(slot) == WorkerPhase::kJoining)  // this worker will join the new memory
       slot.claim = static_cast<std::uint64_t>(WorkerPhase::kFree);
     if (!is_present(slot)) continue;
     const std::uint32_t token = token_of(i, old_slot.generation.load());

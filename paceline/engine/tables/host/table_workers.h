@@ -13,8 +13,8 @@
 
 namespace paceline::tables {
 
-// Implements IsLost for the workers of a job. The list of workers in this process may be a second
-// old, so a worker that it lists as gone is looked up in the store: it may have joined again.
+// Implements IsLost for the workers of a job. This process's list of workers may be a second old,
+// so a worker listed as gone is looked up in the store, because it may have joined again.
 bool has_gone(rpc::Workers& workers, const std::string& worker);
 
 enum class WorkerState {
@@ -38,7 +38,7 @@ struct SessionWish {
 // worker's clock, less the bound of a bounded table. Throws Error(kInvalid) if no slot is free, or
 // if the session is unknown or in use. Other errors as LockGuard.
 void join_table(TableAccess& access, const std::string& name, const SessionWish& session);
-// Gives the slot back: the others do not wait for this worker any more. Errors as LockGuard.
+// Gives the slot back: other workers do not wait for this worker any more. Errors as LockGuard.
 void leave_table(const TableAccess& access);
 
 // Removes a worker that is dead or frozen. A dead worker's committed change is completed; a change

@@ -70,9 +70,9 @@ auto RemoteRows::call_server(std::size_t part, Call call) const {
   }
 }
 
-// Calls the servers of some parts before waiting for any of them. `call(server, part)` returns a
-// future, and `use(part, value)` gets its value. A call is repeated at the backup of a server that
-// is lost. The function waits for every server, even if one fails.
+// Sends the calls to the servers of all `parts`, then waits for the replies. `call(server, part)`
+// returns a future, and `use(part, value)` gets its value. If a server is lost, the call to it is
+// repeated at its backup. The function waits for every server, even if one of them fails.
 template <class Call, class Use>
 void RemoteRows::on_servers(const std::vector<std::size_t>& parts, Call call, Use use) const {
   std::vector<Ref> servers;
@@ -116,7 +116,7 @@ std::vector<std::size_t> RemoteRows::all_parts() const {
   return parts;
 }
 
-// The parts with rows of a batch.
+// The parts of the table that have rows of the batch.
 std::vector<std::size_t> RemoteRows::parts_of(const std::vector<Share>& shares) {
   std::vector<std::size_t> parts;
   for (std::size_t part = 0; part < shares.size(); ++part)
@@ -130,13 +130,13 @@ RemoteRows::Ref RemoteRows::server_of(std::size_t part) const {
   return servers_[part];
 }
 
-// Whether a call failed because its server is lost. (An error of the server has the code kAborted.)
+// Whether a call failed because its server is lost. (Errors that a server reports are kAborted.)
 bool RemoteRows::is_lost(const std::string& server, const rpc::CallError& error) const {
   return error.code() == ErrorCode::kPeerLost ||
          workers_.wait_until_gone(server, std::chrono::milliseconds(0));
 }
 
-// Opens a part of the table at a server or, if that is lost, at its backup.
+// Opens a part of the table at a server or, if the server is lost, at its backup.
 RemoteRows::Ref RemoteRows::open_at(const std::string& server, const OpenRows& request) const {
   std::string owner = server;
   for (std::size_t tries = 0;; ++tries) {

@@ -135,7 +135,7 @@ class RowServer::HeldTables {
     return part.memory;
   }
 
-  // Sets the memory of a part to the open memory, which is another one after a take-over.
+  // Opens the memory of a part if it is not open yet, or opens the new memory after a take-over.
   static void refresh(const HostDirectory& directory, Part& part) {
     MemoryPointer& memory = part.memory;
     const bool is_open =

@@ -3,7 +3,7 @@
 // The messages between workers and the servers of a table, and the object of a server that answers
 // them.
 //
-// Thread safety: the calls of a worker come one at a time.
+// Thread safety: the methods of one ServedRows are called one at a time.
 
 #include <cstdint>
 #include <memory>
@@ -52,7 +52,7 @@ struct HoldRows {
   static constexpr rpc::Effect kEffect = rpc::Effect::kRepeatable;
   struct Request {
     OpenRows open;
-    std::uint64_t memory = 0;  // its number
+    std::uint64_t memory = 0;  // TableHeader::number
     static auto fields(auto& m) { return std::tie(m.open, m.memory); }
   };
   using Reply = rpc::Nothing;

@@ -304,7 +304,8 @@ void DeviceParameters::keep_writes() {
 
 void DeviceParameters::forget() {
   while (!used_.empty()) release(used_.back());
-  StreamEvent::after(stream_).block(current_stream_of(device_));  // gathers have read the parts
+  // The current stream waits until the gathers have read the parts.
+  StreamEvent::after(stream_).block(current_stream_of(device_));
   parts_changed_ = true;
   order_.begin_step();
   require_whole();

@@ -2,11 +2,11 @@
 
 // Parameters on a CUDA device of which each rank keeps only its part.
 //
-// Before an operation of LibTorch reads a parameter (operation_watch.h), its unit is gathered from
-// all ranks into a pool of fixed size, and the storages of the unit's parameters point into it. At
-// the same time the units that were read next in the previous step are requested, as far as the
-// pool has room for them; the least recently used units are released. The storages of a unit that
-// is not gathered have null pointers.
+// Before an operation of LibTorch reads a parameter (operation_watch.h), the parameter's unit (a
+// group of parameters) is gathered from all ranks into a pool of fixed size, and the storages of
+// the unit's parameters point into the pool. At the same time the units that were read next in the
+// previous step are requested, as far as there is room in the pool; the least recently used units
+// are released. The storages of a unit that is not gathered have null pointers.
 //
 // Nothing makes the host wait for the device. Gathers start on a stream of their own, and wait only
 // for the steps that wrote the parts and for the operations that read the memory's former contents.

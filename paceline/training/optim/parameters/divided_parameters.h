@@ -1,8 +1,8 @@
 #pragma once
 
-// Parameters that a rank holds only in part. If gradients are divided among ranks, reading one is
-// an error. If hosts divide the parameters, each unit of parameters is made whole while operations
-// read it.
+// Parameters that a rank holds only in part. If gradients are divided among ranks, reading a
+// gradient is an error. If hosts divide the parameters, each unit (a group of parameters) is made
+// whole while operations read it.
 
 #include <cstddef>
 #include <exception>
@@ -74,8 +74,8 @@ class DividedParameters : public WatchedUnits,
     std::string name;                    // name of the first parameter: "parameter fc1.weight"
   };
 
-  // `peers`: the ranks with this rank's local rank on each host; `parts`: for each peer, by its
-  // rank, the number of the part that it keeps. Requires: `copy` has the parts of this host.
+  // `peers`: the ranks with the same local rank as this one, one per host; `parts`: the number of
+  // the part that each peer keeps, by its rank. Requires: `copy` has the parts of this host.
   DividedParameters(std::shared_ptr<const OneCopy> copy, std::shared_ptr<ProcessGroup> host,
                     std::shared_ptr<ProcessGroup> peers, std::vector<int> parts,
                     std::vector<Unit> units);

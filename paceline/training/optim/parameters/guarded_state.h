@@ -2,9 +2,9 @@
 
 // Detects damaged memory in the state and the parameters of an optimizer. Each step computes a
 // checksum (the sum of the 32-bit words modulo 2^32) of everything that it writes, and the next
-// step compares it with the sum of what it reads; kernels do so in their single pass over memory.
-// Parameters without a gradient, and the parts that other ranks update, are read for this check
-// alone.
+// step compares it with the sum of what it reads; kernels compute the sums in their single pass
+// over memory. Parameters without a gradient, and the parts that other ranks update, are read for
+// this check alone.
 //
 // A program may write to parameters between steps: WriteMark (training/tensor/tensor_marks.h)
 // notices operations of LibTorch and set_data(); other writes must be announced with

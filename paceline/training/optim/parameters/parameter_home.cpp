@@ -100,7 +100,7 @@ class SymmetricHome : public ParameterHome {
   }
 
   void after_update() override {
-    std::vector<WorkPtr> works;  // on a device
+    std::vector<WorkPtr> works;  // only on a device
     for (std::size_t i = 0; i < flats_.size(); ++i) {
       const at::Tensor own = part_of(flats_[i], rows_.rows()[i], group_->rank());
       if (!own.is_cpu()) {
@@ -132,7 +132,7 @@ class SymmetricHome : public ParameterHome {
 // How the ranks of the group are distributed over hosts.
 struct HostSplit {
   std::shared_ptr<ProcessGroup> host;   // the ranks that share a copy
-  std::shared_ptr<ProcessGroup> peers;  // the ranks with this rank's local rank; null: one host
+  std::shared_ptr<ProcessGroup> peers;  // the ranks with the same local rank; null: one host
   std::vector<int> peer_ranks;  // ranks of the peers in the whole group, in the order of hosts
 };
 

@@ -38,7 +38,7 @@ void update_moments(const Options& options, const UpdateLists& lists, const Tens
   at::_foreach_addcmul_(lists.states[1], gradients, gradients, 1 - beta2);
 }
 
-// Returns the roots of the second moments, corrected for their bias, plus eps.
+// Returns the square roots of the second moments, corrected for their bias, plus eps.
 template <class Options>
 Tensors denominators(const Options& options, const UpdateLists& lists) {
   const double steps = static_cast<double>(lists.step);

@@ -106,7 +106,7 @@ void SGD::update(const UpdateSlice& slice, const NormPair&) const {
   SgdKernelArguments kernel;
   kernel.lr = static_cast<float>(learning_rate(slice.group));
   kernel.momentum = static_cast<float>(group.momentum);
-  // In a parameter's first step the momentum is the whole gradient, without dampening.
+  // In a parameter's first step the velocity is the whole gradient, without dampening.
   kernel.gradient_share = slice.step == 1 ? 1.0f : static_cast<float>(1 - group.dampening);
   kernel.weight_decay = static_cast<float>(group.weight_decay);
   kernel.nesterov = group.nesterov;

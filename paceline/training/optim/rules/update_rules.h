@@ -85,7 +85,7 @@ struct AdamOptions {
   double weight_decay = 0;
 };
 
-// Adds the weight decay to the gradient.
+// Adam adds the weight decay to the gradient.
 class Adam : public GroupedOptimizer<AdamOptions> {
  public:
   explicit Adam(const std::vector<at::Tensor>& parameters, const AdamOptions& options = {});
@@ -107,7 +107,7 @@ struct AdamWOptions {
   double weight_decay = 1e-2;
 };
 
-// Applies the weight decay to the parameter itself.
+// AdamW applies the weight decay to the parameter itself.
 class AdamW : public GroupedOptimizer<AdamWOptions> {
  public:
   explicit AdamW(const std::vector<at::Tensor>& parameters, const AdamWOptions& options = {});

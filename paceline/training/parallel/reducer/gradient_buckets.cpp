@@ -33,8 +33,8 @@ bool has_memory_alone(const at::Tensor& gradient, const at::Tensor& incoming) {
   return gradient.storage().use_count() == known;
 }
 
-// If another stream made the tensor, its memory is not reused before the work that is now queued on
-// the current stream has ended.
+// Keeps the memory of a tensor that another stream made from being reused before the work that is
+// now queued on the current stream has ended.
 void note_use(const at::Tensor& tensor) {
   if (!tensor.is_cpu()) tensor.record_stream(current_stream_of(tensor.device()));
 }

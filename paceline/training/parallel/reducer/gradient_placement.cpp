@@ -53,7 +53,7 @@ TensorCall mean_of(Op op, const at::Tensor& input, const ProcessGroup& group,
   return call;
 }
 
-// Words of a hook's state, and names for messages.
+// Names in messages, then the words that HookState adds to the hook's own.
 constexpr const char* kHook = "communication hook";
 constexpr const char* kHookTensor = "the communication hook's tensor";
 constexpr const char* kName = "name";

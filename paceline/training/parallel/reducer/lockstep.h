@@ -36,8 +36,8 @@ class LaunchTurns {
   // Returns the next number for a module of the group, from 0, in the order of construction.
   std::uint64_t next_number() { return num_numbers_++; }
 
-  // Call it when a pass that averages has reached `who`, which is queued until all its all-reduces
-  // have started. If it is not the turn of `who` yet, `go_on` is called when it is.
+  // Call it when a pass that averages has reached the module `who`, which is queued until all its
+  // all-reduces have started. If it is not the module's turn yet, `go_on` is called when it is.
   void enter(const void* who, std::function<void()> go_on);
   // Whether it is the turn of `who`.
   bool has_turn(const void* who) const { return !queue_.empty() && queue_.front().first == who; }
@@ -88,7 +88,7 @@ class UnevenInputs {
   struct Others {
     Doing doing = Doing::kNothingMore;  // the next action of the ranks with inputs
     int num_active = 0;                 // the number of ranks with inputs
-    int first_active = 0;  // the first of these; if there is none, the rank that had inputs last
+    int first_active = 0;  // the first rank with inputs; if none, the rank that had inputs last
     std::int64_t divisor = 1;
     bool begins_step = true;  // no pass has averaged since the last step
   };

@@ -74,7 +74,7 @@ bool is_finite(const at::Tensor& dense);
 // ranks. A report has the parameters that the rank used, the number of the module that the pass
 // used, the hash of a part of the rank's replica (replica_guard.h), the rank's first gradient that
 // is not finite, and its loss. Reports are sent as float32 in the last bucket. The values for the
-// parameters are sums over all ranks; each other value is one rank's, to which the others add zero.
+// parameters are sums over all ranks; each other value is one rank's, and other ranks add zero.
 //
 // Thread safety: none.
 class PassMonitor {
@@ -138,15 +138,15 @@ class PassMonitor {
 // advise` (engine/telemetry/step_log.h). A step is everything that the loop does from one change of
 // the module's parameters to the next: its first backward pass that averages gradients is counted;
 // further passes before the optimizer's step are not. So several losses, gradient accumulation, and
-// the passes of a GAN through both of its modules are one step per iteration. (A run has one step
-// more than iterations if an iteration has passes before and after its change.) Each evaluation of
-// LBFGS's closure is a step. In a program with several wrapped modules, only the steps of the
-// module whose pass ended first are counted.
+// the passes of a GAN through both of its modules are one step per iteration. (A run counts one
+// step more than iterations if its iterations have passes before and after the parameters change.)
+// Each evaluation of LBFGS's closure is a step. In a program with several wrapped modules, only the
+// steps of the module whose pass ended first are counted.
 //
 // A step lasts from the end of the previous counted pass, or from the first forward pass after an
 // evaluation, to the end of its own counted pass.
 //
-// If a program's parameters never change, the first pass and each after the kPatience-th count.
+// If a program's parameters never change, the first pass and all after pass kPatience are steps.
 //
 // Cost: one clock reading per forward pass, and one StepLog::step() per step. Thread safety: none.
 class PassCounter {

@@ -44,7 +44,8 @@ class GradientHook : public torch::autograd::FunctionPostHook {
   const std::function<void(const at::Tensor& incoming)> on_gradient_;
 };
 
-// Collective; returns the same on every rank.
+// Collective: whether tensors of `bytes` bytes can be reduced in place. Every rank gets the same
+// answer.
 bool tensors_need_no_copy(ProcessGroup& group, c10::Device device, std::size_t bytes) {
   if (!device.is_cpu()) return true;
   const at::Tensor probe = at::empty({static_cast<std::int64_t>(bytes)}, at::kByte);
@@ -344,8 +345,8 @@ void Reducer::pass_without_inputs(bool begins_step) {
   follow_requirements();
   if (placement_->plans_before_pass() && !buckets_.is_planned) plan();
   if (begins_step) placement_->forget();
-  // The average of an earlier pass of the step counts once in the mean over all ranks, but not in a
-  // mean over the ranks with inputs.
+  // Gradients may hold the average of an earlier pass of the step. The mean over all ranks must
+  // include this rank's copy of that average; a mean over only the ranks with inputs must not.
   if (begins_step || steps_.divisor() != group_->world_size()) buckets_.drop_gradients();
   const bool synchronized = synchronizes();
   const auto end = [&] {

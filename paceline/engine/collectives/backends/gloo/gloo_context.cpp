@@ -187,8 +187,7 @@ class ListingContext : public gloo::transport::Context {
       try {
         buffer->recv(peer, kAbortSlot);
         buffer->waitRecv(milliseconds(1));
-      } catch (
-          const std::exception&) {  // the intended time-out, or the connection was already broken
+      } catch (const std::exception&) {  // the intended time-out, or an already broken connection
       }
     }
   }

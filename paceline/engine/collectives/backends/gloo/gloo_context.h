@@ -42,8 +42,8 @@ class GlooStore : public gloo::rendezvous::Store {
 // its own connection to that peer, and never wakes up from a half-written send; the watch notices
 // the death within kSlice and ends the wait.
 //
-// The watch has one thread, which sleeps once no call has run for a second. Thread safety: only one
-// Scope exists at a time.
+// The watch has one thread, which sleeps once no call has run for a second. Thread safety: at most
+// one Scope may exist at a time.
 class RunWatch {
  public:
   static constexpr std::chrono::milliseconds kSlice{20};
@@ -81,8 +81,8 @@ class RunWatch {
 //
 // When a connection breaks, Gloo ends the waits on it, except for those on a half-written send and
 // a half-read receive. Such a wait can be ended through its buffer, but Gloo's algorithms have
-// buffers of their own, which their callers never see. So this class wraps the transport: it
-// creates every buffer, and keeps a list of the buffers that exist.
+// buffers of their own, which their callers never see. So this class wraps Gloo's transport, which
+// creates every buffer, and keeps a list of the existing buffers.
 //
 // Thread safety: once connected, end_waits() may be called at any time, from any thread.
 class AbortableContext : public gloo::rendezvous::Context {

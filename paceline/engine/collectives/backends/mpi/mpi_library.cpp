@@ -113,7 +113,7 @@ void require_same_world(const LibraryContext& context) {
         context.environment.launcher, version());
 }
 
-// Starts MPI unless it is running. Error(kInvalid) if its world is not the job's.
+// Starts MPI unless it is running. Errors: those of connect_mpi().
 void start(const LibraryContext& context) {
   const std::lock_guard lock(start_mutex);
   initialize(context);
@@ -168,8 +168,8 @@ MPI_Datatype bytes_type(int bytes) {
 struct Made {
   std::mutex mutex;  // guards the operations
   std::array<MPI_Op, kNumDtypes * kNumOps> operations;
-  // Each type has its own MPI type, even at the same size, because an operation belongs to one
-  // type.
+  // Each element type has its own MPI type, even if sizes are equal, because an MPI operation
+  // belongs to one element type.
   MPI_Datatype half = bytes_type(2);
   MPI_Datatype brain = bytes_type(2);
   MPI_Datatype boolean = bytes_type(1);

@@ -28,8 +28,8 @@ struct DeviceLibrary {
 
   // The address of a function; null if the library has no function of that name.
   void* find(const char* name) const;
-  // Stores the function's address in `function`. Error(kUnsupported), which names the library that
-  // is `wanted`, if the library lacks the function.
+  // Stores the function's address in `function`. Error(kUnsupported) if the library lacks the
+  // function; `wanted` describes the needed library.
   template <class Function>
   void require(const char* name, const char* wanted, Function& function) const {
     function = reinterpret_cast<Function>(find(name));
@@ -40,10 +40,10 @@ struct DeviceLibrary {
   [[noreturn]] void refuse(const char* name, const char* wanted) const;
 };
 
-// Loads the library that the environment variable `variable` names. If it is not set, uses a
-// library of `names` that the process has already loaded (LibTorch with CUDA brings its own), or
-// else loads the first one that the loader finds. Error(kUnsupported), with `advice`, if none can
-// be loaded.
+// Loads the library that the environment variable `variable` names. If the variable is not set,
+// uses a library of `names` that the process has already loaded (LibTorch with CUDA brings its
+// own), or else loads the first one that the loader finds. Error(kUnsupported), with `advice`, if
+// none can be loaded.
 DeviceLibrary load_device_library(const char* what, const char* variable,
                                   const std::vector<const char*>& names, const char* advice);
 

@@ -40,7 +40,7 @@ struct DeviceWatch::State {
   std::optional<Error> failure;
   bool ends = false;
   std::jthread thread;
-  bool is_gone = false;  // the watch was destroyed on its own thread; only this thread uses it
+  bool is_gone = false;  // the watch was destroyed on its own thread, which alone uses this flag
 
   bool is_idle() const { return watched.empty() && ending == 0; }  // requires mutex
 

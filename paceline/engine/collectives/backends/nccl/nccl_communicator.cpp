@@ -221,7 +221,8 @@ class Queued {
             "ncclRecv");
   }
 
-  // Gather, scatter and all-to-all: sends and receives one block for each peer.
+  // Gather, scatter and all-to-all: sends at most one block to each rank, and receives at most one
+  // from it.
   void exchange_blocks() const {
     const bool gives_all = call_.op != Op::kGather;
     const bool gets_all = call_.op != Op::kScatter;

@@ -48,7 +48,7 @@ class NcclCommunicator {
   // Ends all operations under way, also on the device. If NCCL does not return within kAbortLimit,
   // logs a warning and returns false: the communicator then exists until the process ends.
   bool abort();
-  // Aborts all at the same time, so that together they take no longer than one.
+  // Aborts all communicators at the same time, which takes no longer than one abort.
   static void abort(const Several& all);
 
   static constexpr std::chrono::seconds kAbortLimit{3};
@@ -74,7 +74,7 @@ struct NcclEndpoint {
   std::string_view self;  // "rank 1", for errors
 };
 
-// Whether NCCL can carry out the operation. It can move elements of any type, but cannot reduce
+// Whether NCCL can carry out the operation. NCCL can move elements of any type, but cannot reduce
 // int16 and has no bitwise reductions. A bool is 0 or 1, so its sum is the maximum and its product
 // the minimum.
 bool nccl_supports(Op op, Dtype dtype, ReduceOp reduce_op);

@@ -44,8 +44,9 @@ class OwnCaptures {
   int mode_ = cuda::kCaptureOfOwnThread;
 };
 
-// The facts about NCCL and its GPU that the ranks of a group compare before NCCL connects them: a
-// difference would otherwise show as a hang, or as an error that names no rank.
+// The facts about a rank's NCCL and GPU, which the ranks of a group compare before NCCL connects
+// them. Otherwise different versions, or two ranks on one GPU, would show as a hang, or as an error
+// that names no rank.
 struct GpuFacts {
   int nccl_version = 0;
   std::string nccl_path;
@@ -60,8 +61,8 @@ struct GpuFacts {
 };
 
 constexpr std::size_t kNumFields = 6;
-constexpr std::size_t kLongestPath =
-    300;  // so that the whole text stays below tell_all()'s limit, 500 bytes
+// The longest path in the text, so that the whole text stays below tell_all()'s limit, 500 bytes.
+constexpr std::size_t kLongestPath = 300;
 
 std::string GpuFacts::encode() const {
   const std::string path =
@@ -92,8 +93,8 @@ GpuFacts GpuFacts::decode(const std::string& text) {
 }
 
 // The device on which a rank works unless the program has chosen another one: the local rank,
-// modulo the number of visible GPUs. So it is device 0 where the launcher shows each rank one GPU.
-// Requires: `visible` is at least 1.
+// modulo the number of visible GPUs. So the device is 0 if the launcher lets each rank see only one
+// GPU. Requires: `visible` is at least 1.
 int device_of_local_rank(int local_rank, int visible) { return std::max(local_rank, 0) % visible; }
 
 // Returns the facts of this rank. If the thread's current device is still 0, first makes the local

@@ -22,8 +22,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The intervals between polls of NCCL: kQuickPoll while a message has advanced within kQuickFor,
-// otherwise kSlowPoll.
+// The intervals between polls of NCCL: kQuickPoll if a message has advanced within the last
+// kQuickFor, otherwise kSlowPoll.
 constexpr std::chrono::microseconds kQuickPoll{50};
 constexpr std::chrono::microseconds kSlowPoll{500};
 constexpr std::chrono::milliseconds kQuickFor{5};
@@ -33,7 +33,7 @@ constexpr std::chrono::milliseconds kLookAround{2};
 // own end of every message has completed.
 constexpr std::chrono::seconds kMaxWaitAfterLeaving{1};
 
-// The order of a message that was started without one: after the work of the default stream.
+// The order of a message that was started without a DeviceOrder: after the default stream's work.
 class DefaultStreamOrder : public DeviceOrder {
  public:
   explicit DefaultStreamOrder(DeviceEvent ready) : ready_(std::move(ready)) {}
@@ -56,7 +56,7 @@ struct NcclAnnouncement {
 // One end of a message.
 struct NcclMessage {
   Op op = Op::kSend;
-  PointToPointCall call;  // the object that it keeps alive is held by the Work
+  PointToPointCall call;  // without keep_alive, which the Work holds
   Deadline deadline = Deadline::never();
   std::shared_ptr<const DeviceOrder> order;
   WorkPtr work;
@@ -69,7 +69,8 @@ struct NcclMessage {
 };
 using NcclMessagePtr = std::shared_ptr<NcclMessage>;
 
-// The messages to one rank, or from it.
+// One direction between two ranks: the messages that this rank sends to a peer, or receives from
+// it.
 struct NcclChannel {
   nccl::Id id;
   std::uint64_t last = 0;  // the number of the last message that was sent
@@ -112,7 +113,7 @@ struct NcclMessages::State : std::enable_shared_from_this<State> {
   std::optional<Error> failure;
   bool ends = false;
   std::jthread thread;
-  bool is_gone = false;  // the group was destroyed on the thread; only the thread uses it
+  bool is_gone = false;  // the group was destroyed on the thread itself
 
   const std::string& self() const { return mesh.self(); }
 
@@ -164,7 +165,7 @@ struct NcclMessages::State : std::enable_shared_from_this<State> {
         });
   }
 
-  // Leaves the message to the thread.
+  // Gives the message to the thread, which queues it on the device in its turn.
   void add(const NcclMessagePtr& message) {
     std::optional<Error> refused;
     {
@@ -258,7 +259,8 @@ struct NcclMessages::State : std::enable_shared_from_this<State> {
     return has_moved;
   }
 
-  // Takes the channel's next step, if NCCL is ready for it.
+  // Takes the channel's next step. Returns false if NCCL is not ready, or if there is no message to
+  // queue.
   bool advance(bool sends, NcclChannel& channel) {
     if (channel.communicator == nullptr) {
       connect(sends, channel);
@@ -312,7 +314,8 @@ struct NcclMessages::State : std::enable_shared_from_this<State> {
     });
   }
 
-  // The stream has the whole message: its caller may go on, and the watch completes it.
+  // Called once the whole message is queued on the stream: lets the caller continue, and lets the
+  // watch complete the message.
   void hand_over(NcclChannel& channel) {
     const DeviceEvent end = event_after(cuda, channel.stream, self());
     NcclMessagePtr message;

@@ -11,7 +11,7 @@
 // announcement contains the message's number in its direction, and the id by which the two ranks
 // connect when the first message is received. The ranks queue the messages of a direction in the
 // order of their numbers, that is, in the order of sending: a receive waits until this rank has
-// asked for all earlier messages of its sender.
+// posted receives for all earlier messages of the sender.
 //
 // A thread connects the ranks and queues the messages, so neither a caller nor a thread of the
 // engine waits for NCCL.

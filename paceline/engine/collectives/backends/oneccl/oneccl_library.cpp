@@ -113,7 +113,7 @@ class Connection {
   // any later call would continue it.
   bool is_broken() const { return is_broken_; }
   // Closes the communicator, gives the turn back, and closes the server without the turn, because
-  // on rank 0 that waits until the other ranks have closed their connections.
+  // closing the server on rank 0 waits until the other ranks have closed their connections.
   void close(std::shared_ptr<ProcessTurn> turn) {
     communicator_.reset();
     turn.reset();
@@ -245,7 +245,7 @@ class OneCclLibrary : public Library {
         context.deadline, what);
   }
 
-  // Closes the connection. Leaks it instead in a child of fork(), and if it could not be closed,
+  // Closes the connection. In a child of fork(), or if closing fails, leaks the connection instead,
   // because an abandoned call may still use it.
   void leave() {
     if (!owner_.is_this() || !close()) new std::shared_ptr<Connection>(connection_);

@@ -25,10 +25,10 @@ using namespace std::chrono_literals;
 constexpr int kSpins = 1500;
 constexpr int kSpinsWhenSharingACore = 20;
 // After spinning, a rank yields its core to the ranks that share it, which is faster than sleeping
-// and being woken. If another program computes on that core as well, each yield gives it a whole
-// time slice, while a sleeping rank would be woken sooner. So after a yield that took that long, a
-// number of waits sleep without yielding; this number doubles each time that a yield takes that
-// long again.
+// and being woken. If another program computes on that core as well, each yield gives that program
+// a whole time slice, while a sleeping rank would be woken sooner. So after a yield that took that
+// long, a number of waits sleep without yielding; this number doubles each time that a yield takes
+// that long again.
 constexpr int kYields = 50;
 constexpr auto kMaxYieldTime = 200us;
 constexpr auto kForeignSlice = 1ms;
@@ -94,7 +94,7 @@ void PhaseBarrier::arrive_and_wait(const Fingerprint& operation, const WaitOptio
 
 // Gives up the phase (invariant 5). Called before the error is composed, which takes time: from now
 // on, a rank that has not arrived yet cannot pass. Returns false if all ranks have arrived
-// meanwhile; then all of them pass.
+// meanwhile; this rank then passes.
 bool PhaseBarrier::give_up() {
   auto& given_up = block(mesh_.rank()).given_up;
   given_up.store(phase_, std::memory_order_seq_cst);
@@ -105,7 +105,7 @@ bool PhaseBarrier::give_up() {
 
 void PhaseBarrier::wait_for_all(const Fingerprint& operation, const WaitOptions& wait,
                                 const std::function<void()>& while_waiting) {
-  std::optional<AwakeClock::time_point> begin;  // of the sleep, for whichever peer
+  std::optional<AwakeClock::time_point> begin;  // of the first sleep
   for (const int peer : mesh_.neighbours()) {
     if (!has_arrived(peer) && !spin(peer, wait.may_spin)) {
       if (!begin) begin = AwakeClock::now();
@@ -158,7 +158,8 @@ void PhaseBarrier::sleep(int peer, const Fingerprint& operation, const WaitOptio
     WaitCheck::run();
     if (while_waiting) while_waiting();
     // A rank that arrived before it left is not missing, so its phase is loaded only after its
-    // goodbye was read. A rank of another host has no phase here, and no rank waits for it here.
+    // goodbye was read. A rank of another host has no phase in this memory, and this barrier does
+    // not wait for it.
     const auto& here = mesh_.neighbours();
     for (const int left : mesh_.throw_if_failed()) {
       const bool awaited_here = std::find(here.begin(), here.end(), left) != here.end();

@@ -36,10 +36,10 @@ struct Announcement {
   BufferLocation output;
 };
 
-// The head of every rank's block of shared memory. announcements[0..1] belong to even and odd
-// collectives; calls outside the group's numbering, which all have number 0, use [2..3] in turn.
-// See invariant (3) of PhaseBarrier. The digests of the announcements and `given_up` lie beside the
-// phase, so that a peer that needs nothing else fetches a single cache line.
+// The head of every rank's block of shared memory. announcements[0..1] belong to collectives with
+// even and odd numbers; calls outside the group's numbering, which all have number 0, use [2..3]
+// alternately. See invariant (3) of PhaseBarrier. The digests of the fingerprints and `given_up`
+// lie beside the phase, so that a peer that needs nothing else fetches a single cache line.
 struct ControlBlock {
   alignas(128) std::atomic<std::uint32_t> phase;
   std::atomic<std::uint32_t> given_up;  // the phase at which the rank gave up waiting; 0 if none
@@ -75,8 +75,8 @@ static_assert(offsetof(ControlBlock, digests) == 8 && offsetof(ControlBlock, sle
 // (3) Memory that a rank reads after phase n may be overwritten by its owner after phase n + 1: the
 //     reader reads before it stores n + 1, and the owner writes after loading the reader's n + 1.
 //     Announcements are read between the first phase of a collective and the reader's next arrival,
-//     so collective s + 2 may use the slot of collective s: between the two all ranks have met
-//     in s + 1, in this barrier or through messages. Staging areas: see SharedAreas.
+//     so collective s + 2 may use the slot of collective s: between these two all ranks have met in
+//     s + 1, in this barrier or through messages. Staging areas: see SharedAreas.
 // (4) No sleeper is forgotten. An arriving rank stores `phase`, then loads `sleepers`; a waiting
 //     rank adds itself to `sleepers`, then loads `phase`. All four accesses are sequentially
 //     consistent, so the waiter sees the new phase, or the arriving rank sees the waiter and wakes
@@ -172,7 +172,7 @@ inline void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) 
 //
 // Pieces of calls use the two areas in turn, so that no extra barrier is needed before an area is
 // written again: when all ranks have met in piece n, no rank reads the area of piece n - 1 any
-// more, so piece n + 1 may write it.
+// more, so piece n + 1 may use that area.
 //
 // Thread safety: none; only one executor uses it.
 class SharedAreas {
@@ -182,8 +182,8 @@ class SharedAreas {
 
   // Begins the next piece and returns its turn, a counter whose lowest bit selects the area.
   unsigned begin_piece() { return ++turn_; }
-  // A rank's area for the current piece, or for the piece at `turn`, which must be the current
-  // piece or the one before it.
+  // A rank's area for the current piece, or for the piece at `turn`. An area keeps its contents
+  // until the next piece but one.
   std::byte* area(int rank) const { return area(rank, turn_); }
   std::byte* area(int rank, unsigned turn) const {
     return blocks_->of(rank) + kControlBytes + (turn & 1) * area_bytes_;
@@ -210,7 +210,7 @@ class SharedAreas {
 };
 
 // The areas of a group whose ranks are all on one host. Every collective begins with enter() or
-// enter_with_places(): the ranks announce their calls, wait for each other and compare.
+// enter_with_places(): the ranks announce their calls, wait for each other and compare the calls.
 class GroupShare : public SharedAreas {
  public:
   static constexpr std::size_t kAreaBytes = 256 << 10;  // two of them stay in a core's L2 cache

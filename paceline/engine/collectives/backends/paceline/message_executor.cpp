@@ -21,13 +21,13 @@ using namespace std::chrono_literals;
 
 // The most bytes of a piece of a reduction, all its blocks together.
 constexpr std::size_t kPieceBytes = 16 << 20;
-// Sizes for pieces that overlap: the bytes that a rank sends to all other ranks together for one
-// piece, the least that it sends to one of them over each connection, and the number of pieces that
-// are under way at a time. A piece is long enough to make system calls cheap, and all pieces under
-// way fill a link. A piece is short enough that all connections of a link get an equal share of it,
-// and that the bytes in flight stay in the cache. The fewer pieces are under way, the less one
-// connection can run ahead of another: at the end a link that has sent everything would idle while
-// another still receives (benchmarks/hosts.md).
+// Sizes for pieces that overlap. For one piece and one connection per peer: the bytes that a rank
+// sends to all other ranks together, and the least that it sends to one of them. Then the number of
+// pieces that are under way at a time. A piece is long enough to make system calls cheap, and all
+// pieces under way fill a link. A piece is short enough that all connections of a link get an equal
+// share of the link, and that the bytes in flight stay in the cache. Only a few pieces are under
+// way, so that no connection runs far ahead of another: otherwise, at the end of a call, a link
+// that has sent everything would idle while another one is still busy (benchmarks/hosts.md).
 constexpr std::size_t kOverlappingBytes = 192 << 10;
 constexpr std::size_t kMinMessageBytes = 64 << 10;
 constexpr std::size_t kPiecesAhead = 3;
@@ -195,7 +195,7 @@ void MessageExecutor::end_piece(Operation& operation) {
 }
 
 // Allocates scratch for `pieces` pieces at a time. Requires: `schedule` is that of the first piece,
-// and no later piece needs more.
+// and no later piece needs more scratch.
 void MessageExecutor::make_room(Operation& operation, const Schedule& schedule,
                                 std::size_t pieces) {
   operation.scratch_stride = schedule.scratch_count;
@@ -378,8 +378,9 @@ void MessageExecutor::finish(Operation& operation) {
   transfers_.clear();
 }
 
-// An expected message must belong to the same call. An unexpected one may belong to a later call,
-// but never to a different call with the same number.
+// An expected message must belong to the same call. An unexpected message may belong to a call with
+// another number, but not to a different call with the same number, unless that number is
+// kNotCounted.
 Exchange::CheckHeader MessageExecutor::header_check(const Operation& operation) {
   return [this, &operation](int peer, const MessageHeader& header, bool expected) {
     const Fingerprint& mine = operation.fingerprint;

@@ -12,8 +12,8 @@
 //
 // Every message carries the fingerprint, and headers are read as they arrive, even if the schedule
 // does not expect them, because ranks that make different calls may have chosen different
-// algorithms. A rank that has waited for a while sends all others a notice that it has arrived (a
-// presence), and answers ranks that ask which ranks it waits for, so that a timeout error names the
+// algorithms. A rank that has waited for a while tells all others that it has arrived (a presence
+// message), and answers ranks that ask which ranks it waits for, so that a timeout error names the
 // missing rank and not one that is itself waiting.
 //
 // Thread safety: none; calls come one at a time.

@@ -214,8 +214,8 @@ bool MessageQueues::pump_send(int peer) {
   if (is_offer) {
     const auto offered = streams_.offered(peer);
     if (offered == MessageStreams::Offered::kOpen) return has_moved;
-    if (offered == MessageStreams::Offered::kRefused) {  // a refused payload follows its head
-                                                         // through the stream
+    if (offered == MessageStreams::Offered::kRefused) {
+      // A refused payload follows its head through the stream.
       message.head.header.magic = MessageHeader::kMagic;
       message.sent = message.head.num_bytes();
       return true;
@@ -244,8 +244,8 @@ bool MessageQueues::read_payload(int peer, Incoming& incoming) {
   std::byte* const to = incoming.receive ? incoming.receive->call.data : incoming.unexpected.data();
   const std::span<std::byte> rest(to + done, incoming.head.header.payload_bytes - done);
   if (incoming.head.header.is_offer()) {
-    if (!read_offered(peer, incoming,
-                      rest)) {  // a refused payload follows its head through the stream
+    if (!read_offered(peer, incoming, rest)) {
+      // A refused payload follows its head through the stream.
       incoming.head.header.magic = MessageHeader::kMagic;
       incoming.got = incoming.head.num_bytes();
     }
@@ -421,7 +421,7 @@ void MessageQueues::finish_message(int peer, Incoming& incoming) {
   incoming = {};
 }
 
-// Completes `posted` from an unexpected message that has already arrived, if there is one.
+// Completes `posted` if a message that matches it has already arrived.
 void MessageQueues::deliver_unexpected(Posted& posted) {
   for (int peer = 0; peer < mesh_.world_size(); ++peer) {
     auto& queue = unexpected_[static_cast<std::size_t>(peer)];
@@ -485,8 +485,8 @@ void MessageQueues::check_deadlines() const {
   }
 }
 
-// Warns about messages that were not received. Their sends have completed without an error, so this
-// warning is the only report of them.
+// Warns about messages that were not received. Their sends may have completed without an error, so
+// this warning may be the only report of them.
 void MessageQueues::warn_of_unreceived() const {
   for (int peer = 0; peer < mesh_.world_size(); ++peer) {
     if (peer == mesh_.rank()) continue;

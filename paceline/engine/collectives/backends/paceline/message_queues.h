@@ -53,8 +53,8 @@ struct MessageHead {
   std::size_t num_bytes() const {
     return sizeof(MessageHeader) + num_sizes().value_or(0) * sizeof(std::int64_t);
   }
-  // The number of bytes before the payload. An offered payload is not sent; its address takes its
-  // place in the stream, and is included in the number.
+  // The number of bytes before the payload. An offered payload (DirectRead) is not sent; its
+  // address, which is counted here, takes its place in the stream.
   std::size_t num_bytes_before_payload() const {
     return num_bytes() + (header.is_offer() ? sizeof(std::uint64_t) : 0);
   }
@@ -87,13 +87,13 @@ MessageLabel label_of(const char* what, const PointToPointCall& call, const Mesh
 //
 // Invariants, which together make messages of one sender and tag arrive in the order of sending:
 //
-// (1) A message is in one place: sends_ of its sender, the stream between the two ranks, incoming_
-//     (one for each peer, while it is read), then a receive's buffer or unexpected_.
+// (1) A message passes through sends_ of its sender, the stream between the two ranks, incoming_
+//     (one entry for each peer), and ends in a receive's buffer or in unexpected_.
 // (2) A stream is read in order; the head of a message is read only after the previous message is
 //     complete. So unexpected_[p] is in the order of sending, and all of it was sent before
 //     incoming_[p].
-// (3) A receive takes the first message of unexpected_ that matches it; only if there is none is it
-//     added to receives_. So no receive in receives_ matches a message in unexpected_.
+// (3) A receive takes the first message of unexpected_ that matches it. A receive that finds none
+//     is added to receives_. So no receive in receives_ matches a message in unexpected_.
 // (4) When a message's head is read, the message takes the first matching receive in receives_. If
 //     there is none, the payload is buffered, and receives_ is searched again when the payload is
 //     complete. receives_ is in the order of posting.
@@ -117,9 +117,9 @@ class MessageQueues {
   // Sends a whole message now if it is small, the peer's ring has room, and no other message is
   // ahead of it; otherwise does nothing and returns false.
   bool send_at_once(const PointToPointCall& call);
-  // Receives a small message into `call` if it is the next one of its peer. kNotYet: it has not
-  // arrived. kNo: this shortcut does not apply (for example, an operation is pending, or the next
-  // message is large or has another tag); call receive() instead.
+  // Receives the next message of the call's peer if it is small. kNotYet: it has not arrived. kNo:
+  // this shortcut does not apply (for example, an operation is pending, or the next message is
+  // large or has another tag); call receive() instead.
   enum class AtOnce { kTaken, kNotYet, kNo };
   AtOnce receive_at_once(const PointToPointCall& call);
   // send() and receive() begin an operation, which pump() then advances. A receive whose message
@@ -186,7 +186,7 @@ class MessageQueues {
     std::optional<Deadline> take_by;    // an offered payload waits for its receive until then
     std::size_t got = 0;                // bytes of head, address and payload together
     std::optional<Posted> receive;      // set if a receive gets the payload
-    std::vector<std::byte> unexpected;  // otherwise: the payload
+    std::vector<std::byte> unexpected;  // the payload, unless a receive gets it
     bool accepted = false;              // the head has been read and the payload has a destination
     bool ended = false;                 // the peer will send nothing more
   };

@@ -138,8 +138,8 @@ std::optional<std::size_t> first_refusal(std::span<const Statement> all) {
   return {};
 }
 
-// Makes all ranks choose by the same numbers, and allows the hierarchy only if every host shares
-// memory.
+// Makes all ranks choose by the same numbers, and allows the hierarchy only if the ranks of every
+// host share memory.
 Planner agree_on_planner(Mesh& mesh, Exchange& exchange, bool shares_memory,
                          const EngineOptions& options, Deadline deadline) {
   const Hosts hosts = hosts_of(mesh);
@@ -369,7 +369,8 @@ void PacelineBackend::require_no_problem(const std::optional<Error>& own,
        mesh_->describe(rank), all[*refused].text);
 }
 
-// Unless all ranks share memory, all memory counts as symmetric: no other memory saves a copy.
+// Unless all ranks share memory, all memory counts as symmetric, because symmetric memory would
+// save no copy.
 bool PacelineBackend::is_symmetric(ConstBuffer buffer) {
   return !shared_ || shared_->is_symmetric(buffer.data, buffer.bytes());
 }

@@ -1,9 +1,9 @@
 #pragma once
 
-// Paceline's own backend, for all types and operations. It uses shared memory among ranks that have
-// it, messages among the others, and both in a group that spans hosts. The ranks first agree on the
-// numbers by which they choose algorithms, and on which ranks share memory; then each rank creates
-// its executor.
+// Paceline's own backend, for all types and operations. It uses shared memory among ranks that can
+// map it, messages among other ranks, and both in a group that spans hosts. The ranks first agree
+// on the numbers by which they choose algorithms, and on which ranks share memory; then each rank
+// creates its executor.
 
 #include <cstdint>
 #include <functional>
@@ -40,7 +40,7 @@ struct EngineOptions {
 Planner agree_on_planner(Mesh& mesh, Exchange& exchange, bool shares_memory,
                          const EngineOptions& options, Deadline deadline);
 
-// An all_gather: every rank gets the bytes of all ranks, in rank order.
+// The call of an all_gather: every rank gets the bytes of all ranks, in rank order.
 Collective all_gather_of(std::span<const std::byte> mine, std::span<std::byte> all);
 
 // The result of a rank's attempt, as the rank reports it to the others: success, with a text for
@@ -64,8 +64,8 @@ std::optional<std::size_t> first_refusal(std::span<const Statement> all);
 
 class PacelineBackend : public Backend {
  public:
-  // Collective. If a rank gets no shared memory, all ranks of its host use messages, with one
-  // warning. Error(kInvalid) if the ranks' options differ from rank 0's.
+  // Collective. If a rank gets no shared memory, all ranks of its host use messages instead, and
+  // one of them logs a warning. Error(kInvalid) if the planning options differ from rank 0's.
   PacelineBackend(std::unique_ptr<Mesh> mesh, const EngineOptions& options, Deadline deadline);
   ~PacelineBackend() override { point_to_point_->close(); }
 
@@ -89,8 +89,8 @@ class PacelineBackend : public Backend {
   void foretell(const std::string& why) override { mesh_->foretell(why); }
   bool failed() const override { return mesh_->failed(); }
 
-  // The group's mesh, for libraries that carry out its collectives: it knows the ranks and their
-  // failures.
+  // The group's mesh, for libraries that carry out the group's collectives: the mesh knows the
+  // ranks and their failures.
   Mesh& mesh() const { return *mesh_; }
 
  private:

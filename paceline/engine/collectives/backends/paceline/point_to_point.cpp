@@ -15,7 +15,7 @@ namespace {
 constexpr std::chrono::milliseconds kPollSlice{10};
 // A thread moves messages in turns of at most kPumpsPerTurn rounds over the peers, and releases the
 // mutex between turns. Even if bytes move all the time, it checks deadlines at least once in
-// kTurnsPerLook turns.
+// kTurnsPerLook turns. While nothing moves, it reads the clock once in kTurnsPerClock turns.
 constexpr int kPumpsPerTurn = 64;
 constexpr int kTurnsPerLook = 256;
 constexpr int kTurnsPerClock = 64;
@@ -181,7 +181,8 @@ void PointToPoint::progress(const Work& work, Deadline limit) {
   leave(std::move(lock));
 }
 
-// The program's functions and objects may own the group, which is then destroyed here.
+// Ends a call: leaves pending operations to the group's thread, and settles those that have ended.
+// The program's functions and objects may own the group, which is then destroyed in this function.
 void PointToPoint::leave(std::unique_lock<std::mutex> lock) {
   if (is_left()) leave_to_thread();
   if (is_closed_ && callers_ == 0) left_->notify_all();
@@ -191,8 +192,9 @@ void PointToPoint::leave(std::unique_lock<std::mutex> lock) {
   ended.settle();
 }
 
-// Settles the operations that have ended. Meanwhile this thread does not count as a caller: close()
-// waits for all callers, and the program's functions and objects may own the group.
+// Settles the operations that have ended. Meanwhile this thread does not count as a caller: the
+// program's functions and objects may own the group and destroy it, and close() waits for all
+// callers.
 void PointToPoint::settle_between_moves(std::unique_lock<std::mutex>& lock) {
   --callers_;
   auto ended = queues_.take_ended();
@@ -210,7 +212,7 @@ void PointToPoint::wait_for(std::unique_lock<std::mutex>& lock, const Work& work
 }
 
 // Returns early if another thread already sleeps: that thread then moves the message. For a
-// blocking call, this function runs the thread's WaitCheck; Work::wait() runs it itself.
+// blocking call, this function runs the thread's WaitCheck; for other calls, Work::wait() does.
 void PointToPoint::move_until_done(std::unique_lock<std::mutex>& lock, const Work& work,
                                    Deadline limit, bool is_blocking) {
   int spins = 0;
@@ -267,8 +269,8 @@ void PointToPoint::leave_to_thread() {
   if (has_idle_thread_) left_->notify_one();
 }
 
-// The program's functions and objects may own the group, which is then destroyed during this
-// function.
+// The function of the group's thread. settle() calls the program's functions and drops its objects,
+// which may own the group; the group is then destroyed on this thread.
 void PointToPoint::run(const std::stop_token& stop) {
   const auto is_gone = is_gone_;
   std::unique_lock lock(mutex_);
@@ -302,7 +304,8 @@ void PointToPoint::run(const std::stop_token& stop) {
   }
 }
 
-// Moves all bytes that can move now, or until `until` has completed; returns whether any moved.
+// Moves bytes until none can move, `until` has completed, or kPumpsPerTurn rounds are over. Returns
+// whether any bytes moved.
 bool PointToPoint::pump_all(bool takes_unexpected, const Work* until) {
   bool has_moved = false;
   guarded([&] {

@@ -1,10 +1,10 @@
 #pragma once
 
 // send and recv. A message is matched by sender and tag, in the order of sending. All messages of a
-// group are moved together, so that a send and a receive never wait for each other. They are moved
-// by the threads that wait for one of them or, if none does, by a thread of the group, which is
-// started when it is first needed. A small message to a rank of this host is in that rank's
-// ring when the call that sends it returns, if the ring has room.
+// group are moved together, so that a send and a receive never wait for each other. The threads
+// that wait for messages move them; if no thread waits, a thread of the group does, which is
+// started when it is first needed. If the ring of a rank of this host has room, a small message to
+// that rank is in the ring when the sending call returns.
 //
 // A message without a receive is kept, up to MessageQueues::kMaxUnexpectedBytes per group; beyond
 // that its sender waits. If a group ends without an error, it warns about messages that were never
@@ -30,7 +30,7 @@ namespace paceline {
 
 class PointToPoint : public Progress, public std::enable_shared_from_this<PointToPoint> {
  public:
-  // `memory` is passed to MessageStreams. Requires: `mesh` lives until close() is called.
+  // `memory` is passed to MessageStreams. Requires: `mesh` lives until close() has returned.
   PointToPoint(Mesh& mesh, RingMemory memory);
   ~PointToPoint() override { close(); }
   // Fails all operations under way with Error(kAborted), and returns once no thread moves messages

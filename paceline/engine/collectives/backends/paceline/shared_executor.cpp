@@ -24,8 +24,8 @@ constexpr std::size_t kTinyBytesWhenSharingCores = 32 << 10;
 // Up to this size, the data that peers read is copied before the ranks meet, which saves a phase.
 constexpr std::size_t kSmallBytes = 16 << 10;
 // In a staged all_reduce up to this size, and in every tiny one, each rank reduces everything
-// itself, which saves a phase. With two ranks this applies to every size, because neither rank then
-// reads more of the other's memory.
+// itself, which saves a phase. With two ranks it does so at every size: neither rank reads more of
+// the other's memory than it would otherwise.
 constexpr std::size_t kOneShotBytes = 8 << 10;
 
 std::size_t most_tiny(const SharedTerms& terms) {
@@ -44,7 +44,8 @@ SharedRoute choose_route(const SharedTerms& terms, const PlanRequest& request) {
   SharedRoute route;
   route.is_one_shot = request.op == Op::kAllReduce &&
                       (terms.world_size == 2 || bytes <= std::max(kOneShotBytes, most_tiny(terms)));
-  // The longest block decides how a call with unequal counts is divided; `count` does not show it.
+  // The longest block decides how a call with unequal counts is divided, and `count` does not show
+  // its length.
   const bool is_one_piece =
       !has_counts(request.op) &&
       request.count <= staged_piece_count(request.op, request.dtype, terms.world_size);
@@ -219,7 +220,8 @@ void SharedRunner::reduce(const SharedPiece& piece, const Step& step) {
 
 namespace {
 
-// From this size on, the root also writes a part of a broadcast in place.
+// In a broadcast in place of this size or more, the root also writes a part of every other rank's
+// buffer.
 constexpr std::size_t kMinPushedBytes = 64 << 10;
 
 bool is_shared(const Announcement& said) {
@@ -266,7 +268,8 @@ void SharedExecutor::run(const Collective& call, const Fingerprint& fingerprint,
   }
 }
 
-// Finds the ranks' buffers. The group then runs the body, and has all ranks meet again.
+// Finds the ranks' buffers. The group then runs the body of the visit, after which all ranks meet
+// again.
 void SharedExecutor::enter_visit(const SharedOperation& operation) {
   share_.enter_with_places(operation, regions_.announcement_for(operation));
   visited_.clear();

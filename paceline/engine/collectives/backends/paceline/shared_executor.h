@@ -45,7 +45,7 @@ std::size_t staged_piece_count(Op op, Dtype dtype, int world_size);
 
 // A cache of values. Each key maps to one slot, which holds only the last key stored there, so a
 // lookup is one comparison and costs a small call a few nanoseconds. A Key has operator== and
-// place(), its slot, which is below kNumPlaces. Thread safety: none; one executor owns it.
+// place(), the index of its slot, below kNumPlaces. Thread safety: none; one executor owns it.
 template <class Key, class Value>
 class SlotCache {
  public:
@@ -155,7 +155,7 @@ class SharedRunner {
   // called.
   void finish(const SharedPiece& piece);
   // Runs all steps, including the meetings. For a piece in place, requires: the ranks have called
-  // enter_with_places(), and regions.hold_all() has accepted their places.
+  // enter_with_places(), and regions.hold_all() has accepted their buffers.
   void run(const SharedPiece& piece);
 
  private:

@@ -26,9 +26,9 @@ struct Suspect {
   bool has_arrived = false;  // whether the rank has arrived at the operation
   int waiter = 0;            // the rank that waits for the suspect, perhaps this one
 };
-// The ranks at the ends of the chains of waiting ranks that begin with this one, as far as the
-// answers tell; if some of them have not arrived, only these. Empty if all ranks answer that they
-// are waiting.
+// Follows the chains of waiting ranks from this rank to their ends, by the peers' answers if
+// `asked`. Returns the ranks at the ends that have not arrived or, if all have arrived, all ranks
+// at the ends. Empty if all ranks answer that they are waiting.
 std::vector<Suspect> find_suspects(const Mesh& mesh, std::span<const Awaited> awaited, bool asked);
 // Returns a text such as "rank 3 (box), which rank 1 is waiting for, has not arrived".
 std::string describe_suspects(const Mesh& mesh, std::span<const Suspect> suspects);
