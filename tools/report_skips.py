@@ -6,7 +6,8 @@ tests. --again names a second run of the failed tests; those that passed in it a
 A reason is planned if a line of tests/planned_skips matches it. Exits with 1 if a reason is not planned, a test failed or no test ran.
 
 --may-repeat: prints nothing; exits with 0 if the failed tests may run a second time: at most MOST_REPEATED tests, none of which has a
-sanitizer's report, crashed or hung. A program of GoogleTest that crashed or hung has not printed GoogleTest's last line.
+sanitizer's report, crashed or hung. A program of GoogleTest that crashed or hung has not printed GoogleTest's last line; a program that runs
+its suites in several processes prints a first and a last line for each.
 """
 
 import pathlib
@@ -16,6 +17,7 @@ import xml.etree.ElementTree as ElementTree
 
 MOST_REPEATED = 3
 SANITIZER = re.compile(r"Sanitizer|runtime error: ")
+GTEST_BEGIN = re.compile(r"^\[=+\] Running ", re.MULTILINE)
 GTEST_END = re.compile(r"^\[=+\] .* ran\.", re.MULTILINE)
 PLANNED = pathlib.Path(__file__).parent.parent / "tests" / "planned_skips"
 
@@ -43,7 +45,7 @@ def has_failed(case):
 
 def may_repeat(files):
     outputs = [case.findtext("system-out", "") for case in cases_of(files) if has_failed(case)]
-    crashed = any("[ RUN      ]" in output and not GTEST_END.search(output) for output in outputs)
+    crashed = any(len(GTEST_BEGIN.findall(output)) > len(GTEST_END.findall(output)) for output in outputs)
     return 0 < len(outputs) <= MOST_REPEATED and not crashed and not any(SANITIZER.search(output) for output in outputs)
 
 
