@@ -40,12 +40,14 @@ void LineFormatter::feed(std::string_view bytes, std::string& out) {
     after_return_ = byte == '\r';
     if (completes_pair) continue;  // the line ended at its '\r'
     if (byte == '\n' || byte == '\r') {
-      end_line(out);
+      if (!was_cut_) end_line(out);
+      was_cut_ = false;
       continue;
     }
     append_neutral(line_, byte);
     const bool may_end = line_.back() != '\xc2' || line_.size() > kMaxLine;
-    if (line_.size() >= kMaxLine && may_end) end_line(out);
+    was_cut_ = line_.size() >= kMaxLine && may_end;
+    if (was_cut_) end_line(out);
   }
 }
 

@@ -5,7 +5,7 @@
 // a rank cannot colour, move or erase the output of other ranks.
 //
 // A line that is longer than kMaxLine bytes is cut there, and the rest is a line of its own, so
-// memory stays bounded whatever a rank writes.
+// memory stays bounded whatever a rank writes. Without a rest there is no second line.
 
 #include <string>
 #include <string_view>
@@ -29,6 +29,7 @@ class LineFormatter {
   std::string prefix_;
   std::string line_;
   bool after_return_ = false;
+  bool was_cut_ = false;  // the last byte ended a line at kMaxLine
 };
 
 // Returns `text` with control characters shown as text; keeps tabs and newlines.

@@ -1,5 +1,7 @@
 #include "paceline/training/pipeline/backward_pass.h"
 
+#include <algorithm>
+#include <iterator>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -32,7 +34,7 @@ edge_list edges_of(const std::vector<at::Tensor>& tensors) {
 
 // Returns an edge to every node that is reachable from `roots`, each after the nodes to which it
 // leads.
-edge_list in_order(const edge_list& roots) {
+edge_list post_order(const edge_list& roots) {
   edge_list ended;
   std::unordered_set<Node*> seen;
   std::vector<std::pair<Edge, std::size_t>> path;
@@ -57,7 +59,7 @@ edge_list in_order(const edge_list& roots) {
 // Returns the numbers of those nodes in `numbers` that are reachable from `first`.
 std::vector<std::size_t> reached_from(const Edge& first, const Numbers& numbers) {
   std::vector<std::size_t> reached;
-  for (const Edge& edge : in_order({first})) {
+  for (const Edge& edge : post_order({first})) {
     if (const auto found = numbers.find(edge.function.get()); found != numbers.end())
       reached.push_back(found->second);
   }
@@ -65,6 +67,16 @@ std::vector<std::size_t> reached_from(const Edge& first, const Numbers& numbers)
 }
 
 }  // namespace
+
+bool carries_gradient(const at::Tensor& tensor) {
+  return tensor.is_floating_point() || tensor.is_complex();
+}
+
+std::vector<at::Tensor> gradient_carriers(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> carriers;
+  std::copy_if(tensors.begin(), tensors.end(), std::back_inserter(carriers), carries_gradient);
+  return carriers;
+}
 
 BackwardPass::BackwardPass(const Tensors& outputs, Tensors inputs, Tensors parameters)
     : outputs_(outputs), inputs_(std::move(inputs)), parameters_(std::move(parameters)) {}
@@ -85,7 +97,7 @@ at::Tensor BackwardPass::other_leaf() const {
   for (const edge_list* edges : {&inputs, &parameters}) {
     for (const Edge& edge : *edges) known.insert(edge.function.get());
   }
-  for (const Edge& edge : in_order(edges_of(outputs_))) {
+  for (const Edge& edge : post_order(edges_of(outputs_))) {
     const auto* const leaf =
         dynamic_cast<const torch::autograd::AccumulateGrad*>(edge.function.get());
     if (leaf != nullptr && known.count(edge.function.get()) == 0) return leaf->variable;
@@ -123,7 +135,7 @@ void BackwardPass::find_branches() {
       into.push_back(parameter);
     }
   };
-  for (const Edge& reached : in_order(roots)) {
+  for (const Edge& reached : post_order(roots)) {
     Node* const node = reached.function.get();
     std::unordered_map<Node*, Edge> aside;
     for (const Edge& edge : node->next_edges()) {

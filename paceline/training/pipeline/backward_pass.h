@@ -23,6 +23,11 @@
 
 namespace paceline {
 
+// Whether a backward pass computes a gradient of this tensor: it is floating-point or complex.
+bool carries_gradient(const at::Tensor& tensor);
+// Returns those of `tensors` that carry gradients, in the same order.
+std::vector<at::Tensor> gradient_carriers(const std::vector<at::Tensor>& tensors);
+
 class BackwardPass {
  public:
   using Tensors = std::vector<at::Tensor>;

@@ -31,14 +31,6 @@ double seconds_for(const Body& body) {
   return timer.seconds();
 }
 
-Tensors floating(const Tensors& tensors) {
-  Tensors result;
-  for (const at::Tensor& tensor : tensors) {
-    if (at::isFloatingType(tensor.scalar_type())) result.push_back(tensor);
-  }
-  return result;
-}
-
 // A layer's forward pass, and the tensors that its backward pass needs.
 struct Layer {
   Tensors leaves, outputs;  // the tensors that carry gradients
@@ -51,11 +43,10 @@ Layer run_layer(const PipelineStage& layer, Tensors inputs, bool is_first) {
   Layer run;
   for (at::Tensor& input : inputs) {
     input = input.detach();
-    if (!is_first && at::isFloatingType(input.scalar_type()))
-      run.leaves.push_back(input.requires_grad_());
+    if (!is_first && carries_gradient(input)) run.leaves.push_back(input.requires_grad_());
   }
   run.all_outputs = layer.forward(inputs);
-  run.outputs = floating(run.all_outputs);
+  run.outputs = gradient_carriers(run.all_outputs);
   for (const at::Tensor& parameter : layer.parameters) {
     if (parameter.requires_grad()) run.parameters.push_back(parameter);
   }

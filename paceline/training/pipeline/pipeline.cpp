@@ -45,10 +45,6 @@ Tensors trainable(const Tensors& parameters) {
   return result;
 }
 
-bool carries_gradient(const at::Tensor& tensor) {
-  return at::isFloatingType(tensor.scalar_type()) || at::isComplexType(tensor.scalar_type());
-}
-
 // Returns the number of in-place changes of each tensor; 0 for tensors that do not count them.
 std::vector<std::int64_t> versions_of(const Tensors& tensors) {
   std::vector<std::int64_t> versions;
@@ -169,10 +165,7 @@ struct Pipeline::Run {
     if (is_last(index))
       item.outputs = {loss_of(action, item.outputs, loss) / schedule.num_micro_batches};
     require_gradient(stage, action, item.outputs, leaves);
-    Tensors roots;
-    for (const at::Tensor& output : item.outputs) {
-      if (carries_gradient(output)) roots.push_back(output);
-    }
+    const Tensors roots = gradient_carriers(item.outputs);
     item.pass = std::make_unique<BackwardPass>(roots, leaves, stage.parameters);
     if (!std::exchange(stage.is_checked, true)) require_listed(*item.pass, action);
     if (is_last(index)) return;
@@ -272,10 +265,7 @@ struct Pipeline::Run {
   // otherwise those that the next stage sends.
   Tensors gradients_of_outputs(const InFlight& item, const Action& action) {
     if (is_last(action.stage)) return {at::ones_like(item.outputs[0])};
-    Tensors roots;
-    for (const at::Tensor& output : item.outputs) {
-      if (carries_gradient(output)) roots.push_back(output);
-    }
+    const Tensors roots = gradient_carriers(item.outputs);
     Tensors gradients = links.receive(action.stage, action.micro_batch, Direction::kBackward);
     for (std::size_t i = 0; i < roots.size(); ++i) {
       check(!gradients[i].defined() || gradients[i].sizes() == roots[i].sizes(),

@@ -107,8 +107,8 @@ at::Tensor Loans::borrow(const Loan& loan, int peer, at::IntArrayRef sizes, at::
     arena = TensorAllocator::instance().arena();
     check(arena != nullptr && arena->number() == loan.arena && bytes <= arena->bytes() &&
               place <= arena->bytes() - bytes,
-          "{}: {} lends a tensor of a SymmetricTensors that this rank does not use; keep one on "
-          "every rank for as long as on the others",
+          "{}: {} lends a tensor in the memory of a SymmetricTensors that this rank does not have; "
+          "make it on every rank, and destroy it at the same point of the program",
           group_->self(), group_->name_of_member(static_cast<std::size_t>(peer)));
     place += address_of(arena->area_of(in_world(*group_, peer)));
   }

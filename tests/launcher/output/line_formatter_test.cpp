@@ -47,5 +47,18 @@ TEST(LineFormatter, cuts_a_line_that_does_not_end) {
   EXPECT_EQ(out.size(), 3 * (LineFormatter::kMaxLine + 5));
 }
 
+TEST(LineFormatter, a_line_of_exactly_the_greatest_length_is_followed_by_no_empty_line) {
+  const std::string longest(LineFormatter::kMaxLine, 'x');
+  const std::string line = "[1] " + longest + "\n";
+  for (const char* end : {"\n", "\r", "\r\n"}) {
+    for (const std::size_t piece : {std::size_t{1}, std::size_t{1000}, 3 * longest.size()}) {
+      EXPECT_EQ(formatted(longest + end, piece), line);
+      EXPECT_EQ(formatted(longest + longest + end + "next" + end, piece),
+                line + line + "[1] next\n");
+      EXPECT_EQ(formatted(longest + end + end, piece), line + "[1] \n");
+    }
+  }
+}
+
 }  // namespace
 }  // namespace paceline::launcher

@@ -87,6 +87,26 @@ TEST(MeasureLayers, every_rank_learns_the_same_times_and_gradients_stay_as_they_
   });
 }
 
+TEST(MeasureLayers, gradients_flow_through_complex_tensors) {
+  run_ranks_ok(1, [](ProcessGroup& group) {
+    const at::Tensor weight = made_up({4, kWidth}, 2).requires_grad_();
+    int num_gradients = 0;
+    const PipelineStage rotations{
+        .index = 0,
+        .forward =
+            [&](const Tensors& inputs) {
+              const at::Tensor angle = inputs[0] * weight;
+              angle.register_hook([&](const at::Tensor&) { ++num_gradients; });
+              return Tensors{at::complex(angle.cos(), angle.sin())};
+            },
+        .parameters = {weight}};
+    const PipelineStage real_parts{
+        .index = 1, .forward = [](const Tensors& inputs) { return Tensors{at::real(inputs[0])}; }};
+    measure_layers(group, {rotations, real_parts}, {made_up({4, kWidth}, 1)}, power_loss);
+    EXPECT_GT(num_gradients, 0);
+  });
+}
+
 // exp() keeps its result; a product keeps its two factors, of which the first is the input.
 TEST(MeasureLayers, memory_is_what_a_pass_keeps_and_gives_on) {
   run_ranks_ok(1, [](ProcessGroup& group) {

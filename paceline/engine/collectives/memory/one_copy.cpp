@@ -101,7 +101,7 @@ AccessFaultRange::AccessFaultRange(std::span<const std::byte> memory, const std:
           known->writes.push_back(fmt::format(
               "error: {}: {} was written to outside of the optimizer's step; the ranks of this "
               "host share "
-              "one copy of it, which the step alone may change: load or initialise weights before "
+              "one copy of it, which only the step may change: load or initialise weights before "
               "fully_shard(), or hold optimizer.writable_parameters() on all ranks while you "
               "write\n",
               who, named.name));
@@ -228,9 +228,9 @@ void OneCopy::open(std::size_t offset, std::size_t bytes) const {
 }
 
 void OneCopy::drop(std::size_t offset, std::size_t bytes) const {
-  constexpr std::size_t kPage = 4096;
-  const std::size_t begin = (offset + kPage - 1) / kPage * kPage;
-  const std::size_t end = (offset + bytes) / kPage * kPage;
+  static const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  const std::size_t begin = (offset + page - 1) / page * page;
+  const std::size_t end = (offset + bytes) / page * page;
   if (begin >= end) return;
   // Ranks that are threads have private memory, for which the second call is needed.
   if (madvise(data_ + begin, end - begin, MADV_REMOVE) == 0) return;

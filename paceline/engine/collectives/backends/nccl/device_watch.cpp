@@ -36,13 +36,10 @@ struct DeviceWatch::State {
   mutable std::mutex mutex;  // guards the members below
   std::condition_variable changed;
   std::list<WatchedOperation> watched;
-  std::size_t ending = 0;  // operations that were taken from the list and are being completed
   std::optional<Error> failure;
   bool ends = false;
   std::jthread thread;
   bool is_gone = false;  // the watch was destroyed on its own thread, which alone uses this flag
-
-  bool is_idle() const { return watched.empty() && ending == 0; }  // requires mutex
 
   // Completes operations without holding the mutex, because completing them runs the program's
   // callbacks, which may also invalidate the hooks.
@@ -54,9 +51,6 @@ struct DeviceWatch::State {
       operation.done.reset();
       work->complete(error, operation.source_rank);
     }
-    const std::lock_guard lock(mutex);
-    ending -= ended.size();
-    changed.notify_all();
   }
 
   Error error_of(const WatchedOperation& operation, const Error& cause) const {
@@ -85,7 +79,6 @@ struct DeviceWatch::State {
       }
       if (is_done) {
         ended.splice(ended.end(), watched, at);
-        ++ending;
       } else if (put_off(at->deadline).expired()) {
         if (!ended.empty()) break;
         const auto timeout = at->deadline.timeout().value_or(std::chrono::milliseconds());
@@ -110,7 +103,6 @@ struct DeviceWatch::State {
       const std::lock_guard lock(mutex);
       failure = cause;
       ended.swap(watched);
-      ending += ended.size();
     }
     finish(std::move(ended), cause);
   }
@@ -132,7 +124,7 @@ struct DeviceWatch::State {
         const auto now = Clock::now();
         if (now - last_look > kFailureCheckInterval) {
           last_look = now;
-          hooks.look();
+          hooks.check_failures();
         }
       } catch (const Error& error) {
         fail_all(error);
