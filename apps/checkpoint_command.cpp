@@ -142,7 +142,7 @@ int verify(const Words& words, const CheckpointFlags&) {
       directory.verify(step);
       const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
       const std::uint64_t bytes = directory.read_manifest(step).bytes();
-      fmt::print("step {}: whole; {} read in {:.2f} s\n", step, size_text(bytes), took.count());
+      fmt::print("step {}: intact; {} read in {:.2f} s\n", step, size_text(bytes), took.count());
     } catch (const Error& error) {
       if (error.code() == ErrorCode::kInvalid) throw;
       fmt::print("step {}: damaged: {}\n", step, error.what());

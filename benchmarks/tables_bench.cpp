@@ -65,9 +65,10 @@ std::vector<Ids> draw_batches(const Setting& setting, double skew, unsigned seed
     batch.resize(setting.batch);
     for (tables::Id& id : batch) {
       const auto found = std::lower_bound(sums.begin(), sums.end(), uniform(random));
-      const auto rank = static_cast<std::uint64_t>(found - sums.begin());
-      // `rank` is 0 for the most frequent id. A prime factor gives different ids different rows.
-      id = static_cast<tables::Id>(rank * 2'654'435'761 % static_cast<std::uint64_t>(setting.rows));
+      const auto number = static_cast<std::uint64_t>(found - sums.begin());
+      // `number` is 0 for the most frequent id. A prime factor gives different ids different rows.
+      id = static_cast<tables::Id>(number * 2'654'435'761 %
+                                   static_cast<std::uint64_t>(setting.rows));
     }
   }
   return batches;

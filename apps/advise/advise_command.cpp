@@ -155,7 +155,8 @@ int advise_command(const Arguments& arguments) {
               number_target(options.global_batch, 1, 1L << 40));
   MeshAdviceOptions mesh;
   table.group("Plans");
-  table.flag("--mesh", "Plan how to divide the model and its batches", bool_target(mesh.ways));
+  table.flag("--mesh", "Plan how to divide the model and its batches",
+             bool_target(mesh.plans_meshes));
   table.flag("--memory", "Plan the memory of replicas in each stage of sharding",
              bool_target(mesh.memory));
   table.value("--simulate", "MACHINE",

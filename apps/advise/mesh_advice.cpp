@@ -92,7 +92,7 @@ class MeshAdviser {
     if (!options.check.empty() && (program_.empty() || !options.simulate.empty()))
       throw UsageError(
           "--check runs PROGRAM on this machine: give PROGRAM, and leave out --simulate");
-    if (!options.check.empty() && !options.ways) throw UsageError("--check needs --mesh");
+    if (!options.check.empty() && !options.plans_meshes) throw UsageError("--check needs --mesh");
     if (options.ranks > 0 && !options.simulate.empty())
       throw UsageError("--ranks is for this machine; with --simulate, set ranks= for each host");
     machine_ = machine();
@@ -108,7 +108,7 @@ class MeshAdviser {
                counted(profile_.layers.size(), "layer"), describe(machine_), global_batch_,
                provenance(machine_.links));
     if (options_.memory) print_memory();
-    if (options_.ways) advise();
+    if (options_.plans_meshes) advise();
     return exit_code_;
   }
 

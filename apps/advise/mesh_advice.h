@@ -10,18 +10,18 @@
 namespace paceline::apps {
 
 struct MeshAdviceOptions {
-  bool ways = false;      // --mesh
-  bool memory = false;    // --memory
-  std::string simulate;   // a description of machines; empty: this machine
-  long ranks = 0;         // on this machine; 0: one for each core
-  long global_batch = 0;  // 0: the program's own
+  bool plans_meshes = false;  // --mesh
+  bool memory = false;        // --memory
+  std::string simulate;       // a description of machines; empty: this machine
+  long ranks = 0;             // on this machine; 0: one for each core
+  long global_batch = 0;      // 0: the program's own
   long rows = 8;
   // The plans to try out: their number, or their meshes, separated by blanks; empty: none.
   std::string check;
   std::string profile;  // a file that is read if it exists, and written otherwise; empty: none
   long seconds = 5, patience = 60;
 
-  bool is_asked_for() const { return ways || memory; }
+  bool is_asked_for() const { return plans_meshes || memory; }
 };
 
 // Returns the exit code. Throws UsageError for options that cannot be combined, Interrupted when a

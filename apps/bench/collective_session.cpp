@@ -36,8 +36,8 @@ std::vector<double> slowest(const std::vector<TurnResult>& results) {
   std::vector<double> calls(results.front().seconds.size());
   for (const TurnResult& result : results) {
     if (result.seconds.size() != calls.size()) {
-      fail(ErrorCode::kCorrupt, "the ranks timed {} and {} calls", calls.size(),
-           result.seconds.size());
+      fail(ErrorCode::kCorrupt, "two ranks timed different numbers of calls, {} and {}",
+           calls.size(), result.seconds.size());
     }
     for (std::size_t i = 0; i < calls.size(); ++i)
       calls[i] = std::max(calls[i], result.seconds[i] * 1e6);

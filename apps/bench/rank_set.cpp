@@ -57,8 +57,8 @@ std::string variables_in_effect(const launcher::Environment& inherited,
   std::string text;
   if (!held.empty()) text = fmt::format("with {}", fmt::join(held, ", "));
   if (!removed.empty()) {
-    text += fmt::format("{}without {}: these rows are the engine's alone", text.empty() ? "" : "; ",
-                        fmt::join(removed, ", "));
+    text += fmt::format("{}without {}: these rows measure only the engine",
+                        text.empty() ? "" : "; ", fmt::join(removed, ", "));
   }
   return text;
 }

@@ -75,8 +75,8 @@ void note_turn(Entrant& entrant, const std::string& lacks, ReportHead& report) {
   if (set.idle_seconds() < kShortWait || set.idle_cpu_seconds() < kRestless * set.idle_seconds())
     return;
   report.note_once(
-      fmt::format("{} computes during the turns of others, which slows them down: its times and "
-                  "theirs are less reliable",
+      fmt::format("{} computes during the turns of others and slows them down: all times in this "
+                  "report are less reliable",
                   set.title()));
 }
 

@@ -142,7 +142,8 @@ Finding check_c10d() {
     return {"backend c10d", CheckResult::kOk, "LibTorch's own Gloo, for programs with tensors", ""};
   }
   return {"backend c10d", CheckResult::kInfo,
-          "not built: Gloo's headers were not found; register_c10d_backend() takes others",
+          "not built: Gloo's headers were not found; register_c10d_backend() registers other "
+          "c10d backends",
           "apt-get install libgloo-dev, then configure and build again"};
 }
 

@@ -68,7 +68,7 @@ std::string text_of(const std::vector<ThreadStack>& stacks, const std::string& p
 
 // Closes this process's end of the pipe at its standard input. The closed pipe tells the launcher
 // that the threads run again.
-void let_go_of_input() {
+void close_input() {
   const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
   dup2(nothing, STDIN_FILENO);
   close(nothing);
@@ -84,7 +84,7 @@ int stacks_of_process(const StacksTexts& texts) {
   }
   alarm(kLongestLook);
   try {
-    auto stacks = read_stacks(question, let_go_of_input);
+    auto stacks = read_stacks(question, close_input);
     std::string problem;
     if (!question.crashed && runs_python(question.pid)) {
       alarm(kLongestLook);

@@ -29,11 +29,11 @@ namespace {
 void refuse_copies(const GetVariable& variable, const std::string& name, const char* launcher) {
   const auto size = read_number(variable, name);
   if (!size || *size <= 1) return;
-  throw UsageError(
-      fmt::format("{0} has started {1} of this launcher ({2}={1}), and each would start a job of "
-                  "its own; start the program itself with {0}, or this launcher once, without {0}; "
-                  "or give --nnodes and --rdzv-endpoint",
-                  launcher, *size, name));
+  throw UsageError(fmt::format(
+      "{0} has started {1} copies of this launcher ({2}={1}), and each would start a job of "
+      "its own; start the program itself with {0}, or this launcher once, without {0}; or give "
+      "--nnodes and --rdzv-endpoint",
+      launcher, *size, name));
 }
 
 // Refuses a SLURM job with several components: each has variables of its own, and only srun can

@@ -80,7 +80,7 @@ void report(const launcher::LaunchPlan& plan, const Topology& topology) {
 
 // Refuses a timeline whose file cannot be written. This is checked before the job starts, not after
 // a long run.
-void require_place_of(const Option& timeline) {
+void require_writable_timeline(const Option& timeline) {
   if (!timeline.given()) return;
   const std::string obstacle = launcher::obstacle_to_trace(timeline.text);
   if (obstacle.empty()) return;
@@ -144,7 +144,7 @@ int Run::run(const Arguments& arguments) {
 int Run::run_here() {
   check_run_options(table_, topology_, options_.launch);
   if (!part_) require_meeting(table_, options_.launch);
-  if (!part_) require_place_of(table_["--timeline"]);
+  if (!part_) require_writable_timeline(table_["--timeline"]);
   launcher::LaunchPlan plan{.options = options_.launch};
   plan.options.part = part_;
   plan.options.notices_fd = notices_fd_;
@@ -177,7 +177,7 @@ int Run::run_on(const std::vector<launcher::Host>& hosts) {
   int world_size = 0;
   for (const launcher::Host& host : hosts) world_size += host.slots;
   check_run_options(table_, topology_, options_.launch, world_size);
-  require_place_of(table_["--timeline"]);
+  require_writable_timeline(table_["--timeline"]);
   launcher::LaunchPlan first{.options = options};
   first.program_path = options.command.front();  // every host looks for the program itself
   const launcher::HostsPlan plan = plan_hosts(table_, options_, hosts);

@@ -26,7 +26,7 @@ void add_directive(std::string& script, const std::string& flag, const std::stri
   const bool good = std::all_of(value.begin(), value.end(), [&](unsigned char c) {
     return (c < 0x80 && std::isalnum(c) != 0) || also.find(static_cast<char>(c)) != also.npos;
   });
-  check(good, "--{}: '{}' may hold letters, digits{} only", flag, launcher::neutralise(value),
+  check(good, "--{}: '{}' may contain only letters, digits{}", flag, launcher::neutralise(value),
         also.empty() ? "" : fmt::format(" and {}", also));
   script += fmt::format("#SBATCH --{}={}\n", flag, value);
 }
@@ -73,8 +73,8 @@ void check_signal(const SlurmRequest& slurm) {
   const long seconds = seconds_of(slurm.time);
   if (seconds == 0) return;  // no limit
   check(slurm.signal_seconds < seconds,
-        "--signal-before: {} s before the end of a job of --time {} is before its start; choose a "
-        "smaller one, or 0 for no signal",
+        "--signal-before: {} s is not less than the time limit (--time {}); choose a smaller "
+        "number, or 0 for no signal",
         slurm.signal_seconds, slurm.time);
 }
 

@@ -179,8 +179,8 @@ class Limit : public Contestant {
   // The corresponding place in the other rank's part.
   template <class Byte>
   Byte* others(Byte* own) const {
-    const auto way = static_cast<std::ptrdiff_t>(kPartBytes);
-    return own + (rank_ == 0 ? way : -way);
+    const auto distance = static_cast<std::ptrdiff_t>(kPartBytes);
+    return own + (rank_ == 0 ? distance : -distance);
   }
 
   void step() {

@@ -24,17 +24,20 @@ class CartPole {
   bool push(bool to_the_right) {
     constexpr float kGravity = 9.8F, kMass = 1.1F, kPoleMass = 0.1F, kHalfLength = 0.5F;
     constexpr float kForce = 10, kSeconds = 0.02F, kTrack = 2.4F, kFallen = 0.20943951F;
-    auto& [position, speed, angle, turn] = state_;
+    auto& [position, speed, angle, angular_speed] = state_;
     const float sine = std::sin(angle), cosine = std::cos(angle);
     const float force = to_the_right ? kForce : -kForce;
-    const float push = (force + kPoleMass * kHalfLength * turn * turn * sine) / kMass;
-    const float twist = (kGravity * sine - cosine * push) /
-                        (kHalfLength * (4.0F / 3 - kPoleMass * cosine * cosine / kMass));
-    const float pull = push - kPoleMass * kHalfLength * twist * cosine / kMass;
+    const float push =
+        (force + kPoleMass * kHalfLength * angular_speed * angular_speed * sine) / kMass;
+    const float angular_acceleration =
+        (kGravity * sine - cosine * push) /
+        (kHalfLength * (4.0F / 3 - kPoleMass * cosine * cosine / kMass));
+    const float acceleration =
+        push - kPoleMass * kHalfLength * angular_acceleration * cosine / kMass;
     position += kSeconds * speed;
-    speed += kSeconds * pull;
-    angle += kSeconds * turn;
-    turn += kSeconds * twist;
+    speed += kSeconds * acceleration;
+    angle += kSeconds * angular_speed;
+    angular_speed += kSeconds * angular_acceleration;
     return std::abs(position) <= kTrack && std::abs(angle) <= kFallen;
   }
   const State& state() const { return state_; }

@@ -104,12 +104,12 @@ void describe_gpt(paceline::ProcessGroup& group, const Options& options, std::in
                                              static_cast<double>(block.parameters)),
                      .activations = 1 - share(kWholeStates * state_bytes, block.activation_bytes)};
   block.exchanges = 2;
-  planning::LayerProfile embedding = train::without(stages[0], block);
+  planning::LayerProfile embedding = train::subtract(stages[0], block);
   embedding.name = "embedding";
   embedding.divisible.parameters =
       share(static_cast<double>(vocabulary) * width, static_cast<double>(embedding.parameters));
   embedding.exchanges = 1;  // in the forward pass; the logits need one in the backward pass
-  planning::LayerProfile logits = train::without(stages[2], block);
+  planning::LayerProfile logits = train::subtract(stages[2], block);
   logits.name = "logits";
   logits.tied_parameters = vocabulary * gpt.width;
   logits.divisible = {.time = 1,

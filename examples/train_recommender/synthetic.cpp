@@ -73,8 +73,9 @@ Clicks draw(const SyntheticOptions& options, const Teacher& teacher, const Power
     }
     float sum[kFactors] = {}, squares = 0;
     for (std::int64_t field = 0; field < options.fields; ++field) {
-      const std::int64_t rank = law.draw(random), at = field * options.rows + rank;
-      ids[sample * options.fields + field] = field_id(field, mix(static_cast<std::uint64_t>(rank)));
+      const std::int64_t number = law.draw(random), at = field * options.rows + number;
+      ids[sample * options.fields + field] =
+          field_id(field, mix(static_cast<std::uint64_t>(number)));
       logit += teacher.weights[at];
       for (std::int64_t j = 0; j < kFactors; ++j) {
         const float factor = teacher.factors[at * kFactors + j];

@@ -109,7 +109,7 @@ PACELINE_LOG_LEVEL=info expect components_under_srun 0 'rank 0 of 3, ' env PACEL
 # shellcheck disable=SC2016
 expect options_of_srun_in_variables 0 '0: cpus 0,1|0: cpus 0-1' env SLURM_LABELIO=1 SLURM_EXACT=1 SRUN_CPUS_PER_TASK=1 \
   salloc -Q -N1 -n2 paceline run --nproc-per-node 1 --bind none sh -c 'echo "$RANK: cpus $(taskset -cp $$ | sed "s/.*: //")"'
-expect copies_are_refused 2 'srun has started 2 of this launcher' srun -Q -K0 -N2 -n2 --wait=0 paceline run true
+expect copies_are_refused 2 'srun has started 2 copies of this launcher' srun -Q -K0 -N2 -n2 --wait=0 paceline run true
 
 # paceline submit starts a job on both nodes.
 job=$(paceline submit slurm --nnodes 2 --nproc-per-node 2 --output out-%j "$rank" ends | number)

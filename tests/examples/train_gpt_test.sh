@@ -171,7 +171,7 @@ expect longer_divided_otherwise 0 'resumed at step 6' "${run2[@]}" "${divided[@]
 expect differs_after_steps 1 'steps 6 and 9: [0-9]+ differences' "$1" checkpoint diff "$work/first" "$work/divided"
 # The commands for checkpoints: export and import return the same checkpoint, and Python can read the weights.
 expect checkpoint_list 0 ' 6 .* 2 +2 ' "$1" checkpoint ls "$work/first"
-expect checkpoint_whole 0 'step 6: whole' "$1" checkpoint verify "$work/first"
+expect checkpoint_intact 0 'step 6: intact' "$1" checkpoint verify "$work/first"
 expect checkpoint_exported 0 'step 6' "$1" checkpoint export "$work/first" "$work/all.safetensors"
 expect checkpoint_imported 0 'step 6' "$1" checkpoint import "$work/all.safetensors" "$work/imported"
 expect checkpoint_came_back 0 'steps 6 and 6: the same' "$1" checkpoint diff "$work/first" "$work/imported"

@@ -66,7 +66,7 @@ print("the same" if one == two and len(one) > 100 else [k for k in one if one[k]
 PY
 
 # Bad input is refused.
-expect weights_of_another_model 2 'these weights are another model.s:' "$train_image" "${folder[@]}" "${small[@]}" --model resnet18 --evaluate \
+expect weights_of_another_model 2 'these weights belong to another model:' "$train_image" "${folder[@]}" "${small[@]}" --model resnet18 --evaluate \
   --weights "$work/cnn.safetensors"
 expect its_differences 2 'conv1.weight: Float .64, 3, 3, 3. here, given Float .32, 3, 3, 3.' "$train_image" "${folder[@]}" "${small[@]}" --model resnet18 --evaluate \
   --weights "$work/cnn.safetensors"

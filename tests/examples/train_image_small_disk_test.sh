@@ -14,7 +14,7 @@ mount -t tmpfs -o "size=${size}k" tmpfs "$work/small" 2>/dev/null || { echo "ski
 trap 'umount "$work/small"; rm -rf "$work"' EXIT
 small=("${run1[@]}" --checkpoint-every 1 --max-steps 9 --checkpoint-dir "$work/small/run")
 # shellcheck disable=SC2016
-expect small_disk 0 '^  checkpoints +the disk has room for 3; the oldest goes before each save' bash -c '"$@" 2>"$0"' "$work/small.err" "${small[@]}"
+expect small_disk 0 '^  checkpoints +the disk has room for 3; the oldest is removed before each save' bash -c '"$@" 2>"$0"' "$work/small.err" "${small[@]}"
 expect small_disk_is_said_once 0 '^1$' grep -c 'the disk is full: there is room for 3 checkpoints' "$work/small.err"
 expect small_disk_resumed 0 'resumed at step 9$' "${small[@]}" --resume --max-steps 10
 exit "$((failures > 0))"

@@ -37,7 +37,8 @@ class SharedCounter {
     for (;;) {
       const auto now = word_->load();
       if (now >= value) return;
-      if (deadline.expired()) throw std::runtime_error("the ranks did not come so far in time");
+      if (deadline.expired())
+        throw std::runtime_error("the ranks did not reach this count in time");
       futex_wait(*word_, now, deadline.remaining());
     }
   }

@@ -170,7 +170,8 @@ int bench_command(const Arguments& arguments) {
   if (!table.take(line)) return 0;
   check_bench_options(table, line.program, discover_topology().num_usable_cores(), options);
   options.session.command = "paceline bench " + shell_line(arguments);
-  require_place(table, options.mode, detect_launch_environment(), options.session.command);
+  require_fitting_launcher(table, options.mode, detect_launch_environment(),
+                           options.session.command);
   options.session.version = version_text();
   options.session.programs = contestants_folder();
   if (options.writes_to_output()) leave_output_to_files();

@@ -69,8 +69,8 @@ BenchMode mode_of(const OptionTable& table) {
   return table["--explain"].given() ? kExplain : kMeasure;
 }
 
-void require_meaning(const OptionTable& table, const std::vector<std::string>& words,
-                     BenchMode mode) {
+void require_effect(const OptionTable& table, const std::vector<std::string>& words,
+                    BenchMode mode) {
   const auto refuse = [&](const std::string& what) {
     throw UsageError(fmt::format("{} has no effect with {}", what, flag_of(mode)));
   };
@@ -89,8 +89,8 @@ void require_no_launcher(const LaunchEnvironment& environment, const char* what,
                   environment.rank, environment.world_size, starter_of(environment), what, advice));
 }
 
-void require_place(const OptionTable& table, BenchMode mode, const LaunchEnvironment& environment,
-                   const std::string& command) {
+void require_fitting_launcher(const OptionTable& table, BenchMode mode,
+                              const LaunchEnvironment& environment, const std::string& command) {
   if (environment.world_size == 1) return;
   const Option& asked = table["--nproc-per-node"];
   if (mode == kMeasure) {

@@ -48,8 +48,8 @@ std::vector<bench::Operation> ops_of(const std::vector<std::string>& texts,
       const auto op = bench::op_named(name);
       if (name == "rpc") {
         throw UsageError(
-            "operation: rpc is measured alone, with options of its own: paceline "
-            "bench rpc [options]");
+            "operation: rpc cannot be combined with other operations and has its own options: "
+            "paceline bench rpc [options]");
       }
       if (!op) {
         refuse_value("operation", name, one_of(op_names(), name));
@@ -190,7 +190,7 @@ void require_different_files(const OptionTable& table) {
 }
 
 // Adds a note, with the first example, if sizes are rounded up to whole elements.
-void say_what_is_rounded(bench::SessionOptions& session) {
+void note_rounded_sizes(bench::SessionOptions& session) {
   for (const bench::Operation op : session.ops) {
     if (op.op == Op::kBarrier) continue;
     for (const std::size_t size : session.sizes) {
@@ -322,7 +322,7 @@ void declare_bench_options(OptionTable& table, BenchOptions& options) {
 void check_bench_options(const OptionTable& table, const std::vector<std::string>& words,
                          int num_cores, BenchOptions& options) {
   options.mode = mode_of(table);
-  require_meaning(table, words, options.mode);
+  require_effect(table, words, options.mode);
   bench::SessionOptions& session = options.session;
   session.ops = ops_for(options.mode, words);
   table.read();
@@ -337,7 +337,7 @@ void check_bench_options(const OptionTable& table, const std::vector<std::string
   require_transport(options);
   require_algorithm(options, session.notes);
   require_different_files(table);
-  if (options.mode == BenchMode::kMeasure && table["--sizes"].given()) say_what_is_rounded(session);
+  if (options.mode == BenchMode::kMeasure && table["--sizes"].given()) note_rounded_sizes(session);
 }
 
 }  // namespace paceline::apps

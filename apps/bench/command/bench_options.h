@@ -68,13 +68,13 @@ BenchMode mode_of(const OptionTable& table);
 
 // Each function below throws UsageError, whose message tells the user what to type instead.
 // Refuses options, and operations in `words`, that have no effect in the mode.
-void require_meaning(const OptionTable& table, const std::vector<std::string>& words,
-                     BenchMode mode);
+void require_effect(const OptionTable& table, const std::vector<std::string>& words,
+                    BenchMode mode);
 // Refuses a mode in which every rank that a launcher started would start ranks of its own, and a
 // --nproc-per-node that differs from the launcher's number of ranks. `command` is the command as
 // typed.
-void require_place(const OptionTable& table, BenchMode mode, const LaunchEnvironment& environment,
-                   const std::string& command);
+void require_fitting_launcher(const OptionTable& table, BenchMode mode,
+                              const LaunchEnvironment& environment, const std::string& command);
 // Throws if this process is one of several ranks of a launcher, because bench starts `what`
 // ("ranks", "workers") of its own. `advice` is appended to the message.
 void require_no_launcher(const LaunchEnvironment& environment, const char* what,

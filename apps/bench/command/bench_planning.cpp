@@ -58,7 +58,7 @@ bool shares_memory(const ProcessGroup& group) {
 }
 
 // Refuses requests that can only be checked once the ranks have met.
-void require_as_asked(const BenchOptions& options, const ProcessGroup& group) {
+void require_fitting_transport(const BenchOptions& options, const ProcessGroup& group) {
   const std::string transport = group.transport();
   if (options.transport == TransportKind::kUcx && transport.find("ucx") == std::string::npos) {
     fail(ErrorCode::kUnsupported,
@@ -89,7 +89,7 @@ void in_group(const BenchOptions& options, const std::function<void(ProcessGroup
   init.group.backend = "paceline";
   const auto work = [&](int) {
     const auto group = init_process_group(init);
-    require_as_asked(options, *group);
+    require_fitting_transport(options, *group);
     body(*group);
   };
   if (detect_launch_environment().launcher != "none") {
@@ -152,8 +152,8 @@ void calibrate(ProcessGroup& group, bool keeps_noisy) {
   }
   const std::string reason = keeps_noisy ? "" : why_not_replace(kept, fresh);
   if (!reason.empty()) {
-    fmt::print("not kept: {}. Measure again, or add --keep-noisy to replace them in {}\n", reason,
-               path.string());
+    fmt::print("not kept: {}. Measure again, or add --keep-noisy to replace the costs in {}\n",
+               reason, path.string());
     return;
   }
   save_calibration(costs, path);

@@ -45,7 +45,7 @@ struct PointToPointCall {
   // Set only in a send: the sizes travel with the message.
   std::optional<std::vector<std::int64_t>> sizes = {};
   // Set only in a receive: allocates `data`; the message then determines the type and the count.
-  std::shared_ptr<MessageAllocator> place = {};
+  std::shared_ptr<MessageAllocator> allocator = {};
   std::shared_ptr<void> keep_alive;
   bool is_blocking = false;  // the caller waits for the message at once
   // For device memory: the Work ends only when the device has finished.
@@ -94,7 +94,7 @@ class Backend {
   // Called after the run() of a visit, and serialised like run(). Returns the address of every
   // rank's visited buffer in this process; empty on every rank unless all buffers lie in one
   // symmetric allocation.
-  virtual std::vector<std::byte*> seen_by_all() const = 0;
+  virtual std::vector<std::byte*> visited_addresses() const = 0;
 
   // Local; may be called from any thread. Throws the group's failure, if there is one; otherwise
   // returns the ranks that have left the group without a failure (Mesh::throw_if_failed).

@@ -66,8 +66,9 @@ constexpr void explain_mistake() {
     static_assert(
         kNever, "write std::span(&value, 1) for a single value, or all_reduce_value(group, value)");
   } else {
-    static_assert(kNever,
-                  "this is no memory: write std::span(values) for the elements of a container");
+    static_assert(
+        kNever,
+        "this argument is not memory: write std::span(values) for the elements of a container");
   }
 }
 

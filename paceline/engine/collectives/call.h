@@ -64,7 +64,7 @@ struct Call {
   // Set only in a send: the sizes travel with the message. A message without sizes cannot be
   // received into a MessageAllocator.
   std::optional<std::span<const std::int64_t>> sizes = {};
-  std::shared_ptr<MessageAllocator> place = {};  // in a receive: used instead of output
+  std::shared_ptr<MessageAllocator> allocator = {};  // in a receive: used instead of output
   // In all_gather_v, the count that each rank gives; in reduce_scatter_v, the count that each rank
   // gets; in all_to_all_v, the count that this rank gives to each rank.
   std::span<const std::size_t> counts = {};

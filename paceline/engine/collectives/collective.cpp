@@ -165,12 +165,12 @@ void require_same(const Fingerprint& mine, const Fingerprint& theirs, const std:
     const bool is_own = !own.empty();
     const std::string_view second = is_own ? other : own;
     cure = fmt::format(
-        ", so every rank must call {}; if every rank does, only some called {} before that",
+        ", so every rank must call {}; if every rank does, only some ranks called {} before it",
         is_own ? own : other, !second.empty() ? second : name_of(is_own ? theirs.op : mine.op));
   } else if (mine == reshaped) {
     cure =
-        ", with tensors of the same sizes and strides (tensor.contiguous() gives those of its "
-        "sizes)";
+        ", with tensors of the same sizes and strides (tensor.contiguous() gives the default "
+        "strides)";
   } else if (mine.layout != theirs.layout && mine.divisor() == theirs.divisor()) {
     cure = ", with the same list of counts";
   }

@@ -134,7 +134,7 @@ void Work::throw_slow(std::chrono::milliseconds timeout, std::unique_lock<std::m
   lock.unlock();  // reading the records takes a while
   fail(ErrorCode::kTimeout, {.operation = operation, .group = group, .deadline = timeout},
        "{} is not complete after {} ms, and continues{}", what, timeout.count(),
-       told_by_records(recorder.get(), group));
+       verdict_of_records(recorder.get(), group));
 }
 
 void Work::begin(const std::string& self, const std::string& group, const Fingerprint& fingerprint,

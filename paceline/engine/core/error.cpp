@@ -123,7 +123,7 @@ bool begins_with_rank(std::string_view text) {
 
 }  // namespace
 
-Error said_by(const std::string& who, const std::string& doing, const Error& error) {
+Error reported_by(const std::string& who, const std::string& doing, const Error& error) {
   const std::string text = error.what();
   if (begins_with_rank(text)) return error;
   return error.reworded(who + ": " + doing + ": " + text);

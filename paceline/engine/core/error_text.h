@@ -24,7 +24,7 @@ std::string describe_current_exception();
 
 // Returns `error` with `who` ("rank 1", from rank_name()) and `doing` (the failed activity) before
 // its text. An error whose text already begins with a rank is returned unchanged.
-Error said_by(const std::string& who, const std::string& doing, const Error& error);
+Error reported_by(const std::string& who, const std::string& doing, const Error& error);
 
 // Shortens the list at the end of a message, for example of the tensors in which two models differ:
 // a launcher that repeats a rank's last lines of output must still show the line above the list.

@@ -129,19 +129,22 @@ bool has_own_descriptors(const ForkServerInvitation& invitation) {
 
 enum class Role { kRank, kSeed };
 
-bool say(const Fd& socket, std::string_view words) {
-  return send_whole(socket.get(), as_bytes(words), Deadline::never());
+bool send_word(const Fd& socket, std::string_view text) {
+  return send_whole(socket.get(), as_bytes(text), Deadline::never());
 }
-bool say(const Fd& socket, char word) { return say(socket, std::string_view(&word, 1)); }
+bool send_word(const Fd& socket, char word) {
+  return send_word(socket, std::string_view(&word, 1));
+}
 
-bool hear(const Fd& socket, char word) {
-  char heard = 0;
-  const auto into = std::as_writable_bytes(std::span(&heard, 1));
-  return receive_whole(socket.get(), into, Deadline::never()) == 1 && heard == word;
+// Waits for a message. Returns whether it is `word`.
+bool receive_word(const Fd& socket, char word) {
+  char received = 0;
+  const auto into = std::as_writable_bytes(std::span(&received, 1));
+  return receive_whole(socket.get(), into, Deadline::never()) == 1 && received == word;
 }
 
 // Waits for a child that is about to end, and kills it when it takes too long.
-void see_off(pid_t child) {
+void reap(pid_t child) {
   const Fd pidfd(static_cast<int>(syscall(SYS_pidfd_open, child, 0)));
   if (!pidfd || !await(pidfd.get(), POLLIN, Deadline::after(kHelper))) kill(child, SIGKILL);
   while (waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
@@ -153,7 +156,7 @@ void see_off(pid_t child) {
 bool settle(const Fd& socket, pid_t launcher) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  return getppid() == launcher && say(socket, kSeedReady);
+  return getppid() == launcher && send_word(socket, kSeedReady);
 }
 
 // Returns twice: in this process, which is the rank, and in its seed. The seed tells the launcher
@@ -167,17 +170,17 @@ Role fork_seed(const Fd& socket, pid_t launcher) {
   if (helper < 0) return Role::kRank;
   if (helper == 0) {
     own.reset();
-    if (!hear(others, kGoOn) || fork() != 0) _exit(0);
-    if (!hear(others, kGoOn) || !settle(socket, launcher)) _exit(0);
+    if (!receive_word(others, kGoOn) || fork() != 0) _exit(0);
+    if (!receive_word(others, kGoOn) || !settle(socket, launcher)) _exit(0);
     return Role::kSeed;
   }
   others.reset();
   // Invariant 1: other threads of this process would be missing in the child, and the locks that
   // they hold would never be released there.
-  const bool whole = num_threads() == 1 && say(own, kGoOn);
+  const bool whole = num_threads() == 1 && send_word(own, kGoOn);
   if (!whole) own.reset();
-  see_off(helper);
-  if (whole && say(own, kGoOn)) await(own.get(), POLLIN, Deadline::after(kHelper));
+  reap(helper);
+  if (whole && send_word(own, kGoOn)) await(own.get(), POLLIN, Deadline::after(kHelper));
   return Role::kRank;
 }
 
@@ -212,7 +215,7 @@ Order await_order(const Fd& socket) {
 }
 
 [[noreturn]] void refuse(const Fd& socket, const std::string& changed) {
-  say(socket, (kSeedIsStale + changed).substr(0, kLongestAnswer));
+  send_word(socket, (kSeedIsStale + changed).substr(0, kLongestAnswer));
   _exit(0);
 }
 
@@ -222,7 +225,7 @@ Order live_as_seed(const Fd& socket, const LoadedFiles& files) {
   prctl(PR_SET_NAME, kSeedName);
   Order order = await_order(socket);
   if (const auto changed = files.find_changed()) refuse(socket, *changed);
-  if (!say(socket, kSeedGrows)) _exit(0);
+  if (!send_word(socket, kSeedGrows)) _exit(0);
   prctl(PR_SET_NAME, name.data());
   return order;
 }

@@ -77,7 +77,7 @@ MeetingPoint notice_for(const std::string& job, const LaunchEnvironment& environ
           .job = fmt::format("{}-{}-{}", environment.launcher, job, environment.restart_count)};
 }
 
-std::string how_to_say_where(const LaunchEnvironment& environment) {
+std::string command_with_address(const LaunchEnvironment& environment) {
   const std::string values = "MASTER_ADDR=FIRST_HOST MASTER_PORT=29500";
   if (environment.launcher == "openmpi") {
     return "mpirun -x MASTER_ADDR=FIRST_HOST -x MASTER_PORT=29500 " + own_command();
@@ -121,7 +121,7 @@ MeetingPoint from_environment(const LaunchEnvironment& environment, const GetVar
        "MASTER_ADDR is not set: rank {} of {} ({}) does not know where the others are. Say where "
        "rank 0 hosts the store: {}",
        environment.rank, environment.world_size, environment.launcher,
-       how_to_say_where(environment));
+       command_with_address(environment));
 }
 
 }  // namespace

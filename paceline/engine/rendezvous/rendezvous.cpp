@@ -101,7 +101,7 @@ struct Attendance {
       if (arrival) {
         leave();
       } else {
-        let_others_hear();
+        wait_until_others_know();
       }
     } catch (const std::exception& error) {
       log::debug(std::string("leaving the job's store: ") + error.what());
@@ -118,7 +118,7 @@ struct Attendance {
 
   // Called when the meeting has failed. Ranks that wait in rank 0's store must learn the reason,
   // not only that the store is no longer reachable.
-  void let_others_hear() {
+  void wait_until_others_know() {
     store.reset();
     client.reset();
     if (server) server->wait_until_clients_left(kFailureTimeout);
@@ -285,31 +285,32 @@ Secret open_store(Attendance& attendance, const LaunchEnvironment& environment,
 // The address that PACELINE_SOCKET_IFNAME selects; otherwise the local address of the connection to
 // the store; or, if there is none or it is a loopback or link-local address, the address of the
 // first interface that other hosts can reach.
-std::string own_address(const GetVariable& variable, const std::string& on_the_way) {
+std::string own_address(const GetVariable& variable, const std::string& connection_address) {
   const std::string wanted = variable("PACELINE_SOCKET_IFNAME").value_or("");
-  const bool leads_there =
-      !on_the_way.empty() && !is_loopback(on_the_way) && !is_link_local(on_the_way);
-  if (wanted.empty() && leads_there) return on_the_way;
-  const bool prefer_v6 = on_the_way.find(':') != std::string::npos;
+  const bool is_reachable = !connection_address.empty() && !is_loopback(connection_address) &&
+                            !is_link_local(connection_address);
+  if (wanted.empty() && is_reachable) return connection_address;
+  const bool prefer_v6 = connection_address.find(':') != std::string::npos;
   return choose_address(wanted, interface_addresses(), prefer_v6);
 }
 
 // Finds out which ranks share a host, which explicit arguments and a RANK that was set by hand do
 // not reveal.
 void learn_hosts(Rendezvous& result, const std::vector<std::string>& hosts,
-                 const GetVariable& variable, const std::string& on_the_way) {
+                 const GetVariable& variable, const std::string& connection_address) {
   auto& environment = result.environment;
   const auto& mine = hosts[static_cast<std::size_t>(environment.rank)];
   const auto local = std::count(hosts.begin(), hosts.end(), mine);
-  const bool unsaid = environment.launcher == "none" ||
-                      (environment.launcher == "env" && environment.local_world_size == 1);
-  if (unsaid) {
+  const bool is_local_rank_unknown =
+      environment.launcher == "none" ||
+      (environment.launcher == "env" && environment.local_world_size == 1);
+  if (is_local_rank_unknown) {
     environment.local_rank =
         static_cast<int>(std::count(hosts.begin(), hosts.begin() + environment.rank, mine));
     environment.local_world_size = static_cast<int>(local);
   }
   if (local == environment.world_size) return;  // one host: loopback suffices
-  result.address = own_address(variable, on_the_way);
+  result.address = own_address(variable, connection_address);
   if (is_loopback(result.address)) {
     log::warning(
         "the job spans hosts but rank " + std::to_string(environment.rank) +
@@ -362,7 +363,7 @@ std::shared_ptr<Attendance> attend(const LaunchEnvironment& environment,
 }
 
 // Without this warning, a user who forgot the launcher would only notice that the program is slow.
-void say_that_it_is_alone() {
+void warn_of_group_of_one() {
   log::warning(fmt::format(
       "init_process_group: no launcher started this process, so it runs alone, as a group of one: "
       "for several ranks use paceline run --nproc-per-node N {}; to run alone on purpose, set "
@@ -380,7 +381,7 @@ LaunchEnvironment own_launch_environment(const RendezvousOptions& options,
 Rendezvous rendezvous(const RendezvousOptions& options, const GetVariable& variable) {
   const auto environment = find_own_rank(options, variable);
   if (environment.world_size == 1 && !options.store) {
-    if (!options.rank && environment.launcher == "none") say_that_it_is_alone();
+    if (!options.rank && environment.launcher == "none") warn_of_group_of_one();
     return {environment, std::make_shared<MemoryStore>(),
             options.secret.value_or(Secret::generate())};
   }

@@ -36,13 +36,13 @@ class CallError : public Error {
   std::string worker_;
 };
 
-// A call failed because its reference can no longer be used. Nothing was executed.
+// A call to an object failed: the reference to it can no longer be used. Nothing was executed.
 class ReferenceError : public CallError {
  public:
   enum class Reason : std::uint8_t {
     kExpired,    // this worker's lease expired, or the owner ended the session
-    kOwnerLost,  // the owner has left or is lost, even if a later worker has its name
-    kNoObject,   // the object's constructor failed, or its last reference was released
+    kOwnerLost,  // the owner has left or is lost, even if another worker now has its name
+    kNoObject,   // the object's constructor failed, or the last reference to it was released
   };
   ReferenceError(Reason reason, std::string worker, std::string method, const std::string& message)
       : CallError(reason == Reason::kNoObject ? ErrorCode::kInvalid : ErrorCode::kPeerLost,

@@ -1,7 +1,7 @@
 #pragma once
 
-// The method that a call invokes and how often it may be executed, and the numbers that name
-// methods and objects. Thread safety: values.
+// The method that a call invokes, how often the call may be executed, and the numbers that name
+// methods and objects. Thread safety: these types are plain values.
 
 #include <cstdint>
 #include <string_view>
@@ -21,24 +21,24 @@ using ObjectNumber = std::uint64_t;
 
 namespace detail {
 
-// Whether a call that was not sent may be sent in the next session when the current one is lost. A
-// call that depends on state of the session, such as a reference, must not (kThisSession): it ends
-// as not executed.
+// Whether a call that was not sent, or that is repeatable, may be sent in the next session when the
+// current session is lost. A call that depends on state of the session, such as a reference, ends
+// with its session (kThisSession).
 enum class Scope : std::uint8_t { kAnySession, kThisSession };
 
-// The method that a call invokes, and how it is called.
+// The target of a call: the method, the rules for its calls, and the object if there is one.
 struct CallTarget {
-  std::string_view method;  // must outlive the call: a literal
+  std::string_view method;  // must outlive the call, as a literal does
   std::uint64_t method_number = 0;
   Effect effect{};
   Scope scope = Scope::kAnySession;
   ObjectNumber object = 0;  // the object that the method belongs to; 0: none
-  // False for the calls that hold or release objects: a handler may need such a hold before it
-  // begins, so these calls must not wait for other calls, which may be waiting for the handler.
+  // Whether the call waits for credit (workers.h). False for calls that hold or release objects: a
+  // handler may need a hold before it begins, and the calls ahead may be waiting for that handler.
   bool needs_credit = true;
 };
 
-// The id that stands for a method's name on the wire: the lower half of XXH3-128.
+// The id that stands for a method's name on the wire: the lower half of its XXH3-128 hash.
 std::uint64_t method_id(std::string_view name);
 
 }  // namespace detail

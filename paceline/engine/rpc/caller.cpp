@@ -14,7 +14,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::size_t kMany = 4;  // with this many calls under way, requests are batched
-constexpr std::size_t kMaxLeftBytes = 8 << 10;  // bytes of a batch
+constexpr std::size_t kMaxBatchBytes = 8 << 10;  // the most bytes of a batch
 
 std::uint32_t to_ms(std::chrono::nanoseconds time) {
   const auto ms = std::chrono::ceil<std::chrono::milliseconds>(time).count();
@@ -101,8 +101,8 @@ void Caller::refuse_locked(PendingCall& call) {
                 fmt::format("{}: {} of worker {} was not sent: {}; it was not executed",
                             setup_->self.name, call.target_.method, name_,
                             is_closed_ ? "this worker has left"
-                                       : fmt::format("it waited until its deadline behind {} to "
-                                                     "that worker",
+                                       : fmt::format("it waited until its deadline for {} to "
+                                                     "that worker to end",
                                                      counted(calls_.size(), "call"))),
                 is_closed_ ? std::nullopt : call.deadline_.timeout());
   if (call.when_ended_) call.when_ended_(CallEnd::kNotExecuted);
@@ -122,7 +122,7 @@ void Caller::wait_for_credit(Lock& lock, const PendingPointer& call) {
 
 // Begins the waiting calls for which there is credit, and ends the wait of calls that cannot begin.
 // Returns the bytes of the requests that it has queued. Requires: the mutex is held.
-std::size_t Caller::begin_what_has_credit_locked() {
+std::size_t Caller::begin_queued_calls_locked() {
   std::size_t size = 0;
   while (!without_credit_.empty()) {
     const PendingPointer call = without_credit_.front();
@@ -149,10 +149,11 @@ void Caller::tell(const CallTarget& target, OutgoingPointer request) {
     throw CallError(
         ErrorCode::kSystem, CallError::Executed::kNo, name_, std::string(target.method),
         fmt::format("{}: {} of worker {} was not sent: {}", setup_->self.name, target.method, name_,
-                    is_closed_ ? "this worker has left"
-                               : fmt::format("its handlers have {} waiting; slow down{}",
-                                             counted(num_told_ - num_handled_, "message"),
-                                             connection_ ? "" : " (" + why_ + ")")));
+                    is_closed_
+                        ? "this worker has left"
+                        : fmt::format("that worker still has {} to handle; send more slowly{}",
+                                      counted(num_told_ - num_handled_, "message"),
+                                      connection_ ? "" : " (" + why_ + ")")));
   }
   ++num_told_;
   bytes_told_ += size;
@@ -278,8 +279,8 @@ void Caller::queue_acknowledgements_locked() {
 }
 
 // Requires: the mutex is held.
-void Caller::queue_what_waits_locked() {
-  begin_what_has_credit_locked();
+void Caller::queue_waiting_messages_locked() {
+  begin_queued_calls_locked();
   if (!connection_ || session_.session() == 0) return;
   if (to_acknowledge_.size() >= kMaxAcknowledgements) queue_acknowledgements_locked();
   for (; !to_tell_.empty(); to_tell_.pop_front()) {
@@ -287,27 +288,27 @@ void Caller::queue_what_waits_locked() {
   }
 }
 
-// Leaves the queued messages unsent for a moment; `size` bytes of them are new. Releases the lock.
-// Requires: the lock is held.
+// Leaves the queued messages unsent for a moment, unless they exceed a batch; `size` is the size of
+// the new ones. Releases the lock. Requires: the lock is held.
 void Caller::send_soon(Lock& lock, std::size_t size) {
-  queue_what_waits_locked();
-  const bool is_first = left_bytes_ == 0;
-  if (!connection_ || left_bytes_ + size + kFrameBytes > kMaxLeftBytes) return send(lock);
-  left_bytes_ += size + kFrameBytes;
+  queue_waiting_messages_locked();
+  const bool is_first = batched_bytes_ == 0;
+  if (!connection_ || batched_bytes_ + size + kFrameBytes > kMaxBatchBytes) return send(lock);
+  batched_bytes_ += size + kFrameBytes;
   lock.unlock();
   if (is_first) pool_->send_soon(shared_from_this());
 }
 
 void Caller::send() {
   Lock lock(mutex_);
-  if (left_bytes_ > 0) send(lock);
+  if (batched_bytes_ > 0) send(lock);
 }
 
 // Sends the queued messages. Releases the lock. Requires: the lock is held.
 void Caller::send(Lock& lock) {
-  queue_what_waits_locked();
+  queue_waiting_messages_locked();
   const ConnectionPointer connection = connection_;
-  left_bytes_ = 0;
+  batched_bytes_ = 0;
   lock.unlock();
   if (!connection) return;
   if (!connection->flush()) return connection->shut_down();  // the reading thread then sees the end
@@ -399,7 +400,7 @@ Caller::Begun Caller::begun() const {
 }
 
 // Ends the calls and drops the one-way messages that were made before the callee was found to be
-// gone. Later ones are for another process that has taken the callee's name.
+// gone. Later calls and messages are for another process that has taken the callee's name.
 void Caller::end_all(const std::string& why, ErrorCode code, const Begun& begun) {
   bool lost = false;
   std::string incarnation;
@@ -425,7 +426,7 @@ void Caller::end_all(const std::string& why, ErrorCode code, const Begun& begun)
       steps.pop_back();
       carry_out(steps);
     }
-    begin_what_has_credit_locked();
+    begin_queued_calls_locked();
     if (!calls_.empty() || !to_tell_.empty()) want_connection_locked(0ms);
   }
   if (lost) session_lost_(incarnation);

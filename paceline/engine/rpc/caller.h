@@ -28,7 +28,7 @@
 
 namespace paceline::rpc {
 
-// A call under way, at its caller. The result is written once, before done() becomes true.
+// A call under way, as its caller sees it. The result is written once, before done() becomes true.
 //
 // Thread safety: every method may be called from any thread.
 class PendingCall {
@@ -58,8 +58,8 @@ class PendingCall {
   // calls nudge(), or `limit` has passed. Returns whether nudge() was called.
   bool sleep(std::chrono::nanoseconds limit);
   void nudge();
-  // Called when the call leaves the queue of calls without credit: wakes the thread that waits for
-  // credit, or lets it sleep on until the call is done.
+  // Called when the call leaves the queue of calls that wait for credit. Wakes the thread that made
+  // the call if `wakes`; otherwise that thread sleeps on until the call is done.
   void leave_queue(bool wakes);
 
   const CallTarget target_;
@@ -76,23 +76,23 @@ class PendingCall {
 };
 using PendingPointer = std::shared_ptr<PendingCall>;
 
-// The calls of this worker to one other worker. A Caller carries out the steps of CallerSession. A
+// The calls of this worker to one worker, perhaps itself; carries out the steps of CallerSession. A
 // thread of the pool makes the connection at the first call, and again whenever it is lost.
 //
 // Reading. A thread that waits for a reply reads the socket itself, unless another thread is
 // reading. It also takes the replies of other calls, and hands the reading over to another waiting
 // thread when its own reply has arrived. If no thread waits for the calls under way, the pool
-// watches the socket ("watched"). If a program waits for each call right after it has begun the
-// call, every call would switch the watching on and off, so the pool leaves the socket unwatched
-// for up to a tenth of a second at a time.
+// watches the socket ("watched"). A program that waits for each call before it begins the next one
+// would switch the watching on and off with every call, so the pool then leaves the socket
+// unwatched for up to a tenth of a second at a time.
 //
-// Credit: the calls and the bytes of requests that may be under way at once. Other calls wait in a
-// queue, and the thread that ends a call sends the first of them. If many calls wait, the thread
-// that made the sent call sleeps on until the reply has arrived: its next call would wait as well.
+// Credit is the number of calls, and of bytes of requests, that may be under way at once. Further
+// calls wait in a queue; the thread that ends a call sends the next ones. If many calls wait, the
+// thread that made a sent call sleeps on until the reply arrives: its next call would wait as well.
 //
-// Sending. A request is sent immediately, unless several calls are under way for which no thread
-// waits yet. In that case it is sent together with later requests, at the latest when a thread
-// waits or when the pool sends it (Pool::send_soon). So consecutive calls share a system call.
+// Sending. A request is sent immediately, unless several calls are under way and no thread has
+// waited since the last call. In that case it is sent together with later requests, at the latest
+// when a thread waits or the pool sends it (Pool::send_soon): the calls share a system call.
 //
 // Thread safety: every method may be called from any thread.
 class Caller final : public Pool::Source,
@@ -100,7 +100,7 @@ class Caller final : public Pool::Source,
                      public Connection::Receiver,
                      public std::enable_shared_from_this<Caller> {
  public:
-  // `session_lost` is called when the callee's process with this `incarnation` no longer keeps any
+  // `session_lost` is called when the callee's `incarnation` (WorkerEntry) no longer keeps any
   // state of this worker. The function must not throw and must not call this object.
   using SessionLost = std::function<void(const std::string& incarnation)>;
   Caller(SetupPointer setup, std::shared_ptr<Pool> pool, std::string name,
@@ -109,10 +109,10 @@ class Caller final : public Pool::Source,
   const std::string& name() const { return name_; }
   bool is_self() const { return name_ == setup_->self.name; }
 
-  // Begins a call. If too many calls are under way, it first waits for its turn, at most until
-  // the deadline. Throws Error(kInvalid) for a message above the limit. `request` and the memory
-  // that it refers to must live until the call is done. `when_ended` must not throw and must not
-  // call this object.
+  // Begins a call; while the credit is used up, first waits, at most until the deadline. Throws
+  // Error(kInvalid) for a message above the limit. The memory that `request` refers to must live
+  // until the call is done. `when_ended` is called at the end of the call; it must not throw and
+  // must not call this object.
   PendingPointer call(const CallTarget& target, OutgoingPointer request, Deadline deadline,
                       std::function<void(CallEnd)> when_ended = {});
   // Sends a one-way message, which must own its memory. Throws Error(kInvalid) as call() does, and
@@ -128,7 +128,7 @@ class Caller final : public Pool::Source,
   void give_up(const PendingPointer& call);
 
   // Whether the callee still keeps the state of this worker's session; also true while this worker
-  // has no session with it.
+  // has no session with the callee.
   bool lease_counts() const;
   // The incarnation of the callee at the last connection; empty before the first connection, and
   // once the callee is gone.
@@ -162,11 +162,11 @@ class Caller final : public Pool::Source,
   bool has_credit(std::size_t size) const;
   void begin_locked(const PendingPointer& call);
   void refuse_locked(PendingCall& call);
-  std::size_t begin_what_has_credit_locked();
+  std::size_t begin_queued_calls_locked();
   void wait_until(const PendingPointer& call, std::uint32_t states, Deadline deadline);
   void check_size(const CallTarget& target, const Outgoing& request) const;
 
-  bool lead(Deadline deadline);
+  bool try_read(Deadline deadline);
   void hand_over();
   bool receive(const ConnectionPointer& connection, const Deadline* deadline);
   void take_replies();
@@ -186,7 +186,7 @@ class Caller final : public Pool::Source,
   };
   Begun begun() const;
   void end_all(const std::string& why, ErrorCode code, const Begun& begun);
-  void end_what_is_too_large_locked();
+  void end_too_large_locked();
 
   void carry_out(const CallerSession::Steps& steps);
   void send_request(PendingCall& call);
@@ -200,7 +200,7 @@ class Caller final : public Pool::Source,
   void send(Lock& lock);
   void send_soon(Lock& lock, std::size_t size);
   void queue_acknowledgements_locked();
-  void queue_what_waits_locked();
+  void queue_waiting_messages_locked();
 
   const SetupPointer setup_;
   const std::shared_ptr<Pool> pool_;
@@ -224,10 +224,10 @@ class Caller final : public Pool::Source,
   LeaseTime opening_sent_{};
   bool had_session_ = false;
   std::map<CallNumber, PendingPointer> calls_;
-  std::deque<PendingPointer> without_credit_;  // calls that have not begun
+  std::deque<PendingPointer> without_credit_;  // calls that wait for credit
   std::size_t bytes_under_way_ = 0, max_calls_, max_bytes_, max_message_;
   std::uint64_t num_told_ = 0, bytes_told_ = 0, num_handled_ = 0, bytes_handled_ = 0;
-  std::size_t left_bytes_ = 0;  // queued bytes that wait to be sent with later requests
+  std::size_t batched_bytes_ = 0;  // queued bytes that wait to be sent with later requests
   std::vector<CallNumber> to_acknowledge_;
   // One-way messages, sent once there is a session.
   std::deque<std::pair<Frame, OutgoingPointer>> to_tell_;
@@ -235,9 +235,9 @@ class Caller final : public Pool::Source,
   ConnectionPointer connection_;
   std::string incarnation_;
   std::atomic<int> descriptor_{-1};
-  bool is_watched_ = false, is_sending_ = false;  // the events that the pool watches for
+  bool is_watched_ = false, is_sending_ = false;  // whether the pool watches for input, for room
   bool was_waited_for_ = false;                   // a thread has waited since the last call()
-  int num_led_ = 0;  // consecutive reads by waiting threads, while watched
+  int num_reads_in_row_ = 0;  // consecutive reads by waiting threads, while watched
   bool is_connecting_ = false, is_closed_ = false, is_callee_gone_ = false;
   std::optional<Deadline> connect_at_;
   std::chrono::milliseconds pause_;  // before the next attempt to connect

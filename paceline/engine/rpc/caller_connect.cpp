@@ -54,7 +54,7 @@ void Caller::want_connection_locked(std::chrono::milliseconds delay) {
 
 void Caller::connect() {
   // begun() is called before the directory is read: if the directory says that the worker has left,
-  // calls that begin from now on may be for another process that has taken the worker's name.
+  // calls that begin after this point may be for another process that has taken the worker's name.
   const Begun before = begun();
   try {
     const auto callee = setup_->directory->find(name_);
@@ -65,7 +65,7 @@ void Caller::connect() {
       is_connecting_ = false;
       why_ = why;
       why_code_ = ErrorCode::kInvalid;
-      return want_connection_locked(kNameless);
+      return want_connection_locked(kLookUpPause);
     }
     if (callee->state == WorkerInfo::State::kPresent) return connect_to(*callee);
     end_all(
@@ -140,10 +140,10 @@ void Caller::connect_to(const WorkerEntry& callee) {
   descriptor_ = connection_->socket();
   is_watched_ = true;
   is_sending_ = false;
-  num_led_ = 0;
+  num_reads_in_row_ = 0;
   pause_ = kShortestPause;
   max_message_ = std::min<std::size_t>(setup_->max_message, callee.max_message);
-  end_what_is_too_large_locked();
+  end_too_large_locked();
   CallerSession::Steps steps;
   session_.connected(steps);
   carry_out(steps);
@@ -153,7 +153,7 @@ void Caller::connect_to(const WorkerEntry& callee) {
 }
 
 // Ends calls and messages that are too large for the callee; they began before its limit was known.
-void Caller::end_what_is_too_large_locked() {
+void Caller::end_too_large_locked() {
   std::erase_if(to_tell_, [&](const auto& told) {
     const std::size_t size = told.second->writer().size();
     if (size <= max_message_) return false;

@@ -7,7 +7,7 @@ namespace paceline::rpc {
 
 namespace {
 
-constexpr int kLedOften = 4;
+constexpr int kManyReads = 4;
 constexpr std::size_t kMaxReplies = 256;  // replies that are taken together
 
 }  // namespace
@@ -44,7 +44,7 @@ void Caller::wait(const PendingPointer& call, Deadline deadline) {
   {
     Lock lock(mutex_);
     was_waited_for_ = true;
-    if (left_bytes_ > 0) send(lock);
+    if (batched_bytes_ > 0) send(lock);
   }
   wait_until(call, PendingCall::kDone, deadline);
 }
@@ -54,7 +54,7 @@ void Caller::wait_until(const PendingPointer& call, std::uint32_t states, Deadli
   states |= PendingCall::kDone;
   bool is_nudged = false;
   while (!call->has(states) && !deadline.expired()) {
-    if (lead(deadline)) {
+    if (try_read(deadline)) {
       is_nudged = false;
       continue;
     }
@@ -65,7 +65,7 @@ void Caller::wait_until(const PendingPointer& call, std::uint32_t states, Deadli
     }
     // Another thread is reading. When it stops, it hands the reading over to one of the waiting
     // threads whose calls have not ended.
-    if (lead(deadline)) {
+    if (try_read(deadline)) {
       is_nudged = false;
     } else {
       is_nudged = call->sleep(std::min<std::chrono::nanoseconds>(deadline.remaining(), kNap));
@@ -76,17 +76,16 @@ void Caller::wait_until(const PendingPointer& call, std::uint32_t states, Deadli
   if (is_nudged) hand_over();  // it was this thread's turn to read
 }
 
-// Reads the socket once, if no other thread does and there is a connection; otherwise returns
-// false.
-bool Caller::lead(Deadline deadline) {
+// Reads the socket once. Returns false if another thread is reading it or there is no connection.
+bool Caller::try_read(Deadline deadline) {
   std::unique_lock receiving(receiving_, std::try_to_lock);
   if (!receiving) return false;
   ConnectionPointer connection;
   {
     Lock lock(mutex_);
     connection = connection_;
-    if (connection && is_watched_ && ++num_led_ >= kLedOften) watch_locked(false);
-    if (left_bytes_ > 0) send(lock);
+    if (connection && is_watched_ && ++num_reads_in_row_ >= kManyReads) watch_locked(false);
+    if (batched_bytes_ > 0) send(lock);
   }
   if (connection) receive(connection, &deadline);
   receiving.unlock();
@@ -101,14 +100,14 @@ void Caller::pump() {
   {
     Lock lock(mutex_);
     connection = connection_;
-    if (left_bytes_ > 0) send(lock);
+    if (batched_bytes_ > 0) send(lock);
   }
   if (connection) receive(connection, nullptr);
   receiving.unlock();
   hand_over();
 }
 
-// Called after this thread has stopped reading: another waiting thread continues, or the pool.
+// Called after this thread has stopped reading: lets another waiting thread, or the pool, continue.
 void Caller::hand_over() {
   const bool has_missed = has_missed_.exchange(false);
   const Lock lock(mutex_);
@@ -131,7 +130,7 @@ void Caller::ready() {
   {
     const Lock lock(mutex_);
     connection = connection_;
-    num_led_ = 0;
+    num_reads_in_row_ = 0;
   }
   if (!connection) return;
   if (!connection->flush()) connection->shut_down();
@@ -174,7 +173,7 @@ bool Caller::receive(const ConnectionPointer& connection, const Deadline* deadli
 
 void Caller::watch_locked(bool watched) {
   is_watched_ = watched;
-  num_led_ = 0;
+  num_reads_in_row_ = 0;
   update_events_locked();
 }
 
@@ -199,7 +198,7 @@ void Caller::take_replies() {
     // The replies only produce acknowledgements, which can wait for the next request.
     if (to_acknowledge_.size() >= kMaxAcknowledgements) {
       send(lock);
-    } else if (const std::size_t size = begin_what_has_credit_locked(); size > 0) {
+    } else if (const std::size_t size = begin_queued_calls_locked(); size > 0) {
       send_soon(lock, size);
     }
   }

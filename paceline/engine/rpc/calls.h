@@ -68,7 +68,7 @@ class FutureReply {
   std::shared_ptr<ReferenceTable> references_;
 };
 
-// Waits until the references' owners have confirmed or refused the holds, or until the deadline.
+// Waits for the owners of the message's references to grant or refuse holds, until the deadline.
 void confirm_references(const MessageReader& read, const ReceivedMessage& message);
 
 // Reads a message that has arrived. The result may refer to memory of the message.
@@ -120,13 +120,13 @@ class Future {
   }
 
   detail::FutureReply reply_;
-  // The bytes of a reply that this worker itself sent as an object of another type.
+  // The bytes of a reply that this worker sent to itself as an object of another type.
   std::vector<std::byte> rewritten_;
 };
 
 namespace detail {
 
-// The request of a call at its handler: read from bytes, or the caller's own object.
+// A request as its handler sees it: read from bytes, or the object of a worker that calls itself.
 template <Message T>
 class RequestOf {
  public:
@@ -190,7 +190,7 @@ class Answer {
 
 namespace detail {
 
-// The effect that a method declares.
+// The effect that a method declares; kAtMostOnce if it declares none.
 template <class M>
 constexpr Effect effect_of() {
   if constexpr (requires { M::kEffect; }) {

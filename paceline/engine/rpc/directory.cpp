@@ -39,7 +39,7 @@ bool is_gone(const WorkerEntry& entry) {
 
 // The name is appended first and counted afterwards. If a worker dies between the two steps, other
 // workers learn of its change only with the next change.
-void Directory::tell_everybody(const std::string& name) {
+void Directory::publish_change(const std::string& name) {
   store_->append(kChanges, name + "\n");
   store_->add(kNumChanges, 1);
 }
@@ -56,7 +56,7 @@ void Directory::enter(const WorkerEntry& self) {
           self.name, other.role);
     before = there;
   }
-  tell_everybody(self.name);
+  publish_change(self.name);
 }
 
 void Directory::change(const WorkerEntry& entry, WorkerInfo::State state) {
@@ -67,7 +67,7 @@ void Directory::change(const WorkerEntry& entry, WorkerInfo::State state) {
   present.state = WorkerInfo::State::kPresent;
   const std::string before = to_value(present);
   if (store_->compare_set(key_of(entry.name), before, after) != after) return;
-  tell_everybody(entry.name);
+  publish_change(entry.name);
   if (state == WorkerInfo::State::kLeft) store_->delete_key(key_of_beats(entry));
 }
 
@@ -122,7 +122,7 @@ std::vector<WorkerEntry> Directory::look_around(const WorkerEntry& self, LeaseTi
     if (entry.incarnation == self.incarnation && entry.state == WorkerInfo::State::kLost)
       enter(self);
   }
-  look_after_next(self, now);
+  check_next_worker(self, now);
   last_look_ = now;
   return changed;
 }
@@ -133,7 +133,7 @@ void Directory::beat(const WorkerEntry& self, LeaseTime now) {
   last_beat_ = now;
 }
 
-void Directory::look_after_next(const WorkerEntry& self, LeaseTime now) {
+void Directory::check_next_worker(const WorkerEntry& self, LeaseTime now) {
   // If this worker was declared lost, another process may have its name now.
   const auto is_other = [&](const WorkerEntry& entry) {
     return entry.state == WorkerInfo::State::kPresent && entry.incarnation != self.incarnation;

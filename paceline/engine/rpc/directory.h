@@ -37,7 +37,7 @@ struct WorkerEntry {
   std::string part;         // the part of the host: JoinOptions::host
   std::string pid_namespace;
   std::int32_t pid = 0;
-  std::uint64_t start_ticks = 0;  // when the process started; identifies it together with the pid
+  std::uint64_t start_ticks = 0;  // when the process started; with the pid, identifies the process
   std::string unix_name;          // where it listens for callers on its host
   std::string tcp_host;           // where it listens for callers on other hosts
   std::uint16_t tcp_port = 0;
@@ -62,8 +62,8 @@ struct WorkerEntry {
 // Whether the worker's process has ended; also false for a process that this process cannot see.
 bool is_gone(const WorkerEntry& entry);
 
-// Thread safety: every method may be called from any thread. Each may wait for the store and throws
-// its errors.
+// Thread safety: every method may be called from any thread; it may wait for the store, and throws
+// the store's errors.
 class Directory {
  public:
   Directory(std::shared_ptr<Store> store, LeaseTime lease)
@@ -71,9 +71,9 @@ class Directory {
 
   const std::shared_ptr<Store>& store() const { return store_; }
 
-  // Enters a worker. Throws Error(kInvalid) if a worker of this name is present.
+  // Adds the entry of a worker. Throws Error(kInvalid) if a worker of this name is present.
   void enter(const WorkerEntry& self);
-  // Writes `state`, unless the worker is no longer present or another worker has taken its name.
+  // Writes the new state, unless the worker is no longer present or another worker has its name.
   void change(const WorkerEntry& entry, WorkerInfo::State state);
   std::optional<WorkerEntry> find(const std::string& name);
   // All entries, including those of workers that have left or are lost.
@@ -91,10 +91,10 @@ class Directory {
     std::int64_t beats = 0;
     LeaseTime since{};
   };
-  void tell_everybody(const std::string& name);
+  void publish_change(const std::string& name);
   std::vector<WorkerEntry> changed_since(std::size_t& begin);
   void beat(const WorkerEntry& self, LeaseTime now);
-  void look_after_next(const WorkerEntry& self, LeaseTime now);
+  void check_next_worker(const WorkerEntry& self, LeaseTime now);
 
   const std::shared_ptr<Store> store_;
   const LeaseTime lease_;

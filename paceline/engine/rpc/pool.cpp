@@ -21,10 +21,10 @@ namespace paceline::rpc {
 namespace {
 
 constexpr std::uint64_t kWakeId = 0, kTimerId = 1;  // ids of the pool's own descriptors
-// The interval at which a waiting thread checks the queue while it has tasks, or had some recently.
+// The interval of a waiting thread's checks while the queue has tasks, or had tasks recently.
 constexpr std::chrono::microseconds kCheckInterval(50);
 constexpr int kMaxQuietLooks = 10;
-// A thread that stays with a source is checked less and less often while it keeps moving: the
+// A thread that stays with a source is checked less and less often while its tasks are short: the
 // interval doubles after each kLooksBeforeDoubling checks, up to kRareLook.
 constexpr int kLooksBeforeDoubling = 32;
 constexpr std::chrono::microseconds kRareLook(3200);
@@ -105,8 +105,8 @@ void Pool::start_thread_locked() {
   threads_.push_back(start_thread("paceline-rpc", [self = shared_from_this()] { self->serve(); }));
 }
 
-// Wakes or starts a thread that waits for sockets instead of this thread. Returns false if the pool
-// already has its maximum number of threads.
+// Wakes or starts a thread to wait for sockets in place of this thread. Returns false if the
+// pool already has its maximum number of threads.
 bool Pool::bring_another_locked() {
   if (num_resting_ > 0) {
     --num_resting_;
@@ -236,9 +236,9 @@ void Pool::add_due_locked(const std::shared_ptr<Sender>& sender) {
   due_.push_back(sender);
 }
 
-Pool::Senders Pool::take_due_locked(bool also_young) {
+Pool::Senders Pool::take_due_locked(bool even_if_recent) {
   if (due_.empty()) return {};
-  if (!also_young && std::chrono::steady_clock::now() - due_since_ < kLatest) return {};
+  if (!even_if_recent && std::chrono::steady_clock::now() - due_since_ < kLatest) return {};
   for (const auto& sender : due_) sender->is_due_ = false;
   return std::exchange(due_, {});
 }
@@ -292,8 +292,8 @@ void Pool::attend(const std::shared_ptr<Source>& source) {
   if (source->num_events_.fetch_add(1) == 0) go_on(*source);
 }
 
-// Calls ready() until all counted events are handled. Requires: this thread owns the source's count
-// of events.
+// Calls ready() until all counted events are handled. Requires: this thread has raised num_events_
+// from 0, or has taken over the source.
 void Pool::go_on(Source& source) {
   int seen = 0;
   is_in_ready = true;
@@ -338,7 +338,7 @@ void Pool::stay_with(const std::shared_ptr<Source>& source) {
       is_taken_over = !source->stay_.compare_exchange_strong(expected, Stay::kReads);
       if (is_taken_over) break;
       const std::lock_guard lock(mutex_);
-      stays = stays && tasks_.empty();  // if the limit holds tasks up, check the queue instead
+      stays = stays && tasks_.empty();  // if the limit holds up tasks, go back to the queue
     }
     if (!is_taken_over) {
       source->stay_ = Stay::kNone;
@@ -353,7 +353,7 @@ void Pool::stay_with(const std::shared_ptr<Source>& source) {
 }
 
 // Takes the source from a thread that stays with it, if that thread has been running the same task
-// since the last look. This thread then owns the source's count of events.
+// since the last check. This thread must then call go_on().
 bool Pool::take_over_locked() {
   if (!stayed_with_) return false;
   if (std::exchange(turns_at_look_, num_turns_) != num_turns_) {
@@ -364,7 +364,7 @@ bool Pool::take_over_locked() {
   }
   auto expected = Source::Stay::kRuns;
   if (!stayed_with_->stay_.compare_exchange_strong(expected, Source::Stay::kNone)) return false;
-  excuse_sleepers_locked();
+  mark_sleeping_locked();
   num_in_row_ = 0;
   return true;
 }
@@ -411,7 +411,7 @@ void Pool::rest(std::unique_lock<std::mutex>& lock) {
 }
 
 Pool::Event Pool::wait_for_event() {
-  std::optional<std::chrono::microseconds> look;  // when to check the queue if nothing arrives
+  std::optional<std::chrono::microseconds> look;  // when to check the queue without an event
   bool follows = false;
   Senders due;
   {
@@ -472,7 +472,7 @@ bool Pool::may_run_locked() const {
 
 // Marks the tasks that are asleep, and returns whether it found one. A thread that only waits for a
 // processor is not asleep; more threads would not help it.
-bool Pool::excuse_sleepers_locked() {
+bool Pool::mark_sleeping_locked() {
   bool found = false;
   for (Runner& runner : runners_) {
     if (runner.is_asleep) continue;
@@ -493,7 +493,7 @@ void Pool::raise_limit_if_stuck_locked() {
   }
   const auto stuck = now - moved_at_;
   if (may_run_locked() || stuck < kCheckInterval) return;
-  if (!excuse_sleepers_locked()) {
+  if (!mark_sleeping_locked()) {
     const bool is_usual = max_running_ < usual_running_;
     if (max_running_ >= max_threads_ - 1 || (!is_usual && stuck < kStuckForLong)) return;
     ++max_running_;

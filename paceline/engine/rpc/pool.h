@@ -7,11 +7,11 @@
 //  - One thread always waits for sockets: the last waiting thread wakes or starts another one
 //    before it runs a task.
 //  - A limited number of threads run tasks; the others leave tasks in the queue. The limit is one
-//    thread at first, which is fastest for short tasks. Whenever the queue has not moved for 50
-//    microseconds, sleeping tasks no longer count; if there are none, the limit grows by one, up to
-//    `num_threads`. Above `num_threads` it grows by one only every 50 milliseconds, up to
+//    thread at first, which is fastest for short tasks. Whenever no task has left the queue for 50
+//    microseconds, threads asleep in a task no longer count; if there are none, the limit grows by
+//    one, up to `num_threads`. Beyond that, it grows by one only every 50 milliseconds, up to
 //    `max_threads` - 1. Once the queue is empty and at most `num_threads` tasks run, the limit is
-//    one again. A task that waits for a call of its own (Blocked) does not count.
+//    one again. A thread with a Blocked, for example one that waits for a reply, does not count.
 //
 // So replies are received and leases are renewed even while all handlers are blocked.
 //
@@ -20,13 +20,13 @@
 // instead it checks every 50 microseconds whether the burst has ended. All other threads rest until
 // the last waiting thread has something to run.
 //
-// A thread that has served the same source several times in a row stays with it: it blocks in a
-// read of that socket and leaves all other sources to a second thread. So a caller that makes one
-// call after another gets its replies as quickly as from a program that only reads one socket. The
-// second thread checks on the first one, every 50 microseconds at the beginning, but only every 3.2
-// milliseconds later if all tasks were short, because a check delays the call that runs at that
-// moment. If a task takes longer than the interval, the second thread takes over the source,
-// because other calls may use the same connection.
+// A thread that has served the same source several times in a row stays with that source: it blocks
+// in a read of the socket and leaves all other sources to a second thread. So a caller that makes
+// one call after another gets its replies as quickly as from a program that only reads one socket.
+// The second thread checks on the first one every 50 microseconds. If all tasks are short, the
+// interval grows up to 3.2 milliseconds, because a check delays the call that runs at that moment.
+// If a task takes longer than the interval, the second thread takes over the source, because other
+// calls may use the same connection.
 //
 // Thread safety: every method may be called from any thread. The threads share the ownership of the
 // pool, so it may be destroyed on one of them.
@@ -67,7 +67,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
     friend class Pool;
     bool is_due_ = false;  // guarded by the pool's mutex
   };
-  // A descriptor for which the pool waits.
+  // A descriptor on which the pool waits for events.
   class Source {
    public:
     virtual ~Source() = default;
@@ -108,12 +108,12 @@ class Pool : public std::enable_shared_from_this<Pool> {
   void change(const Source& source, std::uint32_t events);
   void remove(const Source& source);
 
-  // Queues a task for a thread of this pool. Tasks from ready() are queued together after it has
-  // returned; the same thread then runs the first of them.
+  // Queues a task for a thread of this pool. Tasks that ready() adds are collected and then queued
+  // together; the thread that called ready() then runs the first of them.
   void run(std::shared_ptr<Task> task);
   void run(std::function<void()> task);
-  // Called at the end of a task: queues `task` without waking another thread, because this one is
-  // about to take the next task from the queue.
+  // Called at the end of a task: queues `task` without waking another thread, because the calling
+  // thread is about to take the next task from the queue.
   void run_next(std::shared_ptr<Task> task);
 
   // Makes `sender` send within about 100 microseconds, so that messages in quick succession are
@@ -149,7 +149,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
   };
   struct Runner {
     pid_t thread = 0;
-    bool is_asleep = false;  // at the last look, so its task does not count
+    bool is_asleep = false;  // at the last check, so its task does not count
   };
   using Senders = std::vector<std::shared_ptr<Sender>>;
 
@@ -164,9 +164,9 @@ class Pool : public std::enable_shared_from_this<Pool> {
   void set_active_locked(bool active);
   void raise_limit_if_stuck_locked();
   bool may_run_locked() const;
-  bool excuse_sleepers_locked();
+  bool mark_sleeping_locked();
   void add_due_locked(const std::shared_ptr<Sender>& sender);
-  Senders take_due_locked(bool also_young);
+  Senders take_due_locked(bool even_if_recent);
   static void send_all(const Senders& senders);
   void begin_running_locked();
   void end_running_locked();
@@ -188,23 +188,23 @@ class Pool : public std::enable_shared_from_this<Pool> {
   std::deque<std::shared_ptr<Task>> tasks_;
   Senders due_;  // the senders that must send soon
   std::chrono::steady_clock::time_point due_since_;
-  std::uint64_t num_taken_ = 0, num_taken_before_ = 0;  // tasks taken, now and at the last look
+  std::uint64_t num_taken_ = 0, num_taken_before_ = 0;  // tasks taken, now and at the last check
   std::chrono::steady_clock::time_point
-      moved_at_;                              // when the queue last moved, as seen by the last look
+      moved_at_;                              // when a task last left the queue, as seen by a check
   const int usual_running_;                   // the usual limit of running tasks
   int max_running_;                           // the current limit
   std::uint64_t last_source_ = 0;             // the source of the last event
   int num_in_row_ = 0;                        // events of that source in a row
   std::shared_ptr<Source> stayed_with_;       // the source that a thread stays with, or null
-  std::uint64_t turns_at_look_ = 0;           // num_turns_ at the last look
-  std::chrono::microseconds look_at_stay_{};  // the interval between looks at stayed_with_
+  std::uint64_t turns_at_look_ = 0;           // num_turns_ at the last check
+  std::chrono::microseconds look_at_stay_{};  // the interval between checks of stayed_with_
   int num_looks_at_stay_ = 0;
   int num_looking_ = 0;         // waiting threads that also check the queue, every 50 microseconds
   int num_looking_rarely_ = 0;  // as num_looking_, but less often
   int num_resting_ = 0, num_called_ = 0;  // resting threads; threads woken to wait for sockets
   int num_active_ = 0;  // threads that handle events, except threads that stay or are blocked
   std::uint64_t num_turns_ = 0;  // events and tasks taken so far
-  int num_quiet_looks_ = 0;      // looks in a row that found nothing
+  int num_quiet_looks_ = 0;      // checks in a row that found nothing
   int num_waiting_ = 0;          // threads that wait for events
   std::vector<Runner> runners_;  // threads that run tasks
   std::vector<std::jthread> threads_;

@@ -322,8 +322,8 @@ void ReferenceTable::lose(const OwnerId& owner_id) {
   owner.asked.clear();
 }
 
-// Sends the releases that wait for an owner. With `now` it sends them even while many calls to the
-// owner are under way. Requires: asking_ is held.
+// Sends a message of collected releases to an owner, unless many calls to the owner are under way.
+// With `now`, sends all releases in any case. Requires: asking_ is held.
 void ReferenceTable::send_releases(const OwnerId& owner, bool now) {
   const auto take = [&](std::size_t most) {
     const std::lock_guard lock(mutex_);

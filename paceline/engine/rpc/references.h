@@ -3,10 +3,10 @@
 // References to objects on other workers: the rules of holds, as state machines (ObjectHolds,
 // ReferenceCounts), and the table that carries them out by calls (ReferenceTable).
 //
-// Every holder has its own hold at the owner of the object; an object without holds is destroyed.
-// Holds and releases are kOnce calls in the holder's session with the owner, so they arrive once
-// and in order, and all holds of a session end with it (protocol/session.h). All copies of a
-// reference within a worker share one hold.
+// Every worker that refers to an object has a hold at the object's owner; an object without holds
+// is destroyed. Requests for holds and releases are kOnce calls in the holder's session with the
+// owner, so they arrive once and in order, and all holds of a session end with the session
+// (protocol/session.h). All copies of a reference within a worker share one hold.
 //
 // Passing a reference on. The sender keeps its hold until the call that carries the reference has
 // ended. The receiver asks the owner for a hold of its own before it runs the handler, so the
@@ -45,10 +45,10 @@ class ObjectHolds {
 
   // Adds an object, held by the session that requested it. Returns false if the number is taken.
   bool create(ObjectNumber object, SessionNumber holder);
-  // Adds a hold; a second hold of the same session has no effect. Returns false if the object has
-  // been destroyed.
+  // Adds a hold; a second hold of the same session has no effect. Returns false if the object
+  // does not exist.
   bool hold(ObjectNumber object, SessionNumber holder);
-  // Ends a hold, and appends the object to `destroyed` if that was the last one. Has no effect on
+  // Ends a hold, and appends the object to `destroyed` if that was its last hold. Has no effect on
   // an object that the session does not hold.
   void release(ObjectNumber object, SessionNumber holder, Destroyed& destroyed);
   // Ends all holds of a session that was closed, was lost or has expired.
@@ -75,7 +75,7 @@ class ReferenceCounts {
 
   // A reference arrived in a message.
   void receive(ObjectNumber object, Steps& steps);
-  // A reference was returned by create(), with the hold that the owner made for it.
+  // This worker creates the object; the owner makes this worker's hold together with the object.
   void receive_held(ObjectNumber object);
   // The owner's answers. A refused hold means that the object had been destroyed; the copies then
   // refer to nothing.
@@ -91,7 +91,7 @@ class ReferenceCounts {
   PassNumber pass(ObjectNumber object);
   // The call has ended. With CallEnd::kUnknown the hold is kept until `keep_until`.
   void passed(PassNumber pass, CallEnd end, LeaseTime keep_until, Steps& steps);
-  // Ends the holds whose `keep_until` has passed.
+  // Drops the copies that passed() kept and whose `keep_until` has passed.
   void look(LeaseTime now, Steps& steps);
 
   // The session is lost, so all copies now refer to nothing. Later references belong to the next
@@ -105,7 +105,7 @@ class ReferenceCounts {
 
  private:
   struct Reference {
-    std::uint32_t copies = 0;  // copies, and calls that carry one
+    std::uint32_t copies = 0;  // copies, and calls that carry a copy
     bool is_held = false;
     std::uint64_t hold = 0;  // the last hold that was requested
   };
@@ -118,7 +118,7 @@ class ReferenceCounts {
 
 class ReferenceTable;
 
-// One copy of a reference, as ReferenceCounts counts them. All copies of a RemoteRef share it.
+// One copy of a reference in the sense of ReferenceCounts. The copies of a RemoteRef share it.
 class ReferenceHandle {
  public:
   ReferenceHandle(std::weak_ptr<ReferenceTable> of, ObjectId of_object, std::uint64_t of_sessions)
@@ -130,7 +130,7 @@ class ReferenceHandle {
   const std::weak_ptr<ReferenceTable> table;
   const ObjectId id;
   const std::uint64_t generation;  // counts the sessions with the owner
-  PendingPointer creation{};       // the call that makes the object, if this worker made it
+  PendingPointer creation{};       // the call that makes the object, if this worker sent it
 };
 using HandlePointer = std::shared_ptr<ReferenceHandle>;
 
@@ -149,9 +149,9 @@ struct ObjectStates {
 inline constexpr std::string_view kHoldMethod = "paceline.hold",
                                   kReleaseMethod = "paceline.release";
 
-// The references of this worker to objects of other workers and of its own. It carries out the
-// steps of ReferenceCounts by calls of the built-in methods "hold" and "release". Releases are
-// collected for up to a tenth of a second, so dropping a reference never waits.
+// The references of this worker to objects of other workers and of its own. The table carries out
+// the steps of ReferenceCounts by calls of the built-in methods "hold" and "release". Releases are
+// collected and sent about ten times a second, so dropping a reference never waits.
 //
 // Lock order: a thread may take mutex_ while it holds the mutex of a Caller, not the other way
 // round.
@@ -168,20 +168,20 @@ class ReferenceTable : public std::enable_shared_from_this<ReferenceTable> {
   HandlePointer receive(const ObjectId& id);
   // Waits for the owners' answers until the deadline. A refused reference fails when it is used.
   void confirm(const std::vector<HandlePointer>& references, Deadline deadline);
-  // The Caller of the object's owner. Throws ReferenceError for a reference that can no longer be
+  // The Caller for the object's owner. Throws ReferenceError for a reference that can no longer be
   // used.
   std::shared_ptr<Caller> caller_of(const ReferenceHandle& reference, std::string_view method);
 
-  // Waits, at most until the deadline, for owners to make the objects that this worker creates;
-  // before that, an owner would refuse other workers' holds.
+  // Waits, at most until the deadline, for the owners to make the objects that this worker creates:
+  // an owner refuses other workers' holds on an object that it has not made yet.
   void await_creation(const std::vector<HandlePointer>& references, Deadline deadline);
   // A call carries the references. Their holds are kept until the returned function is called with
-  // the end of the call. Throws Error(kInvalid) for references of another worker.
+  // the call's CallEnd. Throws Error(kInvalid) for references of another worker.
   std::function<void(CallEnd)> pass(const std::vector<HandlePointer>& references);
   // A reply or a one-way message carries the references. Their holds are kept for one lease.
   void pass_on(const std::vector<HandlePointer>& references);
 
-  // The process that owns an object.
+  // The owner of an object; a later worker of the same name is another owner.
   struct OwnerId {
     std::string name;
     std::string incarnation;
@@ -225,9 +225,9 @@ class ReferenceTable : public std::enable_shared_from_this<ReferenceTable> {
 // Begins a call, and keeps the holds of the references in its request until the call has ended.
 PendingPointer begin_call(Caller& caller, ReferenceTable& references, const CallTarget& target,
                           detail::RequestMaker request, Deadline deadline);
-// Like begin_call(), for a one-way message. The sender never learns when the message arrives, so it
-// keeps the holds of its references for one lease. Waits until the deadline for objects that are
-// being created.
+// Like begin_call(), for a one-way message. The sender never learns when the message arrives, so
+// the holds of the message's references are kept for one lease. Waits until the deadline for
+// objects that are being created.
 void tell_call(Caller& caller, ReferenceTable& references, const CallTarget& target,
                detail::RequestMaker request, Deadline deadline);
 

@@ -22,11 +22,11 @@ namespace {
 
 // The table that a reference belongs to.
 std::shared_ptr<ReferenceTable> table_of(const HandlePointer& handle, std::string_view method) {
-  check(handle != nullptr, "{} over a reference that refers to nothing", method);
+  check(handle != nullptr, "{}: the reference refers to nothing", method);
   auto table = handle->table.lock();
   check(table != nullptr,
-        "{} of an object of worker {}: the worker that had the reference has left", method,
-        handle->id.owner);
+        "{} of an object of worker {}: the worker of this process that held the reference has left",
+        method, handle->id.owner);
   return table;
 }
 

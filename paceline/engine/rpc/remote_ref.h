@@ -22,12 +22,12 @@
 // arrive; the calls of one worker arrive in the order in which it made them. So a reference can be
 // used immediately, and an object needs no lock. (An object must not wait for a call to itself.)
 //
-// The object lives as long as some worker has a reference to it and renews its lease
-// (JoinOptions::lease). A reference may be a field of any message; the sender's reference keeps the
+// The object lives as long as a worker that renews its lease (JoinOptions::lease) has a reference
+// to the object. A reference may be a field of any message; the sender's reference keeps the
 // object alive until the receiver has its own.
 //
-// A method may keep a new object for its caller. The caller then holds the object as if it had
-// created the object itself:
+// A method may keep a new object for its caller. The caller then holds the object as if the caller
+// had created it:
 //
 //   auto [reply, cursor] = table.call_and_keep<&Table::open, Cursor>(request); // sets request.kept
 //   // in Table::open(const Open& request, rpc::Context& context):
@@ -60,8 +60,8 @@ struct RemoteMethod {
 
 }  // namespace detail
 
-// A method of a class that other workers may call, for the class's methods(). `name` is its name on
-// the wire and in errors.
+// A method that other workers may call, for the class's methods(). On the wire and in errors, the
+// class's name precedes `name`: "counter.add".
 template <auto Function>
 constexpr auto method(std::string_view name, Effect effect = Effect::kAtMostOnce) {
   return detail::RemoteMethod<Function>{name, effect};
@@ -104,13 +104,13 @@ struct ArgumentsOf<T> {
   using Type = typename T::Arguments;
 };
 
-// Whether other workers may create objects of the class. False for classes whose objects are made
-// only by methods, which keep them for their callers.
+// Whether other workers may create objects of the class. False for a class whose objects are made
+// only by methods that keep a new object for the caller.
 template <class T>
 concept Creatable = requires { typename T::Arguments; } || std::default_initializable<T>;
 
 inline constexpr std::string_view kCreateName = "create", kFetchName = "fetch";
-// The name on the wire and in errors, such as "counter.add". Its text is never destroyed.
+// A method's name on the wire and in errors, such as "counter.add". The text is never destroyed.
 std::string_view full_method_name(std::string_view class_name, std::string_view method);
 
 // The call target of one of a class's methods.
@@ -158,21 +158,21 @@ void keep_object(Context& context, ObjectNumber number, std::shared_ptr<T> objec
 
 namespace detail {
 
-// A reference that all copies of a RemoteRef share. These functions require a handle that is not
-// null, unless stated otherwise.
+// A reference that all copies of a RemoteRef share. The functions below require a handle that is
+// not null, unless stated otherwise.
 using HandlePointer = std::shared_ptr<ReferenceHandle>;
 
 const std::string& owner_of(const HandlePointer& handle);
 ObjectNumber number_of(const HandlePointer& handle);
 bool is_same_object(const HandlePointer& one, const HandlePointer& other);  // null: no object
-// A field of a message; null is a reference to nothing.
+// Write and read a reference as a field of a message; null refers to nothing.
 void write_reference(MessageWriter& out, const HandlePointer& handle);
 HandlePointer read_reference(MessageReader& in);
 
 // Both functions below throw Error(kInvalid) for a null handle, or if this worker has left.
 
-// Makes a reference to a new object, which `method` keeps on the worker that has the object of
-// `handle`.
+// Makes a reference to a new object that `method` is going to keep, on the worker that owns the
+// object of `handle`.
 HandlePointer new_reference_beside(const HandlePointer& handle, std::string_view method);
 // Begins a call of a method of the object.
 FutureReply begin_object_call(const HandlePointer& handle, CallTarget target, RequestMaker request,
@@ -209,7 +209,7 @@ class RemoteRef {
         detail::object_target<T, Function>(), std::move(request), options);
   }
   // Like call(), for a method that keeps a `Kept` object for this worker (keep_object()); sets the
-  // request's number `kept`. The reference can be used once the call has succeeded.
+  // request's field `kept`. The returned reference can be used once the call has succeeded.
   template <auto Function, class Kept>
   auto call_and_keep(typename detail::MethodTypes<decltype(Function)>::Request request,
                      const CallOptions& options = {}) const {
@@ -220,7 +220,7 @@ class RemoteRef {
     return std::pair<Future<Reply>, RemoteRef<Kept>>(
         begin<Reply>(target, std::move(request), options), kept);
   }
-  // Fetches a copy of the object, which must be a message.
+  // Fetches a copy of the object. Requires: its class is a Message.
   Future<T> fetch(const CallOptions& options = {}) const
     requires Message<T>
   {
@@ -272,7 +272,7 @@ using MakeObject =
 
 namespace detail {
 
-// The methods of a class in the form that a worker serves; `make` may be null.
+// The methods of a class in the form that a worker serves; `make` may be empty.
 template <RemoteClass T>
 std::vector<Method> methods_of(const ServeOptions& options, const MakeObject<T>& make = {}) {
   using Arguments = typename detail::ArgumentsOf<T>::Type;

@@ -41,7 +41,7 @@ class Context {
   }
 
  public:  // internal
-  // find_object() and keep_object() of remote_ref.h call these.
+  // find_object() and keep_object() of remote_ref.h call these functions.
   virtual std::shared_ptr<void> find_own(std::uint64_t class_number, ObjectNumber number) const = 0;
   virtual void keep_own(std::uint64_t class_number, ObjectNumber number,
                         std::shared_ptr<void> object) = 0;
@@ -57,7 +57,7 @@ class Context {
 
 // How a method is served. A call that finds its queue full is refused.
 struct ServeOptions {
-  int threads = 0;           // handlers that may run at once; 0: any number; objects ignore this
+  int threads = 0;           // handlers that may run at once; 0: any number; ignored for objects
   std::size_t queue = 4096;  // calls that may wait for an object, or for limited `threads`
 };
 
@@ -73,7 +73,7 @@ class UnreadableRequest : public Error {
 struct ReceivedMessage {
   std::span<const std::byte> bytes;       // empty for a message from this worker itself
   OutgoingPointer* own = nullptr;         // a message from this worker itself; null for others
-  ReferenceTable* references = nullptr;   // takes the references in the message
+  ReferenceTable* references = nullptr;   // receives the references in the message
   Deadline deadline = Deadline::never();  // for the answers of the references' owners
 };
 
@@ -94,7 +94,7 @@ class ServedCall : public Context, public std::enable_shared_from_this<ServedCal
   // Whether the reply goes to this worker itself.
   virtual bool is_for_self() const = 0;
 
-  // The object of a kObject method, or, once its handler has made it, of a kCreate method.
+  // kObject: the object that the method belongs to. kCreate: the object that the handler has made.
   std::shared_ptr<void> object;
 
  protected:

@@ -41,9 +41,9 @@ struct CallName {
 };
 
 // Lets other programs see a worker's calls: counts and times in a gauge (telemetry/call_gauge.h),
-// and spans on the timeline. If neither is on, a call costs one comparison.
+// and spans on the timeline. If neither is on, each function costs one comparison.
 //
-// Thread safety: const methods are safe; a mark belongs to its call.
+// Thread safety: const methods are safe; each CallMark belongs to one call.
 class CallStats {
  public:
   CallStats() = default;  // neither gauge nor timeline
@@ -65,11 +65,11 @@ class CallStats {
     Started(mark.started).store(record_time(), std::memory_order_relaxed);
     CallGauge::start(mark.counter);
   }
-  // When the handler started; any thread may call it.
+  // Returns when the handler started. Any thread may call this function.
   static std::uint64_t started(CallMark& mark) {
     return Started(mark.started).load(std::memory_order_relaxed);
   }
-  // The call has ended. At the callee its time counts from the start of the handler.
+  // The call has ended. At the callee, the time counts from the start of the handler.
   void end(CallSide side, CallMark& mark, const CallName& call, bool failed) const {
     if (mark.begun == 0) return;
     const std::uint64_t begin = started(mark), now = record_time();
@@ -115,17 +115,17 @@ std::size_t longest_frame(const Setup& setup);
 // The time on CLOCK_BOOTTIME, which continues while the machine sleeps.
 LeaseTime boot_time();
 
-inline constexpr std::chrono::milliseconds kNameless(50);  // between look-ups of an unknown name
+inline constexpr std::chrono::milliseconds kLookUpPause(50);  // between look-ups of an unknown name
 
-// The context in which both ends prove that they know the secret: this incarnation of `callee`.
+// The context of a handshake (authentication.h): a text that names this incarnation of `callee`.
 std::string connection_context(const WorkerEntry& callee, bool is_encrypted);
-// Whether a connection is encrypted. Connections within a host never are, because its workers trust
-// its kernel.
+// Whether a connection is encrypted. Connections within a host never are, because the workers of a
+// host trust its kernel.
 bool is_encrypted(const WorkerEntry& callee, const WorkerEntry& caller);
-// The cipher that every worker supports.
+// The cipher of encrypted calls, which every worker supports.
 inline constexpr CipherKind kCallCipher = CipherKind::kChaCha20Poly1305;
 
-// A connection to another host counts as broken after this silence.
+// A connection to another host counts as broken once that host has not answered for this long.
 inline constexpr std::chrono::seconds kSilence(5);
 // Keeps the kernel's backlog of unsent bytes on a TCP connection small, so that urgent frames need
 // not wait for it, and makes the kernel notice a host that has vanished.

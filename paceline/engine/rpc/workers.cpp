@@ -157,7 +157,8 @@ struct Workers::Impl : std::enable_shared_from_this<Impl> {
     Directory& directory = *setup->directory;
     auto entry = directory.find(callee.name());
     for (; !entry && !until.expired(); entry = directory.find(callee.name())) {
-      std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(kNameless, until.remaining()));
+      std::this_thread::sleep_for(
+          std::min<std::chrono::nanoseconds>(kLookUpPause, until.remaining()));
     }
     check(entry && entry->state == WorkerInfo::State::kPresent, "{}: create: {}", setup->self.name,
           entry ? fmt::format("worker {} has left or is lost", callee.name())

@@ -27,7 +27,7 @@
 //
 // Workers may join and leave at any time, and none is special. A connection is made at the first
 // call to a worker, and made again when it is lost. Every call ends by its deadline: with its
-// reply, or with a CallError that says whether it was executed (call_error.h).
+// reply, or with a CallError that says whether the call was executed (call_error.h).
 //
 // Handlers run on threads of the worker ("paceline-rpc"), several at a time. They may block, call
 // other workers, call the caller back, and answer later.
@@ -75,14 +75,14 @@ struct JoinOptions {
   // requests.
   std::size_t max_calls = 1024;
   std::size_t max_bytes = std::size_t{64} << 20;
-  // The number of handlers that run at a time while none of them blocks, and the largest number of
-  // threads.
+  // The number of handlers that usually run at a time, not counting handlers that block, and the
+  // largest number of threads.
   int num_threads = 2, max_threads = 64;
   // A worker that has been silent for this time has lost its references, and counts as lost.
   // Workers check each other at most ten times a second, so use at least 400 ms.
   std::chrono::nanoseconds lease = std::chrono::seconds(10);
   std::chrono::milliseconds leave_timeout = std::chrono::seconds(5);
-  // How long a thread that waits for a worker of this host polls for its message before it sleeps.
+  // How long a thread that waits for a message from a worker of this host polls before it sleeps.
   // Polling saves some microseconds per call and costs a core, unless both threads are on one core,
   // which they then yield to each other. 0: polls for 50 microseconds, while that helps.
   std::chrono::nanoseconds spin{};
@@ -108,13 +108,13 @@ class Workers {
         .handler = detail::make_handler<typename M::Request, typename M::Reply>(std::move(handler)),
         .options = options}});
   }
-  // Lets other workers create objects of the class on this worker. Serves all its methods, or none.
+  // Lets other workers create objects of the class on this worker. Serves all methods, or none.
   template <RemoteClass T>
   void serve(const ServeOptions& options = {}) {
     serve(detail::methods_of<T>(options));
   }
 
-  // As above; `make(const Arguments&, rpc::Context&)` returns the objects, as std::shared_ptr<T>.
+  // As above; `make(const Arguments&, rpc::Context&)` makes each object, as a std::shared_ptr<T>.
   template <RemoteClass T>
   void serve_made_by(MakeObject<T> make, const ServeOptions& options = {}) {
     serve(detail::methods_of<T>(options, make));
@@ -130,7 +130,7 @@ class Workers {
                  detail::RequestMaker(request, detail::LargeSpans::kInPlace), options);
   }
 
-  // Sends a one-way message: there is no reply, not even for a failure. It is executed at most
+  // Sends a one-way message: there is no reply, not even for a failure. The handler runs at most
   // once. Throws CallError immediately if the callee's credit is used up.
   template <class M>
   void tell(const std::string& worker, typename M::Request request = {}) {
@@ -157,7 +157,7 @@ class Workers {
   void watch(std::function<void(const WorkerInfo&)> seen);
 
   // Waits until a worker has left or is lost; a worker that has not joined yet must first join.
-  // Handlers run meanwhile. False at the timeout. Error(kInvalid) if the function of watch() waits.
+  // Returns false at the timeout. Throws Error(kInvalid) if the function of watch() calls this.
   bool wait_until_gone(const std::string& worker,
                        std::chrono::milliseconds timeout = std::chrono::milliseconds::max());
 

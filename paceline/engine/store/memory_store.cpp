@@ -47,7 +47,7 @@ Error missing_keys_error(const std::vector<std::string>& missing,
 
 void check_key(const std::string& key) {
   check(!key.empty() && key.size() <= Store::kMaxKeyBytes,
-        "a store's key has 1 to {} bytes, {} has {}", Store::kMaxKeyBytes, quote_key(key),
+        "a store's key must have 1 to {} bytes, but {} has {}", Store::kMaxKeyBytes, quote_key(key),
         key.size());
 }
 
@@ -71,8 +71,8 @@ std::vector<std::string> KeyValues::missing(const std::vector<std::string>& keys
 void KeyValues::set(const std::string& key, const std::string& value) {
   check_key(key);
   check(value.size() <= Store::kMaxValueBytes,
-        "a store's value has up to {} bytes, the one of {} would have {}", Store::kMaxValueBytes,
-        quote_key(key), value.size());
+        "a store's value may have up to {} bytes, but the value of {} would have {}",
+        Store::kMaxValueBytes, quote_key(key), value.size());
   const std::string* old = find(key);
   check(old != nullptr || values_.size() < limits_.max_keys,
         "the store is full: it holds {} keys and accepts no new one ({})", values_.size(),

@@ -59,8 +59,9 @@ TcpStore::TcpStore(Endpoint endpoint, const Secret& secret, std::chrono::millise
 StoreReply TcpStore::run(const StoreRequest& request) {
   check_keys(request.keys);
   for (const auto& value : request.values) {
-    paceline::check(value.size() <= kMaxValueBytes, "a store's value has up to {} bytes, not {}",
-                    kMaxValueBytes, value.size());
+    paceline::check(value.size() <= kMaxValueBytes,
+                    "a store's value may have up to {} bytes, not {}", kMaxValueBytes,
+                    value.size());
   }
   const auto limit =
       request.waits() ? plus_grace(std::chrono::milliseconds(request.number)) : timeout();

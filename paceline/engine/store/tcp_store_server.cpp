@@ -373,7 +373,7 @@ void StoreServerLoop::complain(const std::string& what) {
   }
   last_complaint_ = now;
   const auto unsaid = std::exchange(unsaid_complaints_, 0);
-  const auto suffix = unsaid == 0 ? "" : fmt::format(" (and {} like it before)", unsaid);
+  const auto suffix = unsaid == 0 ? "" : fmt::format(" (and {} warnings before this one)", unsaid);
   log::warning(name_ + " " + what + suffix);
 }
 

@@ -47,13 +47,14 @@ void require_header(const flight::Header& header, const std::string& name) {
 void require_fields(const flight::Header& header, const std::string& name) {
   require(
       header.num_operations == flight::kNumOperations && header.num_groups == flight::kNumGroups,
-      name, "{} operations and {} groups", header.num_operations, header.num_groups);
+      name, "it has room for {} operations and {} groups", header.num_operations,
+      header.num_groups);
   require(header.world_size >= 1 && header.world_size <= kMaxRanks && header.rank >= 0 &&
               header.rank < header.world_size,
           name, "rank {} of {}", header.rank, header.world_size);
   require(header.pid > 0, name, "process {}", header.pid);
-  require(header.end <= static_cast<std::uint32_t>(FlightEnd::kException), name, "end {}",
-          header.end);
+  require(header.end <= static_cast<std::uint32_t>(FlightEnd::kException), name,
+          "unknown end state {}", header.end);
   require(header.failure_length <= flight::kFailureBytes, name, "a failure of {} bytes",
           header.failure_length);
 }
@@ -84,8 +85,8 @@ std::vector<FlightGroup> groups_of(const flight::File& file, const std::string& 
     const flight::Group& group = file.groups[i];
     if ((group.stamp & 1) != 0) continue;  // empty, or being written
     const std::uint64_t number = group.stamp >> 1;
-    require(number % flight::kNumGroups == i && number <= UINT32_MAX, name, "group {} at place {}",
-            number, i);
+    require(number % flight::kNumGroups == i && number <= UINT32_MAX, name,
+            "group {} is in slot {}", number, i);
     require(group.world_size >= 1 && group.world_size <= kMaxRanks && group.rank >= 0 &&
                 group.rank < group.world_size && group.name_length <= flight::kNameBytes,
             name, "group {}: rank {} of {}, a name of {} bytes", number, group.rank,
@@ -110,7 +111,7 @@ FlightOperation decode(const flight::Operation& raw, std::size_t place, const st
   FlightOperation operation;
   operation.id = raw.stamp >> 8;
   require(operation.id > 0 && operation.id % flight::kNumOperations == place, name,
-          "operation {} at place {}", operation.id, place);
+          "operation {} is in slot {}", operation.id, place);
   require(raw.state >= static_cast<std::uint8_t>(FlightState::kEntered) &&
               raw.state <= static_cast<std::uint8_t>(FlightState::kFailed),
           name, "operation {} in state {}", operation.id, raw.state);
@@ -205,10 +206,11 @@ ProcessSight look_at_process(const std::string& boot, const std::string& its_nam
 std::string flight_file_name(int rank) { return fmt::format("rank-{:03}.flight", rank); }
 
 Flight parse_flight(std::span<const std::byte> bytes, const std::string& name) {
-  constexpr std::size_t kSays = sizeof(flight::kMagic) + sizeof(flight::kVersion);
-  require(bytes.size() >= kSays, name, "it has {} bytes", bytes.size());
+  // The magic and the version, which every version of the format begins with.
+  constexpr std::size_t kFixedBytes = sizeof(flight::kMagic) + sizeof(flight::kVersion);
+  require(bytes.size() >= kFixedBytes, name, "it has {} bytes", bytes.size());
   flight::Header begin{};
-  std::memcpy(static_cast<void*>(&begin), bytes.data(), kSays);
+  std::memcpy(static_cast<void*>(&begin), bytes.data(), kFixedBytes);
   require_header(begin, name);
   require(bytes.size() == sizeof(flight::File), name, "it has {} bytes instead of {}{}",
           std::min(bytes.size(), sizeof(flight::File) + 1), sizeof(flight::File),

@@ -3,8 +3,8 @@
 // One end of an encrypted connection: it seals the bytes that are sent into records, and opens the
 // records that arrive. A record is a length (u32), the ciphertext and its authentication tag;
 // transport/FORMAT.md has the layout. The keys are made for this connection alone
-// (engine/core/authentication.h), one for each direction, and records are counted, so that none can
-// be read, changed, repeated, left out or swapped.
+// (engine/core/authentication.h), one for each direction, and records are counted. So an attacker
+// cannot read records, nor change, repeat, drop or reorder them unnoticed.
 //
 // Cost: a pass of the cipher over every byte at both ends, a copy, and 20 bytes per record.
 //

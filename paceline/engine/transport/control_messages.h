@@ -5,8 +5,8 @@
 // do you wait for?), answers (these ranks) and reasons (I may leave, because ...).
 //
 // Before a rank reports a peer as the cause of its timeout, it asks all peers which ranks they wait
-// for, so that the blame falls on a rank that is not waiting itself. A rank that waits answers; a
-// rank that is stopped, or computes, does not.
+// for, so that the blame falls on a rank that is not waiting itself. A waiting rank answers; a rank
+// that is stopped, or that computes, does not answer.
 
 #include <cstddef>
 #include <map>
@@ -31,7 +31,7 @@ struct Notice {
   bool goodbye = false;
   ErrorCode code{};
   std::string text;
-  std::vector<int> ranks;  // Error::ranks() of the rank that sent it
+  std::vector<int> ranks;  // Error::ranks() of the sender's error
 };
 // False if the bytes are only the beginning of a notice.
 bool is_whole_notice(std::span<const char> bytes);
@@ -45,7 +45,7 @@ struct Awaited {
 };
 
 // The questions, answers and reasons that peers send before their notices. Thread safety: none; the
-// mesh guards it.
+// mutex of Mesh guards it.
 class Inquiry {
  public:
   static std::string encode_question();
@@ -67,7 +67,7 @@ class Inquiry {
   std::optional<std::vector<Awaited>> answer_of(int peer) const;
   // The first reason that `peer` gave for leaving the group; empty if it gave none.
   std::string reason_of(int peer) const;
-  // The ranks that have asked since the last call.
+  // The ranks that have asked since the last take_askers().
   std::vector<int> take_askers();
   bool is_asked() const { return !askers_.empty(); }
 

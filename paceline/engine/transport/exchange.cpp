@@ -120,7 +120,7 @@ void Exchange::run_until(const std::function<bool()>& done, const CheckHeader& c
     wait_for_peers(kSlice, left);
     if (pump(check)) continue;
     WaitCheck::run();
-    left = mesh_.throw_if_failed();  // a clean exit shows later, at the end of the data channel
+    left = mesh_.throw_if_failed();  // a clean exit is noticed when the data channel ends
     on_slow();
   }
 }

@@ -8,10 +8,10 @@
 // one. Long payloads are divided among all connections, and each sends its share at its own pace.
 //
 // Headers are read as they arrive, even from peers from which nothing is expected. So if a rank
-// makes a different call, the ranks to which it sends notice that.
+// makes a different call, the ranks to which it sends notice the difference.
 //
-// Every wait ends at the deadline or when the mesh fails. Thread safety: none; one executor owns
-// it.
+// Every wait ends at the deadline or when the mesh fails. Thread safety: none; an
+// Exchange belongs to one executor.
 
 #include <algorithm>
 #include <cstddef>
@@ -59,9 +59,10 @@ class Stripes {
   Run next(std::size_t stream, std::size_t done) const {
     if (done >= share(stream)) return {bytes_, 0};
     if (streams_ == 1) return {done, bytes_ - done};
-    const std::size_t block = done / kBlockBytes * streams_ + stream, in_it = done % kBlockBytes;
+    const std::size_t block = done / kBlockBytes * streams_ + stream,
+                      offset_in_block = done % kBlockBytes;
     const std::size_t end = std::min(bytes_, (block + 1) * kBlockBytes);
-    return {block * kBlockBytes + in_it, end - block * kBlockBytes - in_it};
+    return {block * kBlockBytes + offset_in_block, end - block * kBlockBytes - offset_in_block};
   }
 
  private:
@@ -73,7 +74,7 @@ class Exchange {
   // Called for each header that has arrived, before its payload is read. `expected` is false while
   // no receive has been posted for the message. The check throws to refuse the message.
   using CheckHeader = std::function<void(int peer, const MessageHeader& header, bool expected)>;
-  // sent_bytes() and received_bytes() return this once the whole message has been moved.
+  // sent_bytes() and received_bytes() return this once the whole message was sent or received.
   static constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
 
   explicit Exchange(Mesh& mesh);
@@ -136,8 +137,8 @@ class Exchange {
   void reset_lanes();
   bool pump_sends(int peer);
   bool pump_stream(int peer, Lane& lane, std::size_t stream);
-  // Advances the stream to the next message that has a share for this stream to send, and returns
-  // that message.
+  // Advances the stream to the next message of which it still has bytes to send, and returns that
+  // message; null if there is none.
   const Outgoing* message_of(Lane& lane, std::size_t stream) const;
   void drop_sent(Lane& lane);
   bool pump_receives(int peer, const CheckHeader& check);

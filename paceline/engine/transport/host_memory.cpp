@@ -235,10 +235,11 @@ std::shared_ptr<SharedBlocks> ShmMemory::allocate(std::size_t bytes, Pages pages
   for (const int rank : mesh_.neighbours()) {
     const Mapping& mapping = mappings[static_cast<std::size_t>(rank)];
     if (mapping) continue;
-    fail(ErrorCode::kCorrupt,
-         "{}: sharing {} bytes of memory in group {}: {} offered none; start the same build of "
-         "Paceline on all ranks, or choose --transport tcp",
-         mesh_.self(), bytes, mesh_.name(), mesh_.describe(rank));
+    fail(
+        ErrorCode::kCorrupt,
+        "{}: sharing {} bytes of memory in group {}: {} offered no memory; start the same build of "
+        "Paceline on all ranks, or choose --transport tcp",
+        mesh_.self(), bytes, mesh_.name(), mesh_.describe(rank));
   }
   return std::make_shared<ShmBlocks>(bytes, std::move(mappings));
 }

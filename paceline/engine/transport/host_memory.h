@@ -2,8 +2,8 @@
 
 // How the ranks of a host get shared blocks. Every rank gives every other rank a handle to a block
 // of memory, over the data channels, which ranks that share memory use for nothing else. Then all
-// ranks tell each other whether they could map the blocks, so that either all of them have the
-// memory or none. Processes pass descriptors of anonymous files, and threads of one process pass
+// ranks tell each other whether they could map the blocks, so that either all ranks have the memory
+// or none has it. Processes pass descriptors of anonymous files, and threads of one process pass
 // numbers.
 
 #include <cstddef>
@@ -19,7 +19,7 @@ namespace paceline {
 
 struct MemoryHandle {
   std::uint64_t value = 0;
-  int fd = -1;  // passed along unless negative; the receiver owns its copy
+  int fd = -1;  // a descriptor to pass, or -1; the receiver owns its copy
 };
 
 // Exchanges handles: `make(peer)` returns the handle for a peer, `take(peer, handle)` receives the

@@ -91,8 +91,8 @@ Rooms& rooms() {
 }  // namespace
 
 // No ring is lost. The ringer raises count_, then loads num_asleep_; the sleeper raises
-// num_asleep_, then futex_wait() compares count_ with the count that the sleeper read before. All
-// of them are sequentially consistent, so either the ringer sees the sleeper and wakes it, or the
+// num_asleep_, then futex_wait() compares count_ with the count that the sleeper read before. These
+// accesses are sequentially consistent, so either the ringer sees the sleeper and wakes it, or the
 // sleeper sees the new count and does not sleep.
 void Bell::ring() {
   ++count_;

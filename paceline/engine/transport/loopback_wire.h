@@ -110,7 +110,7 @@ class Room {
 
   const std::string name_;
   const int world_size_;
-  const Secret::Mac proof_;  // a MAC of the name with the maker's secret
+  const Secret::Mac proof_;  // a MAC of the name with the secret of the rank that made the room
   std::vector<Member> members_;
   mutable std::vector<std::atomic<Pipe*>> pipes_;  // owning pointers
 };

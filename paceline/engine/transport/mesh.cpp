@@ -73,7 +73,7 @@ PeerAddress PeerAddress::decode(const std::string& text) {
   }
   peer.tcp_streams = reader.get<std::uint8_t>();
   if (peer.tcp_streams < 1 || peer.tcp_streams > kMaxStreams) {
-    throw Error(ErrorCode::kCorrupt, "a peer's address has no possible number of TCP streams");
+    throw Error(ErrorCode::kCorrupt, "a peer's address has an invalid number of TCP streams");
   }
   peer.cpus = get_numbers(reader, kMaxCpus, "processors");
   peer.members = get_numbers(reader, kMaxMembers, "members");
@@ -321,7 +321,8 @@ std::string Mesh::read_control(int peer) {
     const ssize_t got =
         wire_->receive(peer, Channel::kControl, std::as_writable_bytes(std::span(buffer)));
     if (got < 0 && would_block(errno)) return {};
-    if (got < 0 && errno == EBADMSG) return "is gone: bytes were not encrypted with its key";
+    if (got < 0 && errno == EBADMSG)
+      return "is gone: its connection carried bytes that were not encrypted with its key";
     if (got < 0 && errno != ECONNRESET) {
       return fmt::format("is gone: its host does not answer ({})", std::strerror(errno));
     }

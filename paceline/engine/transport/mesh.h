@@ -8,7 +8,7 @@
 // Death: the kernel closes the sockets of a dead process, so a peer's death shows as the end of its
 // control channel, even if data travels through shared memory. A waiting rank calls
 // throw_if_failed() every few milliseconds; no thread watches. A rank that leaves cleanly says
-// goodbye first (in the destructor); that is an error only for ranks that still wait for it. A
+// goodbye first (in the destructor); its exit is an error only for ranks that still wait for it. A
 // host that vanishes closes nothing: its kernel is probed once a second, and a control socket over
 // TCP ends after kSilenceLimit without an answer.
 //
@@ -16,8 +16,8 @@
 // rank) is kept, and every later check throws it. A rank that finds a cause tells all peers before
 // it leaves, so that a rank that checks later does not take a survivor's exit for the cause.
 //
-// A failure of another group of the same ranks does not end this group, but the rank tells its
-// peers the cause, in case it leaves this group next (FailureDomain).
+// A failure of another group to which this rank belongs does not end this group, but the rank tells
+// its peers in this group the cause, in case it leaves this group next (FailureDomain).
 //
 // Blame: a rank that is about to give up asks all others which ranks they wait for
 // (control_messages.h), so that it does not blame a rank that is itself waiting.
@@ -98,7 +98,7 @@ class Mesh {
 
   // The ranks of this host, including this one, in ascending order.
   const std::vector<int>& neighbours() const { return neighbours_; }
-  // Memory shared with the neighbours; null if they cannot map each other's memory.
+  // Memory shared with the neighbours; null for the only rank of a host, and with transport tcp.
   SharedMemory* shared_memory() const { return shared_memory_.get(); }
   void set_shared_memory(std::unique_ptr<SharedMemory> memory) {
     shared_memory_ = std::move(memory);
@@ -137,7 +137,7 @@ class Mesh {
   // one load; answer() tells the peers that have asked which ranks this rank waits for.
   bool is_asked() const { return is_asked_.load(std::memory_order_relaxed); }
   void answer(std::span<const Awaited> awaited);
-  // Names for messages, made by rank_name(): this rank, a rank, and a rank with its host.
+  // Messages name ranks by self(), name_of() and describe() (with host); in_world(): world ranks.
   const std::string& self() const { return self_; }
   const std::vector<int>& members() const { return members_; }
   int in_world(int rank) const;
@@ -151,7 +151,7 @@ class Mesh {
   void poll_control();                                               // requires mutex_
   std::vector<Interest> control_interests() const;                   // requires mutex_
   void hear(std::span<const Interest> interests);                    // requires mutex_
-  // Reads a control channel. Returns an empty text, or how the connection ended. Requires mutex_.
+  // Reads a control channel; returns how the connection ended, or an empty text. Requires mutex_.
   std::string read_control(int peer);
   void take_notice(int peer, const std::string& bytes);  // requires mutex_
   void set_failure(Error failure);                       // requires mutex_
@@ -182,7 +182,7 @@ class Mesh {
   bool foretold_ = false;
   std::vector<int> left_;  // peers that said goodbye
   Inquiry inquiry_;
-  // The control messages to be sent to each peer; their first bytes may already have been sent.
+  // Bytes of control messages still to be sent to each peer; may begin in the middle of a message.
   std::vector<std::string> unsent_;
 };
 

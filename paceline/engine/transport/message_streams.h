@@ -93,8 +93,8 @@ class DirectRead {
   void try_once();
   // Returns the number of bytes read; less than 1, and sets errno, if the memory cannot be read.
   ssize_t read(std::uint64_t address, std::span<std::byte> into) const;
-  // Ends an offer whose bytes have all been read; kRefused if the sender's process has meanwhile
-  // called exec().
+  // Ends an offer whose bytes have all been read. Returns kRefused if the sender's process has
+  // meanwhile called exec(), kWithdrawn if the sender has withdrawn the offer.
   enum class End { kTaken, kRefused, kWithdrawn };
   End take();
   // `is_final`: no later payload of this sender can be read either.
@@ -155,7 +155,7 @@ class MessageStreams {
   Offered offered(int peer);
   void withdraw(int peer);
   // The reading end of an offer, for a peer with a ring. read_offered() reads some bytes at
-  // `address` of the peer's memory; empty if they cannot be read, and the offer is then refused.
+  // `address` of the peer's memory. If that fails, it refuses the offer and returns nullopt.
   // Call take() once all bytes have been read; it returns false if the offer is refused instead.
   // Error(kPeerLost) if the peer has withdrawn the offer.
   std::optional<std::size_t> read_offered(int peer, std::uint64_t address,

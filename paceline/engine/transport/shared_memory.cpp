@@ -51,8 +51,8 @@ bool is_sealed_file(const Fd& file, std::size_t bytes) {
 
 namespace {
 
-// Areas of at least this size ask for huge pages, which cause fewer TLB misses. They get them if
-// the administrator allows huge pages for shared memory (transparent_hugepage/shmem_enabled).
+// Areas of at least this size ask for huge pages, which cause fewer TLB misses. The kernel provides
+// them if the administrator allows them for shared memory (transparent_hugepage/shmem_enabled).
 constexpr std::size_t kMinHugeBytes = 4 << 20;
 
 // Allocates the pages now and not in the first collective. Returns false and sets errno if there is

@@ -74,7 +74,7 @@ class Wire {
   virtual void wake() = 0;
   // False if no control channel can have received anything since the last call.
   virtual bool may_have_news() { return true; }
-  // Called after a failure, which is final: memory that was passed to send() is no longer read.
+  // Call this after a failure, which is final: afterwards, no memory passed to send() is read.
   virtual void cancel(Channel /*channel*/) {}
 
   // The socket of a channel, for passing descriptors; -1 if the channel is not a socket.

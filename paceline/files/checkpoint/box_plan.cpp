@@ -57,7 +57,7 @@ HeldByName by_name(const std::vector<std::vector<HeldBox>>& held) {
 // Returns disjoint boxes. Ranks that divide a tensor differently, such as two stages of a pipeline
 // that both have the embedding, hold some elements in several boxes; such an element stays only in
 // the first of them.
-std::vector<std::pair<Box, std::vector<BoxHolder>>> apart(const Held& tensor) {
+std::vector<std::pair<Box, std::vector<BoxHolder>>> disjoint_boxes(const Held& tensor) {
   std::vector<std::pair<Box, std::vector<BoxHolder>>> boxes(tensor.boxes.begin(),
                                                             tensor.boxes.end());
   std::int64_t held = 0;
@@ -183,7 +183,7 @@ BoxPlan plan_boxes(const std::vector<std::vector<HeldBox>>& held, const std::vec
   BoxPlan plan;
   plan.of_rank.resize(held.size());
   for (const auto& [name, tensor] : by_name(held)) {
-    for (auto& [box, holders] : apart(tensor))
+    for (auto& [box, holders] : disjoint_boxes(tensor))
       plan.common.push_back({plan.tensors.size(), std::move(box), holders});
     plan.tensors.push_back({name, tensor.dtype, tensor.shape, {}});
   }
@@ -265,14 +265,14 @@ std::uint64_t AgreedPlan::file_bytes(int rank) const {
   return bytes;
 }
 
-Manifest AgreedPlan::manifest(std::int64_t step, const CheckpointMetadata& words,
+Manifest AgreedPlan::manifest(std::int64_t step, const CheckpointMetadata& metadata,
                               std::vector<ManifestFile> files) const {
   return {.step = step,
-          .run = words.run,
+          .run = metadata.run,
           .world_size = static_cast<int>(plan_->of_rank.size()),
           .files = std::move(files),
           .tensors = plan_->tensors,
-          .metadata = words.metadata};
+          .metadata = metadata.metadata};
 }
 
 }  // namespace paceline

@@ -100,7 +100,7 @@ class AgreedPlan {
   // The size of the boxes in the file that a rank writes; 0 when it writes none.
   std::uint64_t file_bytes(int rank) const;
   // The manifest of a checkpoint that was written by this plan. `files[i]`: the file of number i.
-  Manifest manifest(std::int64_t step, const CheckpointMetadata& words,
+  Manifest manifest(std::int64_t step, const CheckpointMetadata& metadata,
                     std::vector<ManifestFile> files) const;
 
  private:

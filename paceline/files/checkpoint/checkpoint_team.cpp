@@ -234,7 +234,7 @@ void CheckpointTeam::send_to_rank_0() {
 }
 
 void CheckpointTeam::save(std::int64_t step, const std::vector<HeldMemory>& held,
-                          const CheckpointMetadata& words) {
+                          const CheckpointMetadata& metadata) {
   if (!settle(step)) {
     writer_.refuse(step, Error(ErrorCode::kTimeout,
                                fmt::format("{}: the previous checkpoint has not been written yet, "
@@ -263,7 +263,7 @@ void CheckpointTeam::save(std::int64_t step, const std::vector<HeldMemory>& held
     place += bytes;
   }
   send_to_rank_0();
-  writer_.start(step, [this, step, words] { write_together(step, words); });
+  writer_.start(step, [this, step, metadata] { write_together(step, metadata); });
 }
 
 // The first tensor of this rank's file that has an infinity or NaN and should have none; empty:
@@ -274,9 +274,9 @@ std::string CheckpointTeam::not_finite() const {
   return wrong == finite_parts_.end() ? "" : wrong->tensor;
 }
 
-void CheckpointTeam::warn_once(std::int64_t step, const CheckpointMetadata& words) {
-  const auto wrong = words.metadata.find(Manifest::kNotFinite);
-  if (wrong == words.metadata.end() || std::exchange(has_warned_, true)) return;
+void CheckpointTeam::warn_once(std::int64_t step, const CheckpointMetadata& metadata) {
+  const auto wrong = metadata.metadata.find(Manifest::kNotFinite);
+  if (wrong == metadata.metadata.end() || std::exchange(has_warned_, true)) return;
   log::warning(fmt::format(
       "checkpoint of step {}: {} is not finite; the newest checkpoint in {} with finite "
       "parameters is kept: to continue from it, remove the later ones and resume (reported once)",
@@ -286,7 +286,7 @@ void CheckpointTeam::warn_once(std::int64_t step, const CheckpointMetadata& word
 // Steps 2 to 4 of the protocol, in the background on all ranks. Rank 0 sends the others the name of
 // the folder to write into. After making room on a full disk it sends another name, and at the end
 // an empty name.
-void CheckpointTeam::write_together(std::int64_t step, const CheckpointMetadata& words) {
+void CheckpointTeam::write_together(std::int64_t step, const CheckpointMetadata& metadata) {
   const auto together = [&](const auto& action) {
     try {
       return action();
@@ -300,7 +300,7 @@ void CheckpointTeam::write_together(std::int64_t step, const CheckpointMetadata&
   const auto order = [&](const std::string& folder) {
     return together([&] { return broadcast_object(*background_, folder, 0); });
   };
-  const std::string run = together([&] { return broadcast_object(*background_, words.run, 0); });
+  const std::string run = together([&] { return broadcast_object(*background_, metadata.run, 0); });
   // Writes this rank's staged files to the folder. On rank 0, returns the reports of all
   // ranks.
   const auto write = [&](const std::string& folder) {
@@ -338,18 +338,18 @@ void CheckpointTeam::write_together(std::int64_t step, const CheckpointMetadata&
       order(folder);
       std::vector<ManifestFile> files(plan_->num_files);
       std::optional<Error> full;
-      CheckpointMetadata all_words{run, words.metadata};
+      CheckpointMetadata all_metadata{run, metadata.metadata};
       for (const std::string& text : write(folder)) {
         const Report report = Report::decode(text);
         if (report.error && !report.is_full) throw *report.error;
         if (report.error && !full) full = report.error;
         for (const auto& [number, file] : report.files) files.at(number) = file;
         if (!report.not_finite.empty())
-          all_words.metadata.try_emplace(Manifest::kNotFinite, report.not_finite);
+          all_metadata.metadata.try_emplace(Manifest::kNotFinite, report.not_finite);
       }
       if (full) throw DiskFull(full->code(), full->what());
-      warn_once(step, all_words);
-      return plan_.manifest(step, all_words, std::move(files));
+      warn_once(step, all_metadata);
+      return plan_.manifest(step, all_metadata, std::move(files));
     });
   } catch (...) {
     end();

@@ -23,7 +23,7 @@
 // this rank has copied its boxes; a background thread does the rest (checkpoint_writer.h).
 //
 //   CheckpointTeam team(group, "run", {.keep = 3});
-//   team.save(step, held, {.run = run, .metadata = words});
+//   team.save(step, held, {.run = run, .metadata = metadata});
 //   ...
 //   if (const auto error = team.finish()) ...
 //
@@ -78,7 +78,7 @@ class CheckpointTeam {
   // of writing files. Error(kInvalid) on every rank when the boxes of all ranks together leave out
   // part of a tensor or reach beyond it, or when ranks disagree on its type or shape.
   void save(std::int64_t step, const std::vector<HeldMemory>& held,
-            const CheckpointMetadata& words);
+            const CheckpointMetadata& metadata);
   std::optional<Error> take_error() { return writer_.take_error(); }
   // Waits, at most disk_timeout, for the last save to reach the disk; then acts as take_error().
   // Returns Error(kTimeout) after disk_timeout.
@@ -116,8 +116,8 @@ class CheckpointTeam {
   bool reserve();
   void send_to_rank_0();
   std::string not_finite() const;
-  void warn_once(std::int64_t step, const CheckpointMetadata& words);
-  void write_together(std::int64_t step, const CheckpointMetadata& words);
+  void warn_once(std::int64_t step, const CheckpointMetadata& metadata);
+  void write_together(std::int64_t step, const CheckpointMetadata& metadata);
   void read_for_others(const Manifest& manifest, const std::string& folder,
                        const std::vector<WantedBox>& wanted, std::uint64_t& bytes);
 

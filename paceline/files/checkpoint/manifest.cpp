@@ -250,7 +250,8 @@ void check_seal(json value, std::string_view text, const std::string& where) {
          actual);
   }
   if (seal(value) != text) {
-    fail(ErrorCode::kCorrupt, "{}: not in the form it was written in", where);
+    fail(ErrorCode::kCorrupt, "{}: the text differs from the canonical form of its contents",
+         where);
   }
 }
 

@@ -38,7 +38,7 @@ off_t place_in(int slot, std::uint64_t position) {
 
 void write_at(int fd, off_t offset, std::span<const std::byte> bytes, const std::string& path) {
   if (write_whole_at(fd, offset, bytes)) return;
-  throw system_error(fmt::format("{}: cannot keep {} more bytes", path, bytes.size()));
+  throw system_error(fmt::format("{}: cannot write {} more bytes", path, bytes.size()));
 }
 
 // Follows a symbolic link only if it is one of the kernel's, /proc/PID/fd/N.
@@ -128,7 +128,8 @@ std::vector<SealedSlot> MemoryCheckpoint::sealed() const {
       found.id = digest_of(text);
       found.manifest = parse_manifest(to_string(text), path_);
       for (const std::uint32_t file : found.files)
-        check(file < found.manifest.files.size(), "it has a file {} of no checkpoint", file);
+        check(file < found.manifest.files.size(),
+              "its list names file {}, which is not in the manifest", file);
       all.push_back(std::move(found));
     } catch (const Error& error) {
       log::error(fmt::format("memory checkpoint {}: skipped save {}: {}", path_, seal->number,

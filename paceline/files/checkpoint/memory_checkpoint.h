@@ -109,7 +109,7 @@ class MemoryTeam {
   // the log the first time, when a memory cannot be written or copies of a box differ; the previous
   // save is intact. Error(kInvalid) on every rank when boxes leave out elements of a tensor.
   bool save(std::int64_t step, const std::vector<HeldMemory>& held,
-            const CheckpointMetadata& words);
+            const CheckpointMetadata& metadata);
 
   // Collective. The newest save that is complete and whose bytes have all been verified. Each newer
   // save that is incomplete or damaged is logged. A save that names a run other than `run` is

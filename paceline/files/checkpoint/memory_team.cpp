@@ -314,7 +314,7 @@ bool MemoryTeam::no_rank_failed(std::int64_t step, const std::optional<Error>& f
 }
 
 bool MemoryTeam::save(std::int64_t step, const std::vector<HeldMemory>& held,
-                      const CheckpointMetadata& words) {
+                      const CheckpointMetadata& metadata) {
   check(step >= 0, "memory checkpoint: step {} is negative", step);
   const auto world = static_cast<std::size_t>(group_->world_size());
   plan_.update(*group_, held, std::vector<bool>(world, true));
@@ -337,8 +337,8 @@ bool MemoryTeam::save(std::int64_t step, const std::vector<HeldMemory>& held,
 
   const auto digests = all_gather_object(*group_, streams.front()->digest.hex());
   // The launcher's name for a job may be invalid UTF-8.
-  const auto own_words = json_text(nlohmann::json::array({words.run, words.metadata}));
-  const auto shared_words = parse_json(broadcast_object(*group_, own_words, 0));
+  const auto own_metadata = json_text(nlohmann::json::array({metadata.run, metadata.metadata}));
+  const auto shared_metadata = parse_json(broadcast_object(*group_, own_metadata, 0));
   attempt(failure, [&] {
     for (const auto& stream : streams) {
       if (stream->digest.hex() == digests[static_cast<std::size_t>(stream->from)]) continue;
@@ -349,8 +349,9 @@ bool MemoryTeam::save(std::int64_t step, const std::vector<HeldMemory>& held,
     std::vector<std::uint32_t> files;
     for (const int rank : writers_here())
       files.push_back(plan_->file_of_rank[static_cast<std::size_t>(rank)]);
-    memory_->seal(slot, static_cast<std::uint64_t>(newest) + 1, files,
-                  plan_.manifest(step, {shared_words[0], shared_words[1]}, files_with(digests)));
+    memory_->seal(
+        slot, static_cast<std::uint64_t>(newest) + 1, files,
+        plan_.manifest(step, {shared_metadata[0], shared_metadata[1]}, files_with(digests)));
   });
   if (no_rank_failed(step, failure)) return true;
   // If this slot stayed sealed, this save would count as the newest, although one memory lacks it.

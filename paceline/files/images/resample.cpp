@@ -115,8 +115,8 @@ Image resample(const Image& part, int x, int y, const AxisPlan& columns, const A
 
 Image resize(const Image& image, Size size) {
   check(image.width() > 0 && image.height() > 0 && size.width > 0 && size.height > 0,
-        "resize: {} x {} pixels to {} x {}", image.width(), image.height(), size.width,
-        size.height);
+        "resize: cannot resize {} x {} pixels to {} x {}: every size must be positive",
+        image.width(), image.height(), size.width, size.height);
   return resample(image, 0, 0,
                   plan_axis(image.width(), 0, image.width(), size.width, 0, size.width),
                   plan_axis(image.height(), 0, image.height(), size.height, 0, size.height));

@@ -126,7 +126,7 @@ TableCut load_table(const CheckpointDirectory& directory, std::int64_t step,
   const Manifest manifest = directory.read_manifest(step);
   const std::string where = fmt::format("{}, table '{}'", directory.folder_of(step), table);
   const auto found = manifest.metadata.find(kPrefix + table);
-  check(found != manifest.metadata.end(), "load: {}: no such table; there are: {}", where,
+  check(found != manifest.metadata.end(), "load: {}: no such table; the checkpoint has: {}", where,
         fmt::join(tables_in(directory, step), ", "));
   TableCut cut = parse(found->second, where);
   BoxReader reader(directory.files(), directory.folder_of(step), manifest);

@@ -205,8 +205,8 @@ void BpeTokenizer::encode_word(std::string_view word, std::vector<Token>& tokens
 std::string BpeTokenizer::decode(std::span<const Token> tokens) const {
   std::string text;
   for (const Token token : tokens) {
-    check(token >= 0 && token < vocabulary_size(), "decode: token {} of a vocabulary of {}", token,
-          vocabulary_size());
+    check(token >= 0 && token < vocabulary_size(),
+          "decode: token {} is outside the vocabulary of {} tokens", token, vocabulary_size());
     text += bytes_[static_cast<std::size_t>(token)];
   }
   return text;

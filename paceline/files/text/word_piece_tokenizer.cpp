@@ -130,8 +130,8 @@ void WordPieceTokenizer::encode_word(std::string_view word, std::vector<Token>& 
 std::string WordPieceTokenizer::decode(std::span<const Token> tokens) const {
   std::string text;
   for (const Token token : tokens) {
-    check(token >= 0 && token < vocabulary_size(), "decode: token {} of a vocabulary of {}", token,
-          vocabulary_size());
+    check(token >= 0 && token < vocabulary_size(),
+          "decode: token {} is outside the vocabulary of {} tokens", token, vocabulary_size());
     std::string_view name = names_[static_cast<std::size_t>(token)];
     if (name.starts_with(kContinued)) {
       name.remove_prefix(kContinued.size());

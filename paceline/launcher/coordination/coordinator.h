@@ -96,7 +96,7 @@ class Coordinator {
   std::optional<std::string> follower(Agent agent) const;
   // Records `agent` as a deserter. Returns whether the deserters since the last generation began
   // are enough for a job of their own: then this coordinator no longer leads the job.
-  bool has_lost_its_job_with(Agent agent);
+  bool add_deserter(Agent agent);
 
   // Other agents that may lead the job. Empty unless the job is gathering and has too few nodes.
   std::vector<Endpoint> others_to_ask() const;

@@ -223,7 +223,7 @@ std::optional<std::string> Coordinator::follower(Agent agent) const {
   return member.joining.host;
 }
 
-bool Coordinator::has_lost_its_job_with(Agent agent) {
+bool Coordinator::add_deserter(Agent agent) {
   deserters_.insert(agent);
   return static_cast<int>(deserters_.size()) >= terms().min_nodes;
 }

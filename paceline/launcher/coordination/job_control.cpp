@@ -255,7 +255,7 @@ void CoordinatorHost::take(Agent agent, const Report& report) {
   if (giving_up == nullptr) return coordinator_.receive(agent, report, AwakeClock::now());
   const auto host = coordinator_.follower(agent);
   if (!host) return;  // the agent closes this connection; it may join again
-  if (!coordinator_.has_lost_its_job_with(agent)) {
+  if (!coordinator_.add_deserter(agent)) {
     fail(ErrorCode::kPeerLost, "{} heard nothing from this node for {:g} s",
          remotes_.at(agent).link->peer(), giving_up->silence.count() / 1000.0);
   }

@@ -88,11 +88,11 @@ bool says_nothing(Verdict verdict) {
          verdict == Verdict::kStraggler || verdict == Verdict::kUndecided;
 }
 
-// Requires: the last worker in `way` also occurs earlier in it.
-std::string describe_circle(const std::vector<std::string>& way, const CallWait& last) {
-  const auto begin = std::find(way.begin(), way.end(), way.back());
+// Requires: the last worker in `chain` also occurs earlier in it.
+std::string describe_cycle(const std::vector<std::string>& chain, const CallWait& last) {
+  const auto begin = std::find(chain.begin(), chain.end(), chain.back());
   return fmt::format("workers wait for each other's calls: {}; {}",
-                     fmt::join(begin, way.end(), ", which calls "), last.sentence);
+                     fmt::join(begin, chain.end(), ", which calls "), last.sentence);
 }
 
 std::string named(const std::string& worker, std::optional<int> rank) {
@@ -134,15 +134,15 @@ std::string explain_waits(const std::vector<CallWait>& waits, std::optional<int>
   });
   if (first == waits.end()) return "";
   const CallWait* wait = &*first;
-  std::vector<std::string> way = {wait->caller};
+  std::vector<std::string> chain = {wait->caller};
   while (wait->state != CalleeState::kStopped && wait->state != CalleeState::kGone) {
     const auto next = std::find_if(waits.begin(), waits.end(), [&](const CallWait& other) {
       return other.caller == wait->callee;
     });
     if (next == waits.end()) break;
-    const bool is_circle = std::find(way.begin(), way.end(), next->caller) != way.end();
-    way.push_back(next->caller);
-    if (is_circle) return describe_circle(way, *next);
+    const bool is_cycle = std::find(chain.begin(), chain.end(), next->caller) != chain.end();
+    chain.push_back(next->caller);
+    if (is_cycle) return describe_cycle(chain, *next);
     wait = &*next;
   }
   const std::size_t others = waits.size() - 1;

@@ -19,7 +19,8 @@ namespace paceline::launcher {
 
 namespace {
 
-constexpr std::chrono::nanoseconds kDeathOfOne = std::chrono::seconds(1);
+// The longest time that a signal takes to end a process.
+constexpr std::chrono::nanoseconds kLongestDeath = std::chrono::seconds(1);
 
 bool was_killed(const Failure& failure) { return failure.signal != 0 && failure.signal != SIGABRT; }
 
@@ -43,7 +44,7 @@ bool failed_before(const Failure& later, const Failure& earlier) {
   if (timed) {
     const auto ahead = *earlier.at - *later.at;
     const auto doubt = later.clock_error + earlier.clock_error +
-                       (alike ? std::chrono::nanoseconds(0) : kDeathOfOne);
+                       (alike ? std::chrono::nanoseconds(0) : kLongestDeath);
     if (std::chrono::abs(ahead) > doubt) return ahead > std::chrono::nanoseconds(0);
   }
   if (!alike) return was_killed(later);
@@ -71,8 +72,8 @@ std::string hint_for(const RankEnd& end) {
     case SIGBUS:
       return "likely /dev/shm or a disk is full, or a mapped file was truncated";
     case SIGILL:
-      return "the program uses instructions this cpu lacks; build it without -march=native, or "
-             "here";
+      return "the program uses instructions this cpu lacks; build it on this machine, or without "
+             "-march=native";
     case SIGSEGV:
       return "a memory error in the program; a debugger shows where: ulimit -c unlimited";
     case SIGABRT:
@@ -255,7 +256,7 @@ std::string cause_of_kill(const EndEvidence& evidence) {
   if (evidence.end.signal == SIGKILL && evidence.before.machine_kills &&
       evidence.after.machine_kills) {
     return "killed from outside (kill -9, a batch system), not for lack of memory: the kernel "
-           "counted no such kill";
+           "counted no out-of-memory kill";
   }
   return "";
 }
@@ -396,10 +397,10 @@ bool has_line(std::string_view frame) {
 
 }  // namespace
 
-std::optional<FileSystemRoom> room_of(const char* path) {
-  struct statvfs room {};
-  if (statvfs(path, &room) != 0) return {};
-  return FileSystemRoom{room.f_blocks * room.f_frsize, room.f_bavail * room.f_frsize};
+std::optional<FileSystemSpace> space_of(const char* path) {
+  struct statvfs space {};
+  if (statvfs(path, &space) != 0) return {};
+  return FileSystemSpace{space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize};
 }
 
 std::string cause_of_crash(const RankEnd& end, const std::vector<std::string>& frames) {

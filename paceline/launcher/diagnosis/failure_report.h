@@ -1,7 +1,7 @@
 #pragma once
 
 // Explains a failure: finds the rank that failed first and the cause of its end, and writes the
-// report. Pure functions, except room_of().
+// report. Pure functions, except space_of().
 
 #include <cstdint>
 #include <optional>
@@ -72,11 +72,11 @@ std::string killed_summary(const std::vector<int>& ranks, const std::string& lim
 // with which a launcher stops ranks.
 bool may_be_fellow(const RankEnd& first, const RankEnd& later);
 
-struct FileSystemRoom {
+struct FileSystemSpace {
   std::uint64_t total_bytes = 0, free_bytes = 0;
 };
 // The size and free space of the file system that contains `path`; nullopt if they cannot be read.
-std::optional<FileSystemRoom> room_of(const char* path);
+std::optional<FileSystemSpace> space_of(const char* path);
 
 // All that was collected about the end of a rank: the kernel's counters, the last lines of its
 // output, and how full /dev/shm was.
@@ -85,7 +85,7 @@ struct EndEvidence {
   std::string last_lines;                 // the result of RankOutput::last_lines()
   MemoryCounters before, after;           // at the start of the ranks, and at the end of this rank
   std::optional<KernelKill> kernel_kill;  // the kernel's log record about this process
-  std::optional<FileSystemRoom> shared;   // /dev/shm when the rank ended
+  std::optional<FileSystemSpace> shared;  // /dev/shm when the rank ended
 };
 
 // Why the rank ended, as a sentence without a full stop; empty when nothing is known for certain.

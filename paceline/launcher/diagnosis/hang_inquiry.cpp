@@ -91,7 +91,8 @@ template <class T>
 T number_in(const Json& json, std::int64_t least, std::int64_t most) {
   const auto number = json.get<std::int64_t>();
   if (number < least || number > most) {
-    fail(ErrorCode::kCorrupt, "a digest of flight records has {} for {} to {}", number, least,
+    fail(ErrorCode::kCorrupt,
+         "a number in a digest of flight records is {}, but must be from {} to {}", number, least,
          most);
   }
   return static_cast<T>(number);
@@ -160,7 +161,7 @@ std::vector<Flight> decode_digest(const std::string& text) {
   try {
     for (const Json& json : parse_json(text)) flights.push_back(flight_of(json, now, wall));
   } catch (const Json::exception& error) {
-    fail(ErrorCode::kCorrupt, "a digest of flight records makes no sense: {}", error.what());
+    fail(ErrorCode::kCorrupt, "a digest of flight records is not valid: {}", error.what());
   }
   return flights;
 }
@@ -273,7 +274,7 @@ void HangInquiry::judge() {
   }
   auto judgement = judge_records(flights);
   if (!judgement) judgement = judge_signs();
-  if (!judgement || (!judgement->names && is_said_of(progress))) return;
+  if (!judgement || (!judgement->names && was_reported(progress))) return;
   reported_progress_ = std::move(progress);
   decided_ = judgement->names;
   HangOrder& order = judgement->order;
@@ -374,7 +375,7 @@ HangInquiry::Judgement HangInquiry::idle_ranks(const Standstill& signs) const {
 
 // Whether a hang was reported and the ranks of all agents that answered have made no progress
 // since.
-bool HangInquiry::is_said_of(const std::map<Agent, std::uint64_t>& progress) const {
+bool HangInquiry::was_reported(const std::map<Agent, std::uint64_t>& progress) const {
   return !reported_progress_.empty() &&
          std::all_of(progress.begin(), progress.end(), [&](const auto& entry) {
            const auto said = reported_progress_.find(entry.first);

@@ -91,7 +91,7 @@ class HangInquiry {
   Judgement missing_in_meeting(const Standstill& signs) const;
   Judgement idle_ranks(const Standstill& signs) const;
   Standstill signs_of_all() const;
-  bool is_said_of(const std::map<Agent, std::uint64_t>& progress) const;
+  bool was_reported(const std::map<Agent, std::uint64_t>& progress) const;
   std::string silent_hosts() const;
 
   int generation_ = 0;

@@ -187,12 +187,12 @@ bool HangWatch::is_suspicious(const Ranks& ranks) const {
   const bool steps = std::any_of(progress_.begin(), progress_.end(),
                                  [](const auto& entry) { return entry.second.steps > 0; });
   return (quiet_.idle() && steps) || !quiet_.stopped().empty() ||
-         !quiet_.meeting().missing.empty() || is_waited_long(ranks);
+         !quiet_.meeting().missing.empty() || has_long_wait(ranks);
 }
 
 // Whether a rank has waited for the whole timeout. A wait that is still open began before look()
 // last saw progress, because the beginning of an operation is progress.
-bool HangWatch::is_waited_long(const Ranks& ranks) const {
+bool HangWatch::has_long_wait(const Ranks& ranks) const {
   try {
     return longest_wait(read_flights(directory_).flights, ranks) >= Seconds(timeout_).count();
   } catch (const Error&) {

@@ -118,7 +118,7 @@ class HangWatch {
 
   Progress progress_of(int rank) const;
   bool is_suspicious(const Ranks& ranks) const;
-  bool is_waited_long(const Ranks& ranks) const;
+  bool has_long_wait(const Ranks& ranks) const;
 
   const std::chrono::nanoseconds timeout_;
   const std::string directory_;

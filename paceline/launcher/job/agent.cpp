@@ -152,7 +152,7 @@ void Agent::obey(const StopOrder& order) {
     say_of_job(fmt::format("paceline: {}; stopping the ranks of {}\n", order.reason,
                            shares_console() ? "all hosts" : "this node"));
   }
-  stop_others(order.failed == Failure::Kind::kHost ? kGraceAfterLoss : kGraceOfOthers);
+  stop_ranks(order.failed == Failure::Kind::kHost ? kGraceAfterLoss : kGraceOfOthers);
 }
 
 void Agent::obey(const WaitOrder& order) {
@@ -193,10 +193,10 @@ void Agent::obey(const EndOrder& order) {
   end_ = order;
   held_back_.clear();
   if (!order.alone) consoles_.tell_over(order.exit_code);
-  if (running()) stop_others(kGraceOfOthers);
+  if (running()) stop_ranks(kGraceOfOthers);
 }
 
-void Agent::stop_others(std::chrono::nanoseconds grace) {
+void Agent::stop_ranks(std::chrono::nanoseconds grace) {
   generation_->stop(SIGTERM, std::min(grace, plan_.options.shutdown_timeout));
 }
 
@@ -212,7 +212,7 @@ void Agent::on_coordinator_lost() {
     return;
   }
   stage_ = all_ended() ? Stage::kStopped : Stage::kStopping;
-  if (running()) stop_others(kGraceAfterLoss);
+  if (running()) stop_ranks(kGraceAfterLoss);
   if (!membership_.may_have_a_successor()) {
     const RestartBudget restarts = membership_.terms().restarts;
     return obey(EndOrder{.exit_code = kExitEnvironment,

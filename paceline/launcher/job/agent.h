@@ -61,7 +61,7 @@ class Agent {
   void obey(const WindUpOrder& order);
   void obey(const HeardOrder&) {}  // an AgentCall handles this answer
   void remove_old_flights(const NodePlace& place) const;
-  void stop_others(std::chrono::nanoseconds grace);  // all ranks of this node that still run
+  void stop_ranks(std::chrono::nanoseconds grace);  // all ranks of this node that still run
   void on_coordinator_lost();
   void report_stopped();
   Absence meeting();  // the waiting and the missing ranks of the first rendezvous

@@ -59,7 +59,7 @@ void JobFlights::add_variables(Environment& environment) const {
 }
 
 void JobFlights::begin_generation() {
-  was_read_ = tells_ = is_wait_ = false;
+  was_read_ = has_reason_ = is_wait_ = false;
   waited_seconds_ = 0;
 }
 
@@ -68,12 +68,12 @@ void JobFlights::read(const std::function<std::vector<RankEnd>()>& ends,
   if (was_read_ || directory_.empty()) return;
   was_read_ = true;
   const Explanation operations = explain_operations(ends);
-  tells_ = operations.verdict != Verdict::kNothing && operations.verdict != Verdict::kFinished &&
-           operations.verdict != Verdict::kStraggler &&
-           !(culprit && contradicts(operations, *culprit));
+  has_reason_ =
+      operations.verdict != Verdict::kNothing && operations.verdict != Verdict::kFinished &&
+      operations.verdict != Verdict::kStraggler && !(culprit && contradicts(operations, *culprit));
   is_wait_ = is_wait(operations.verdict);
   const auto waits = call_waits(read_call_gauges(directory_));
-  if (!tells_ && !culprit && !waits.empty()) tells_ = is_wait_ = true;
+  if (!has_reason_ && !culprit && !waits.empty()) has_reason_ = is_wait_ = true;
   const Explanation explanation = with_calls(operations, waits);
   waited_seconds_ = explanation.waited_seconds;
   sentence_ = explanation.sentence;
@@ -93,7 +93,7 @@ Explanation JobFlights::explain_operations(
 
 std::string JobFlights::sentence(bool waited_long) const {
   const bool short_wait = waited_long && is_wait_ && waited_seconds_ < kLongWait;
-  return tells_ && !short_wait ? sentence_ : "";
+  return has_reason_ && !short_wait ? sentence_ : "";
 }
 
 std::string JobFlights::text(bool waited_long) const {

@@ -50,7 +50,7 @@ class JobFlights {
 
   std::string directory_;
   bool was_read_ = false;
-  bool tells_ = false;  // the records show a reason
+  bool has_reason_ = false;  // the records show a reason
   double waited_seconds_ = 0;
   bool is_wait_ = false;  // the reason is that ranks wait
   std::string sentence_;

@@ -92,7 +92,7 @@ void JobWatch::begin_generation(const NodePlace& place) {
   ranks_.clear();
   crashes_.clear();
   ended_because_.clear();
-  ended_elsewhere_ = Deadline::after(0ns);
+  others_ending_until_ = Deadline::after(0ns);
   hang_survey_.reset();
   watch_anew();
 }
@@ -135,7 +135,7 @@ void JobWatch::explain(const RankEnd& end, FailureContext& context) {
     evidence.before = memory_at_start_;
     evidence.after = read_memory_counters();
     evidence.kernel_kill = kernel_log_.find(end.pid);
-    evidence.shared = crash != crashes_.end() ? crash->second.shared : room_of("/dev/shm");
+    evidence.shared = crash != crashes_.end() ? crash->second.shared : space_of("/dev/shm");
     context.cause = cause_of(evidence);
   }
   if (crash == crashes_.end()) return;
@@ -192,7 +192,7 @@ void JobWatch::on_crash(JobRequest request) {
   const int thread = request.words.size() < 3 ? 0 : std::atoi(request.words[1].c_str());
   if (!rank || thread <= 0 || crashes_.contains(*rank)) return;
   Crash& crash = crashes_[*rank];
-  crash.shared = room_of("/dev/shm");
+  crash.shared = space_of("/dev/shm");
   crash.request = std::move(request);
   read_crashes();
 }
@@ -364,7 +364,7 @@ void JobWatch::show(const HangOrder& hang) {
   const bool named =
       std::any_of(hang.ranks.begin(), hang.ranks.end(), [this](int rank) { return is_own(rank); });
   if (plan_.options.kill_hanging && !hang.ranks.empty() && !named) {
-    ended_elsewhere_ = Deadline::after(kTimeToEnd);
+    others_ending_until_ = Deadline::after(kTimeToEnd);
   }
   if (!named && !is_own(hang.witness)) return;
   try {

@@ -74,7 +74,7 @@ class JobWatch {
   // read after a crash, or ranks of another host are being ended because of a hang, and this rank
   // may have failed only because those ranks ended.
   bool holds_back(int rank) const {
-    return (crashes_.contains(rank) && !crashes_.at(rank).known) || !ended_elsewhere_.expired();
+    return (crashes_.contains(rank) && !crashes_.at(rank).known) || !others_ending_until_.expired();
   }
   // Records why the launcher ends this rank on purpose.
   void ended_because(int rank, std::string cause) { ended_because_[rank] = std::move(cause); }
@@ -89,7 +89,7 @@ class JobWatch {
     std::unique_ptr<StackReader> reader;  // set while the stack is being read
     bool known = false;                   // `stacks` holds all that could be read
     ProcessStacks stacks;
-    std::optional<FileSystemRoom> shared;  // /dev/shm at the moment of the crash
+    std::optional<FileSystemSpace> shared;  // /dev/shm at the moment of the crash
   };
 
   // Calls `body`. If it throws an Error, reports that as a warning.
@@ -132,7 +132,7 @@ class JobWatch {
   std::map<int, Crash> crashes_;
   std::map<int, std::string> ended_because_;  // ranks that were ended on purpose
   bool at_rest_ = false;
-  Deadline ended_elsewhere_ = Deadline::after(std::chrono::nanoseconds(0));
+  Deadline others_ending_until_ = Deadline::after(std::chrono::nanoseconds(0));
   std::optional<HangWatch> hang_watch_;
   Fd hang_timer_;
   std::unique_ptr<StackSurvey> hang_survey_;

@@ -90,7 +90,7 @@ std::string RunTally::text() const {
                      spent->recovering));
     line("the job's own", spent->own, ": its start, evaluating, saving");
     text += fmt::format(
-        "  goodput               {:.1f}% of that without restarts; of the time {:.1f}%\n",
+        "  goodput               {:.1f}% of a run without restarts; {:.1f}% of the whole time\n",
         100 * spent->relative_goodput(), 100 * spent->goodput());
     return text;
   }

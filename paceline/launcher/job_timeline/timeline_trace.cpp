@@ -68,18 +68,19 @@ namespace {
 
 constexpr std::size_t kMaxSpans = 2'000'000;
 
-// The name of the file until it is complete.
-std::string part_of(const std::string& path) { return path + ".part"; }
+// The path of the file until it is complete.
+std::string temporary_path_of(const std::string& path) { return path + ".part"; }
 
 class NewFile {
  public:
-  explicit NewFile(const std::string& path) : path_(path), part_(part_of(path)) {
-    unlink(part_.c_str());  // a file of an earlier job, or a link that another user made
-    file_.reset(std::fopen(part_.c_str(), "wxe"));
-    if (!file_) throw system_error("opening the trace " + part_);
+  explicit NewFile(const std::string& path)
+      : path_(path), temporary_path_(temporary_path_of(path)) {
+    unlink(temporary_path_.c_str());  // a file of an earlier job, or a link that another user made
+    file_.reset(std::fopen(temporary_path_.c_str(), "wxe"));
+    if (!file_) throw system_error("opening the trace " + temporary_path_);
   }
   ~NewFile() {
-    if (file_) unlink(part_.c_str());
+    if (file_) unlink(temporary_path_.c_str());
   }
   NewFile(const NewFile&) = delete;
   NewFile& operator=(const NewFile&) = delete;
@@ -89,7 +90,7 @@ class NewFile {
   }
   void publish() {
     if (std::fflush(file_.get()) != 0) refuse();
-    if (std::rename(part_.c_str(), path_.c_str()) != 0) refuse();
+    if (std::rename(temporary_path_.c_str(), path_.c_str()) != 0) refuse();
     file_.reset();
   }
 
@@ -99,7 +100,7 @@ class NewFile {
   };
   [[noreturn]] void refuse() const { throw system_error("writing the trace " + path_); }
 
-  const std::string path_, part_;
+  const std::string path_, temporary_path_;
   std::unique_ptr<std::FILE, Close> file_;
 };
 
@@ -282,11 +283,11 @@ std::string obstacle_to_trace(const std::string& output) {
   if (!std::filesystem::is_directory(folder)) return "there is no folder " + folder.string();
   std::error_code ignored;  // a loop of links is not an obstacle: the trace replaces it
   if (std::filesystem::is_directory(output, ignored)) return "it is a folder";
-  const std::string part = part_of(output);
-  unlink(part.c_str());
-  const Fd file(open(part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-  if (!file) return fmt::format("{}: {}", part, std::strerror(errno));
-  unlink(part.c_str());
+  const std::string temporary = temporary_path_of(output);
+  unlink(temporary.c_str());
+  const Fd file(open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  if (!file) return fmt::format("{}: {}", temporary, std::strerror(errno));
+  unlink(temporary.c_str());
   return "";
 }
 

@@ -72,8 +72,12 @@ class Planner {
     }
     const int idle = num_cores - static_cast<int>(used);
     if (idle > 0) {
-      because(idle == 1 ? "1 core is idle: a rank with it would straddle"
-                        : fmt::format("{} cores are idle: ranks with them would straddle", idle));
+      because(
+          idle == 1
+              ? "1 core is idle: a rank that used it would straddle two parts of the machine"
+              : fmt::format(
+                    "{} cores are idle: ranks that used them would straddle parts of the machine",
+                    idle));
     }
     if (most > fewest) {
       because(
@@ -129,8 +133,9 @@ class Planner {
       several = several || parts_at(share, level).size() > 1;
     }
     if (several) {
-      because(fmt::format("--bind {}: there are more {}s than ranks; some have several whole ones",
-                          name_of(request_.binding.to), name_of(level)));
+      because(fmt::format(
+          "--bind {0}: there are more {1}s than ranks; some ranks have several whole {1}s",
+          name_of(request_.binding.to), name_of(level)));
     } else {
       because_of_whole(level);
     }

@@ -69,9 +69,9 @@ class Choice {
   DivisionAdvice fewer_ranks(double replicas) const {
     const int ranks = static_cast<int>(usable_ / (state_ + other_));
     return {Division::kReplicas, ranks, 1,
-            fmt::format("{}: too much, and most of it cannot be divided; {} fit{}, with more "
-                        "threads each",
-                        account(replicas), ranks, ranks == 1 ? "s" : "")};
+            fmt::format("{}: too much, and most of it cannot be divided; {} would fit, with "
+                        "more threads each",
+                        account(replicas), counted(ranks, "rank"))};
   }
 
   // The advice if not even one rank fits on this machine.

@@ -89,15 +89,15 @@ SocketPair make_seed_socket() {
   return {Fd(ends[0]), Fd(ends[1])};
 }
 
-struct Word {
+struct SeedMessage {
   pid_t sender = -1;  // attested by the kernel; -1: no message has arrived
   std::string text;
 };
 
 // Waits for a message until the deadline.
-Word hear(const Fd& socket, Deadline deadline) {
-  std::array<char, kLongestAnswer> heard;
-  iovec text{heard.data(), heard.size()};
+SeedMessage receive_from_seed(const Fd& socket, Deadline deadline) {
+  std::array<char, kLongestAnswer> received;
+  iovec text{received.data(), received.size()};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(ucred))> control{};
   msghdr message{};
   message.msg_iov = &text;
@@ -112,11 +112,11 @@ Word hear(const Fd& socket, Deadline deadline) {
   if (got < 1 || header == nullptr || header->cmsg_type != SCM_CREDENTIALS) return {};
   ucred sender{};
   std::memcpy(&sender, CMSG_DATA(header), sizeof sender);
-  return {sender.pid, std::string(heard.data(), static_cast<std::size_t>(got))};
+  return {sender.pid, std::string(received.data(), static_cast<std::size_t>(got))};
 }
 
-bool is_word(const Word& word, char wanted) {
-  return word.text.size() == 1 && word.text[0] == wanted;
+bool is_message(const SeedMessage& message, char wanted) {
+  return message.text.size() == 1 && message.text[0] == wanted;
 }
 
 std::string order_text(const VariableChanges& changes) {
@@ -181,8 +181,9 @@ Process RankSeeds::start(int local_rank, ProcessSpec spec) {
   ForkResult result = fork_from(seed, spec);
   if (result.process) return std::move(*result.process);
   if (result.refusal) {
-    say_(fmt::format("paceline: local rank {} is executed again, not forked: {}\n", local_rank,
-                     *result.refusal));
+    say_(fmt::format(
+        "paceline: local rank {} is started by executing the program, not from a seed: {}\n",
+        local_rank, *result.refusal));
   }
   end(seed);
   return execute(seed, std::move(spec));
@@ -230,11 +231,11 @@ RankSeeds::ForkResult RankSeeds::fork_from(Seed& seed, const ProcessSpec& spec) 
   if (!next.own || !send_order(seed.socket, text, spec, next.others.get())) {
     return refuse(std::strerror(errno));
   }
-  const Word answer = hear(seed.socket, Deadline::after(wait));
+  const SeedMessage answer = receive_from_seed(seed.socket, Deadline::after(wait));
   if (answer.sender == seed.process.pid && answer.text.starts_with(kSeedIsStale)) {
     return refuse(answer.text.substr(1) + " has changed since it was loaded");
   }
-  if (answer.sender != seed.process.pid || !is_word(answer, kSeedGrows)) {
+  if (answer.sender != seed.process.pid || !is_message(answer, kSeedGrows)) {
     return refuse("its seed does not answer");
   }
   ForkResult result{.process = std::move(seed.process)};
@@ -246,10 +247,10 @@ RankSeeds::ForkResult RankSeeds::fork_from(Seed& seed, const ProcessSpec& spec) 
 // Reads the first message of a seed, if it has arrived.
 void RankSeeds::look_for(Seed& seed) {
   if (!seed.socket || seed.process.pid >= 0) return;
-  const Word word = hear(seed.socket, Deadline::after(0ns));
-  if (!is_word(word, kSeedReady)) return;
-  Fd pidfd(static_cast<int>(syscall(SYS_pidfd_open, word.sender, 0)));
-  if (pidfd && is_own_child(pidfd)) seed.process = {word.sender, std::move(pidfd)};
+  const SeedMessage message = receive_from_seed(seed.socket, Deadline::after(0ns));
+  if (!is_message(message, kSeedReady)) return;
+  Fd pidfd(static_cast<int>(syscall(SYS_pidfd_open, message.sender, 0)));
+  if (pidfd && is_own_child(pidfd)) seed.process = {message.sender, std::move(pidfd)};
 }
 
 void RankSeeds::end(Seed& seed) {

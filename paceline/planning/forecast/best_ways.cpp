@@ -135,9 +135,9 @@ class Searcher {
   [[noreturn]] void refuse() const {
     fail(
         ErrorCode::kInvalid,
-        "{} ranks cannot divide a global batch of {} samples among them: with at most {} heads and "
-        "{} blocks to divide, no number of replicas gets the same number of samples each; choose a "
-        "multiple of {} samples, or another number of ranks",
+        "{} ranks cannot divide a global batch of {} samples equally: with at most {} heads and "
+        "{} blocks to divide among ranks, no possible number of replicas divides the batch; choose "
+        "a multiple of {} samples, or another number of ranks",
         machine_.world_size(), global_batch_, profile_.most_parts, profile_.num_blocks(),
         machine_.world_size());
   }

@@ -177,7 +177,7 @@ void require_valid(const JobProfile& profile) {
           "{}: unknown schedule '{}'", of, name);
   }
   check(profile.schedules.size() != 1 || profile.schedules.front() != kSearched,
-        "{}: schedules has only '{}'; add a name", of, kSearched);
+        "{}: schedules lists only '{}'; add a named schedule, such as 1f1b", of, kSearched);
   for (const auto& [name, amount] : kAmounts) require_amount(of, name, profile.*amount);
 }
 

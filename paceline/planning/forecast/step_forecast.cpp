@@ -32,7 +32,7 @@ Forecast Forecaster::forecast(const Way& way) {
   times.compute = of_step.compute;
   times.bubble = of_step.bubble;
   times.exchange = of_step.exchange;
-  times.stragglers = machine_.stragglers * slowest_of(way.num_ranks()) * times.compute;
+  times.stragglers = machine_.stragglers * deviations_of_slowest(way.num_ranks()) * times.compute;
   times.other = profile_.data_s + profile_.other_s;
   for (const RankLayers& stages : of_step.ranks)
     times.optimizer = std::max(times.optimizer, optimizer_of(way, stages));

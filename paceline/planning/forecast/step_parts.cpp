@@ -162,7 +162,7 @@ class SharedRun {
     return position < actions.size() ? &actions[position] : nullptr;
   }
 
-  int& active_beside(std::size_t rank) {
+  int& active_on_host_of(std::size_t rank) {
     return active_[static_cast<std::size_t>(host_of_rank_[rank])];
   }
 
@@ -172,12 +172,12 @@ class SharedRun {
       if (ranks_[rank].computes || action == nullptr || ready_at(*action) > now) continue;
       ranks_[rank].computes = true;
       ranks_[rank].left_s = clock_.duration(*action);
-      ++active_beside(rank);
+      ++active_on_host_of(rank);
     }
   }
 
   double speed_of(std::size_t rank) {
-    return std::min(1.0, cores_ / static_cast<double>(active_beside(rank)));
+    return std::min(1.0, cores_ / static_cast<double>(active_on_host_of(rank)));
   }
 
   double next_event(double now) {
@@ -207,7 +207,7 @@ class SharedRun {
       if (action.makes_input_gradient()) input_end_[place(action.stage, action.micro_batch)] = next;
       ranks_[rank].computes = false;
       ++ranks_[rank].position;
-      --active_beside(rank);
+      --active_on_host_of(rank);
     }
   }
 
@@ -256,7 +256,7 @@ double goodput(const FailureCosts& costs, double interval_s) {
          (mtbf * std::exp(restart / mtbf) * std::expm1((interval_s + checkpoint) / mtbf));
 }
 
-double slowest_of(int ranks) {
+double deviations_of_slowest(int ranks) {
   if (ranks <= 1) return 0;
   return normal_quantile((ranks - 0.375) / (ranks + 0.25));
 }

@@ -94,6 +94,6 @@ double goodput(const FailureCosts& costs, double interval_s);
 
 // How many standard deviations the slowest of `ranks` ranks lies above the mean: the expected
 // maximum of n normal variables, by G. Blom's approximation (1958). 0 for one rank.
-double slowest_of(int ranks);
+double deviations_of_slowest(int ranks);
 
 }  // namespace paceline::planning

@@ -237,7 +237,7 @@ class Search {
 
   // Returns whether `a` and `b` must stay in the order of their micro-batches: both belong to the
   // same stage, and both make outputs, input gradients or weight gradients.
-  static bool are_in_order(const Action& a, const Action& b) {
+  static bool must_keep_order(const Action& a, const Action& b) {
     return a.stage == b.stage &&
            ((a.kind == Action::Kind::kForward && b.kind == Action::Kind::kForward) ||
             (a.makes_input_gradient() && b.makes_input_gradient()) ||
@@ -248,7 +248,7 @@ class Search {
   // micro-batches of a stage.
   static bool move(std::vector<Action>& actions, std::size_t from, std::size_t to) {
     for (std::size_t i = std::min(from, to); i <= std::max(from, to); ++i) {
-      if (i != from && are_in_order(actions[i], actions[from])) return false;
+      if (i != from && must_keep_order(actions[i], actions[from])) return false;
     }
     if (from < to) {
       std::rotate(iterator(actions, from), iterator(actions, from + 1), iterator(actions, to + 1));
@@ -258,15 +258,15 @@ class Search {
     return true;
   }
 
-  // Returns a time that no step can undercut: the longest of least_of() over all ranks.
+  // Returns a time that no step can undercut: the longest of shortest_time_of() over all ranks.
   double lower_bound() const {
     double bound = 0;
-    for (int rank = 0; rank < num_ranks_; ++rank) bound = std::max(bound, least_of(rank));
+    for (int rank = 0; rank < num_ranks_; ++rank) bound = std::max(bound, shortest_time_of(rank));
     return bound;
   }
 
   // Returns the time of a rank that idles only until the first micro-batch reaches it.
-  double least_of(int rank) const {
+  double shortest_time_of(int rank) const {
     double work = 0, before = 0;
     bool reached = false;
     for (std::size_t stage = 0; stage < layout_.size(); ++stage) {

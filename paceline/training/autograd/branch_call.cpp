@@ -94,7 +94,7 @@ std::vector<Tensors> agree(ProcessGroup& group, const BranchCall& call,
     if (call.owner != nullptr) require_owners(group, call);
     own = work();
   } catch (const Error& wrong) {
-    error = said_by(group.self(), call.name, wrong);
+    error = reported_by(group.self(), call.name, wrong);
   } catch (...) {
     error.emplace(ErrorCode::kInvalid,
                   fmt::format("{}: {}: {}", group.self(), call.name, describe_current_exception()));

@@ -113,9 +113,9 @@ struct Entered : torch::autograd::Function<Entered> {
 
 struct Left : torch::autograd::Function<Left> {
   // `result`: the branch's result on the owner; empty on other ranks.
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& way, at::TensorList result,
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& link, at::TensorList result,
                             const PassagePtr& passage) {
-    (void)way, (void)result;
+    (void)link, (void)result;
     context->saved_data["passage"] = c10::IValue::make_capsule(passage);
     context->set_materialize_grads(false);
     return std::exchange(passage->value, {});
@@ -131,7 +131,7 @@ struct Left : torch::autograd::Function<Left> {
 
 struct Entry {
   Tensors inputs;
-  at::Tensor way;
+  at::Tensor link;
 };
 
 Entry enter(const Tensors& inputs, const PassagePtr& passage) {
@@ -159,7 +159,7 @@ at::Tensor facts_of(const at::Tensor& result) {
 }
 
 at::Tensor leave(const at::Tensor& facts, const Tensors& inputs, const Tensors& own,
-                 const at::Tensor& way, const PassagePtr& passage) {
+                 const at::Tensor& link, const PassagePtr& passage) {
   const std::int64_t* const numbers = facts.data_ptr<std::int64_t>();
   const at::IntArrayRef sizes(numbers + 2, static_cast<std::size_t>(facts.numel()) - 2);
   at::Tensor value =
@@ -172,7 +172,7 @@ at::Tensor leave(const at::Tensor& facts, const Tensors& inputs, const Tensors& 
   broadcast(*passage->group, value, passage->owner);
   if (numbers[1] == 0) return value;
   passage->value = value;
-  return Left::apply(way, at::TensorList(own), passage);
+  return Left::apply(link, at::TensorList(own), passage);
 }
 
 std::string names_of(const std::vector<Branch>& branches, const std::vector<int>& owner, int rank) {
@@ -219,7 +219,7 @@ Tensors parallel_branches(const GroupPtr& group, const Tensors& inputs,
   std::vector<std::size_t> next(all.size());
   for (std::size_t i = 0; i < branches.size(); ++i) {
     const auto rank = static_cast<std::size_t>(owner[i]);
-    results.push_back(leave(all[rank][next[rank]++], inputs, own[i], entries[i].way, passages[i]));
+    results.push_back(leave(all[rank][next[rank]++], inputs, own[i], entries[i].link, passages[i]));
   }
   return results;
 }

@@ -36,7 +36,7 @@
 // the branch. If ranks pass different branches, owners or inputs, Error(kInvalid) shows both calls.
 // The group stays usable after these errors. If the backward pass of a branch throws, other ranks
 // get kAborted with the names of the failed rank's branches, as soon as the unwinding of the
-// exception has destroyed the graph (with the last of the results and the loss).
+// exception has destroyed the graph, which the results and the loss keep alive.
 //
 // Thread safety: same as ProcessGroup. The autograd graph keeps the group alive.
 

@@ -8,10 +8,10 @@
 //       data::BatchMixingOptions{.num_classes = 1000, .mixup_alpha = 0.2, .cutmix_alpha = 1});
 //
 // For training only: a MixedBatches replaces the data set that it wraps. Its batches have float32
-// targets [B, num_classes], as torch::nn::functional::cross_entropy accepts them. Each sample is
-// mixed with the one before it in the batch. The random numbers depend only on (seed, epoch, index
-// of the batch's first sample), so a resumed run mixes in the same way. Which samples are mixed
-// depends on the batch, and therefore on the number of ranks, unless logical shards are used.
+// targets [B, num_classes], as torch::nn::functional::cross_entropy accepts them. Each sample of a
+// batch is mixed with the previous one, the first with the last. The random numbers depend only on
+// (seed, epoch, index of the batch's first sample), so a resumed run mixes in the same way. Samples
+// of a batch are mixed, so the mixtures depend on the number of ranks, except with logical shards.
 //
 // Thread safety: all functions are const; any thread may call them.
 

@@ -157,7 +157,7 @@ class ListSource : public PlannedSource {
       : PlannedSource({.name = dataset->name()}, dataset),
         indices_(std::move(indices)),
         split_{.size = options.batch_size, .drop_last = options.drop_last} {
-    check(!options.groups, "data loader: groups without a sampler");
+    check(!options.groups, "data loader: groups require a sampler");
     for (const auto index : indices_) {
       check(index >= 0 && index < dataset->size(), "data loader: the index {} is not in [0, {})",
             index, dataset->size());

@@ -47,7 +47,7 @@ struct BatchSplit {
 // samples that all ranks together have consumed before.
 std::vector<PlannedBatch> plan_batches(const std::vector<std::int64_t>& indices,
                                        std::int64_t consumed, const BatchSplit& split);
-// Plans batches whose samples belong to one group (grouped_order()). `order` has the samples of the
+// Plans batches, each with samples of one group (grouped_order()). `order` has the samples of the
 // whole epoch, in consecutive batches of `size` samples. The ranks take these batches in turn. If
 // the number of ranks does not divide the number of batches, the first batches are repeated or,
 // with drop_last, the last ones are left out. Error(kInvalid) if `consumed` is in the middle of a

@@ -23,8 +23,8 @@
 // batches is one shard. Taking a batch then seeds the random numbers of this rank
 // (training/tensor/random.h), so that dropout is the same for any number of ranks.
 //
-// Thread safety: one consumer thread. If a batch cannot be prepared, the loop gets the error when
-// it takes a batch, and again from every later call for the same epoch.
+// Thread safety: one consumer thread. If a batch cannot be prepared, the loop gets the error the
+// next time that it takes a batch, and every time after that in the same epoch.
 
 #include <condition_variable>
 #include <cstddef>
@@ -71,7 +71,7 @@ struct Batch {
 struct DataLoaderOptions {
   std::int64_t batch_size = 32;        // samples of a batch of this rank, or of each logical shard
   std::int64_t global_batch_size = 0;  // above 0: samples of all ranks; replaces batch_size
-  std::int64_t micro_batch_size = 0;   // with global_batch_size: most samples at once; 0: no limit
+  std::int64_t micro_batch_size = 0;   // most samples of a global batch at once; 0: no limit
   int num_threads = 1;                 // 0: the loop's thread prepares batches
   int prefetch = 4;                    // batches prepared ahead
   bool drop_last = false;              // leave out an incomplete last batch
@@ -168,7 +168,7 @@ class DataLoader {
 
   // Begins an epoch, after `consumed` samples of all ranks together, and returns its batches. With
   // nullopt the epoch begins at its first sample or, as the first epoch after set_position(), at
-  // that position; if the numbers of epoch and position differ, at the first sample with a warning.
+  // that position; if that position is in another epoch, at the first sample, with a warning.
   // Batches prepared earlier are dropped. Warns once if a shuffled epoch that was taken to its end
   // is begun again with the same number, because its order would repeat. Error(kInvalid) when
   // drop_last leaves no batch of a sampler's whole epoch, and when batches of groups or a stream
@@ -187,7 +187,7 @@ class DataLoader {
   std::int64_t consumed() const { return consumed_; }
   // The position from which another loader can continue: in the current epoch or, if its loop has
   // ended, at the beginning of the next epoch. set_position() makes the next epoch() continue at
-  // `position`; a loop begins with the epoch position().epoch. The Checkpointer calls both.
+  // `position`; its argument must then be position().epoch. The Checkpointer calls both functions.
   Position position() const;
   void set_position(const Position& position);
   // The name of the data in messages.

@@ -29,7 +29,7 @@ constexpr int kGzipOnly = 16 + MAX_WBITS;
 }  // namespace
 
 struct GzipFile::Inflation {
-  Inflation() { check(inflateInit2(&stream, kGzipOnly) == Z_OK, "zlib has no memory"); }
+  Inflation() { check(inflateInit2(&stream, kGzipOnly) == Z_OK, "not enough memory for zlib"); }
   Inflation(const Inflation&) = delete;
   Inflation& operator=(const Inflation&) = delete;
   ~Inflation() { inflateEnd(&stream); }

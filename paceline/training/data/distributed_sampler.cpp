@@ -49,7 +49,7 @@ void require_rank(std::int64_t num_samples, int num_replicas, int rank) {
 void require_weights(std::int64_t num_samples, const SamplerOptions& options) {
   if (!options.weights) return;
   const auto& weights = *options.weights;
-  check(options.shuffle, "sampler: weights without shuffle");
+  check(options.shuffle, "sampler: weights require `shuffle`");
   check(std::ssize(weights) == num_samples, "sampler: {} weights for {} samples", weights.size(),
         num_samples);
   check(num_samples < kMaxWeights, "sampler: weights for {} samples; LibTorch takes up to {}",

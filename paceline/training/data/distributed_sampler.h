@@ -36,7 +36,7 @@ struct SamplerOptions {
 // continue an epoch at the exact sample.
 class DistributedSampler {
  public:
-  // Error(kInvalid) when num_samples is 0 or rank is not in [0, num_replicas). If weights are
+  // Error(kInvalid) when num_samples is below 1 or rank not in [0, num_replicas). If weights are
   // given, also when shuffle is false, when their number is not num_samples or is 2^24 or more,
   // when one is negative or not finite, or when their sum is 0 or not finite.
   DistributedSampler(std::int64_t num_samples, int num_replicas, int rank,
@@ -107,8 +107,8 @@ inline std::vector<std::int64_t> evaluation_indices(std::int64_t num_samples, Gr
 // an epoch.
 using Groups = std::shared_ptr<const std::vector<std::int64_t>>;
 
-// Returns the group of each value: the number of `bounds` (ascending) that are not above the value,
-// as bisect.bisect_right does.
+// Returns the group of each value: the number of `bounds` that are not above the value, as
+// bisect.bisect_right does. Error(kInvalid) unless the bounds are in ascending order.
 Groups groups_by_bounds(std::span<const std::int64_t> values,
                         const std::vector<std::int64_t>& bounds);
 

@@ -49,8 +49,8 @@ struct ImageDataset {
 enum class Split { kTrain, kTest };
 
 // The functions below read the files of `folder` under their usual names. Errors: kInvalid for a
-// missing folder or file, and for a CIFAR-10 file that is empty or cannot be read; kSystem for
-// another file that cannot be read; kCorrupt, with the file's name, for truncated or invalid data.
+// missing folder or file, and for a CIFAR-10 file that is empty or cannot be read; kSystem for an
+// IDX file that cannot be read; kCorrupt, with the file's name, for truncated or invalid data.
 
 // Reads {train,t10k}-images-idx3-ubyte and {train,t10k}-labels-idx1-ubyte, in MNIST's format
 // (http://yann.lecun.com/exdb/mnist). Each file may be compressed; its name then ends in ".gz".

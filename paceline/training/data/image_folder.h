@@ -39,8 +39,8 @@ struct ImageFolderOptions {
   images::ImagePipelineOptions pipeline = {};
   bool channels_last = false;  // memory format of the images
   std::uint64_t seed = 0;      // seed for the random choices
-  // If a file has vanished, cannot be read or is damaged, the next valid file takes its place;
-  // skipped files are counted, and the first ones are logged. If false, an Error names the file.
+  // True: the next valid file replaces a file that has vanished, cannot be read or is damaged; the
+  // first 10 skipped files are logged. If false, or for 100 such files in a row, throws an Error.
   bool skip_bad_images = false;
 };
 

@@ -191,7 +191,7 @@ std::string LineFiles::name() const {
 std::unique_ptr<StreamedDataset::Reader> LineFiles::read(std::int64_t epoch) const {
   std::vector<Path> paths = paths_;
   const bool shuffles = options_.shuffle_window > 0;
-  if (shuffles) shuffle(paths, {options_.seed, epoch, -1});  // -1, because windows count from 0
+  if (shuffles) shuffle(paths, {options_.seed, epoch, -1});  // -1: not a window's number
   auto lines = std::make_unique<LineReader>(std::move(paths), options_.max_line_bytes);
   if (!shuffles) return lines;
   return std::make_unique<WindowShuffle>(std::move(lines), options_.shuffle_window, options_.seed,

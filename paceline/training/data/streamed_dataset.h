@@ -31,8 +31,8 @@ class StreamedDataset {
   struct Record {
     std::string bytes;
     std::shared_ptr<const std::string> file;  // the file of the record; null: not known
-    std::int64_t line = 0;                    // its line in the file, from 1; 0: not known
-    std::int64_t number = 0;  // its position in the epoch, from 0; a DataLoader sets it
+    std::int64_t line = 0;                    // the record's line in the file, from 1; 0: not known
+    std::int64_t number = 0;  // the record's position in the epoch, from 0; a DataLoader sets it
   };
 
   // Reads the records of an epoch, in order. Thread safety: none.

@@ -51,8 +51,8 @@ at::Tensor TokenDataset::map(const std::string& path, at::ScalarType type) {
   const auto bytes = static_cast<std::int64_t>(std::filesystem::file_size(path, error));
   if (error) fail(ErrorCode::kCorrupt, "{}: {}", path, error.message());
   if (!std::filesystem::is_regular_file(path) || bytes == 0 || bytes % bytes_per_token != 0) {
-    fail(ErrorCode::kCorrupt, "{}: {} bytes are not a row of tokens of {} bytes", path, bytes,
-         bytes_per_token);
+    fail(ErrorCode::kCorrupt, "{}: {} bytes are not one or more whole tokens of {} bytes", path,
+         bytes, bytes_per_token);
   }
   return at::from_file(path, /*shared=*/false, bytes / bytes_per_token, at::TensorOptions(type));
 }

@@ -51,7 +51,7 @@ class TensorCopies : public HostCopies {
   void fetch(Deadline deadline) const override;
   DeviceEvent deliver() const override;
   void settle(Deadline deadline) const override;
-  // For calls that do not settle(): keeps the tensors until the copies to the device have ended.
+  // Keeps the tensors until the copies to the device have ended; for calls without settle().
   static void keep(const std::shared_ptr<TensorCopies>& copies);
 
  private:

@@ -170,7 +170,7 @@ void keep_until(const StreamEvent& event, std::shared_ptr<void> object) {
   using Kept = std::vector<std::pair<StreamEvent, std::shared_ptr<void>>>;
   static std::mutex mutex;  // guards `kept`
   static auto* const kept = new Kept;
-  Kept dropped;  // destroyed after the lock is released, because their destructors may run any code
+  Kept dropped;  // destroyed after the lock is released: the objects' destructors may run any code
   const std::lock_guard lock(mutex);
   const auto first = std::stable_partition(kept->begin(), kept->end(),
                                            [](const auto& one) { return !one.first.is_reached(); });

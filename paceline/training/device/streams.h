@@ -65,7 +65,7 @@ class StreamEvent {
   // Makes work that is queued on `stream` from now on wait for the event.
   void block(const c10::Stream& stream) const;
   bool is_reached() const;
-  // Makes the calling thread wait. At the deadline, throws Error(kTimeout) that begins with `what`.
+  // Blocks the calling thread. At the deadline: Error(kTimeout), whose text begins with `what`.
   void wait_on_host(Deadline deadline, const std::string& what) const;
   // Returns the event as the engine's type, which shares the ownership.
   DeviceEvent shared() const;
@@ -85,7 +85,7 @@ class StreamJoin {
   // Call it before join(), when work is or was queued on the calling thread's current stream.
   // Returns false if this stream is noted already, or if `device` is a CPU.
   bool note() { return !device_.is_cpu() && add(current_stream_of(device_)); }
-  // Makes the current stream wait for all work that is queued on the noted streams.
+  // Makes the current stream wait for all work that is queued on the streams that note() added.
   void join() const {
     if (!streams_.empty()) wait_for_all();
   }

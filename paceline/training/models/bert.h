@@ -52,9 +52,9 @@ class BertImpl : public torch::nn::Cloneable<BertImpl> {
   const BertOptions& options() const { return options_; }
 
  protected:
-  // The parts that make up stages (transformer_stage.h). embed(): the inputs of forward(), at least
-  // the first -> states and, if it is given, `is_token`. run_blocks(): the results of embed() ->
-  // the states after the blocks. logits_of(): states -> logits.
+  // The parts that make up stages (transformer_stage.h). embed(): the inputs of forward(), of which
+  // only the tokens are required -> states and, if given, `is_token`. run_blocks(): the results of
+  // embed() -> the states after the blocks. logits_of(): states -> logits.
   std::vector<at::Tensor> embed(const std::vector<at::Tensor>& inputs);
   at::Tensor run_blocks(const std::vector<at::Tensor>& states);
   at::Tensor logits_of(const at::Tensor& states);

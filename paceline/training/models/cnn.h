@@ -15,7 +15,7 @@ namespace paceline::models {
 
 struct CnnOptions {
   std::int64_t channels = 3;
-  std::int64_t height = 32;  // divisible by 4, as is the width
+  std::int64_t height = 32;  // height and width must be divisible by 4
   std::int64_t width = 32;
   std::int64_t classes = 10;
 };

@@ -17,9 +17,9 @@ namespace paceline::models {
 // The part of the whole layer's weights that a divided layer holds: the number of parts and the
 // index of this part. Plain data: no function communicates. Along one dimension a weight is a list
 // of sections, each of which is cut into equal parts; the weight that computes queries, keys and
-// values has three.
+// values has three sections.
 //
-//   sections {4, 2}, part 1 of 2:   whole  a b c d | e f     here  c d | f
+//   sections {4, 2}, parts 2, part 1:   whole  a b c d | e f     this part  c d | f
 //
 // Thread safety: all functions are pure.
 struct Division {

@@ -19,7 +19,7 @@ struct EfficientNetOptions {
   int variant = 0;  // 0 to 7: B0 to B7
   std::int64_t channels = 3;
   std::int64_t classes = 1000;
-  double stochastic_depth = 0.2;  // block i of n is dropped with probability i / n times this
+  double stochastic_depth = 0.2;  // block i of n is dropped with this probability times i / n
 };
 
 class EfficientNetImpl : public torch::nn::Cloneable<EfficientNetImpl> {

@@ -82,8 +82,8 @@ at::Tensor GptImpl::forward(const at::Tensor& tokens, KeyValueCache* past) {
   return logits_of(states);
 }
 
-void GptImpl::require_same(const std::string& doing) const {
-  if (layers_.require_same) layers_.require_same(doing);
+void GptImpl::require_same(const std::string& next_call) const {
+  if (layers_.require_same) layers_.require_same(next_call);
 }
 
 KeyValueCache GptImpl::make_past(std::int64_t sequences, std::int64_t tokens) const {

@@ -69,11 +69,11 @@ class GptImpl : public torch::nn::Cloneable<GptImpl> {
   void reset() override;
 
   // Tokens [N, T], integers from 0 -> logits [N, T, vocabulary]. With `past`, the tokens follow the
-  // tokens in `past` and are added to it. Error(kInvalid) for more tokens than `context`.
+  // tokens in `past` and are added to it. Error(kInvalid) for more than `context` tokens in all.
   at::Tensor forward(const at::Tensor& tokens, KeyValueCache* past = nullptr);
 
-  // Error(kInvalid) unless all ranks that share the layers pass the same `doing`.
-  void require_same(const std::string& doing) const;
+  // Error(kInvalid) unless all ranks that share the layers describe the same `next_call`.
+  void require_same(const std::string& next_call) const;
 
   // Makes an empty cache with room for `tokens` tokens of each sequence.
   KeyValueCache make_past(std::int64_t sequences, std::int64_t tokens) const;
@@ -126,7 +126,7 @@ struct GenerateOptions {
 };
 
 // Generates text: one token after another, each drawn from the model's prediction. Keys and values
-// of earlier tokens are kept, so a token costs one step of the model. Returns `prompt` [N, T]
+// of earlier tokens are kept, so a new token costs the model one position. Returns `prompt` [N, T]
 // followed by the new tokens, [N, T + tokens], or fewer when every sequence has ended; a sequence
 // that ended earlier is filled up with the end token. During the call the model is in evaluation
 // mode; afterwards its own mode is restored. The same model, prompt and options give the same

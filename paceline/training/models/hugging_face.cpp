@@ -186,9 +186,9 @@ class Loader {
     for (const auto& parameter : model_.named_parameters())
       take(parameter.key(), parameter.value());
     for (const auto& [name, tensor] : weights_) {
-      if (!used_.contains(name)) judge_unused(name, tensor);
+      if (!used_.contains(name)) check_unused(name, tensor);
     }
-    check(wrong_.empty(), "{}: these weights are another model's:{}{}", layout_.what,
+    check(wrong_.empty(), "{}: these weights belong to another model:{}{}", layout_.what,
           first_lines(wrong_),
           !wrong_.empty() && has_own_names()
               ? "\n  these are the model's own names and shapes: load them with load_weights()"
@@ -215,8 +215,8 @@ class Loader {
 
   void take(const std::string& key, const at::Tensor& parameter) {
     const Place place = layout_.place(key);
-    check(!place.names.empty(), "{}: a file has no place for the model's \"{}\"", layout_.what,
-          key);
+    check(!place.names.empty(), "{}: the file format has no name for the model's \"{}\"",
+          layout_.what, key);
     const std::vector<std::int64_t> wanted = sizes_in_file(key, parameter, place);
     std::vector<at::Tensor> parts;
     for (const std::string& name : place.names) {
@@ -242,7 +242,7 @@ class Loader {
     copies_.emplace_back(parameter, whole);
   }
 
-  // Returns the file's tensor of this name, or of another name under which files have this tensor.
+  // Returns the file's tensor of this name, or of another name that files use for the same tensor.
   const StateDict::value_type* find(const std::string& name) {
     for (const std::string& candidate : names_in_files(layout_, name)) {
       const auto found = weights_.find(candidate);
@@ -253,7 +253,7 @@ class Loader {
     return nullptr;
   }
 
-  void judge_unused(const std::string& name, const at::Tensor& tensor) {
+  void check_unused(const std::string& name, const at::Tensor& tensor) {
     if (const auto tie = layout_.ties.find(name); tie != layout_.ties.end()) {
       const auto& [tied_as, tied] = *find(tie->second);
       if (!have_same_values(tensor, tied)) {
@@ -265,7 +265,7 @@ class Loader {
     } else if (belongs_to_other_head(layout_, name)) {
       left_out_.push_back(name);
     } else if (const auto is_right = is_right_constant(name, tensor); !is_right) {
-      wrong_ += "\n  no place for: " + name;
+      wrong_ += "\n  not a weight of this model: " + name;
     } else if (!*is_right) {
       wrong_ += fmt::format("\n  {} does not have the values that the model computes", name);
     }

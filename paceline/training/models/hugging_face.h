@@ -9,9 +9,9 @@
 //   a weight of the model                            loaded; floating point of any width
 //   a copy of a tied weight (lm_head.weight,         must be equal; if the file has only the copy,
 //     cls.predictions.decoder.*)                     it is loaded
-//   masks and position numbers (attn.bias,           must be those that the model computes
+//   masks and position numbers (attn.bias,           must have the values that the model computes
 //     attn.masked_bias, position_ids)
-//   BERT's other head (bert.pooler.*,                left out, with a warning that names them
+//   BERT's other head (bert.pooler.*,                left out; a warning names these tensors
 //     cls.seq_relationship.*)
 //   anything else                                    an error
 //
@@ -28,12 +28,12 @@ namespace paceline::models {
 
 // `vocabulary`, in all functions: the tokens of the file; 0: as many as the model has. A model may
 // have more tokens, for instance 50,304 instead of GPT-2's 50,257. Loading gives the
-// additional tokens the mean of the file's weights, so that on average they are never more probable
-// than the file's tokens; saving leaves them out.
+// additional tokens the mean of the file's weights, so that none of them is ever more probable
+// than the file's tokens are on average; saving leaves the additional tokens out.
 
-// Loads the weights into the model. Error(kInvalid), which lists every tensor that is missing, has
-// another shape or element type, differs from the tensor to which it is tied, or does not belong to
-// the model; in that case no weight has been loaded.
+// Loads the weights into the model. Error(kInvalid), which lists up to 8 tensors that are missing,
+// have another shape, are not floating point, differ from the tensor to which they are tied, or do
+// not belong to the model; no weight has then been loaded. kUnsupported as in to_hugging_face().
 void load_hugging_face(Gpt& model, const StateDict& weights, std::int64_t vocabulary = 0);
 void load_hugging_face(Bert& model, const StateDict& weights, std::int64_t vocabulary = 0);
 

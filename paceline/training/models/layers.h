@@ -104,8 +104,8 @@ struct Layers {
   // Empty: the states are the embedded tokens.
   std::function<at::Tensor(const at::Tensor& states)> spread = {};
   // Throws on every rank that shares the layers unless all these ranks pass the same description of
-  // their next step. Empty: no ranks share the layers.
-  std::function<void(const std::string& doing)> require_same = {};
+  // their next call. Empty: no ranks share the layers.
+  std::function<void(const std::string& next_call)> require_same = {};
 
   torch::nn::AnyModule make_first(const torch::nn::LinearOptions& options,
                                   const InnerFeatures& inner) const {

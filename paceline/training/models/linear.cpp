@@ -96,7 +96,7 @@ at::Tensor one_dnn_product(const at::Tensor& rows, const at::Tensor& weight,
 }
 
 constexpr std::int64_t kFewRows = 8;
-constexpr std::int64_t kGrain = 1 << 15;  // multiplications that are worth another thread
+constexpr std::int64_t kGrain = 1 << 15;  // the fewest multiplications for another thread
 
 bool is_plain(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kFloat && tensor.device().is_cpu() &&

@@ -20,8 +20,8 @@ namespace paceline::models {
 // Multi-head self-attention (Vaswani et al., 2017): one linear layer computes queries, keys and
 // values, another one combines the heads. With fewer heads of keys and values than of queries it is
 // grouped-query attention (Ainslie et al., 2023). Positions may be rotary (Su et al., 2021), in
-// Llama's convention: the two halves of a head are rotated. The scores take memory that grows with
-// the square of the sequence's length.
+// Llama's convention: each rotated pair has one element from each half of a head. The scores take
+// memory that grows with the square of the sequence's length.
 struct AttentionOptions {
   std::int64_t width = 768;
   std::int64_t heads = 12;

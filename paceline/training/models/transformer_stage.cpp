@@ -63,7 +63,7 @@ std::shared_ptr<torch::nn::Module> one_module(
     for (const auto& parameter : stage->named_parameters(/*recurse=*/false))
       all->register_parameter(parameter.key(), parameter.value());
     for (const auto& child : stage->named_children()) {
-      if (all->named_children().contains(child.key())) continue;  // joined ends
+      if (all->named_children().contains(child.key())) continue;  // the joined weight
       if (child.value()->as<TransformerBlocksImpl>() == nullptr) {
         all->register_module(child.key(), child.value());
         continue;

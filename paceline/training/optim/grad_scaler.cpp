@@ -92,7 +92,7 @@ bool GradScaler::step(Optimizer& optimizer) {
 }
 
 void GradScaler::update() {
-  check(!seen_.empty(), "grad_scaler: update() comes after step() or unscale()");
+  check(!seen_.empty(), "grad_scaler: call step() or unscale() before update()");
   const bool any =
       std::ranges::any_of(seen_, [](const auto& s) { return s.second.found_nonfinite; });
   seen_.clear();

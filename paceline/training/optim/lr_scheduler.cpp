@@ -110,9 +110,9 @@ double CosineAnnealingLR::rate(std::size_t group, std::int64_t step) const {
     const double share = static_cast<double>(step) / static_cast<double>(options_.warmup_steps);
     return base * (options_.warmup_start_factor + (1 - options_.warmup_start_factor) * share);
   }
-  const double turn = static_cast<double>(step - options_.warmup_steps) /
-                      static_cast<double>(options_.T_max) * std::numbers::pi;
-  return options_.eta_min + (base - options_.eta_min) * (1 + std::cos(turn)) / 2;
+  const double angle = static_cast<double>(step - options_.warmup_steps) /
+                       static_cast<double>(options_.T_max) * std::numbers::pi;
+  return options_.eta_min + (base - options_.eta_min) * (1 + std::cos(angle)) / 2;
 }
 
 Metadata CosineAnnealingLR::options() const {
@@ -149,7 +149,7 @@ OneCycleLR::OneCycleLR(Optimizer& optimizer, const OneCycleLROptions& options)
         "one_cycle: div_factor and final_div_factor must be above 0");
   for (const double momentum : {options.base_momentum, options.max_momentum}) {
     check(!options.cycle_momentum || (momentum >= 0 && momentum < 1),
-          "one_cycle: a momentum of {}, which must be in [0, 1)", momentum);
+          "one_cycle: momentum {} must be in [0, 1)", momentum);
   }
   const std::size_t num_groups = optimizer.num_groups();
   if (options_.max_lr.size() == 1) options_.max_lr.resize(num_groups, options_.max_lr[0]);

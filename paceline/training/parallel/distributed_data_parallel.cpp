@@ -133,8 +133,8 @@ void DataParallelState::shard_optimizer(const std::vector<NamedParameter>& param
     const bool is_known = std::ranges::any_of(
         known, [&](const auto& tensor) { return tensor.is_same(parameter.tensor); });
     check(is_known || !parameter.tensor.requires_grad(),
-          "{}: parameter {} requires a gradient and is not one of the optimizer's, which is "
-          "to be divided among the ranks: give it to the optimizer, or freeze it with "
+          "{}: parameter {} requires a gradient, but the optimizer that fully_shard() divides "
+          "among the ranks does not have it: add it to the optimizer, or freeze it with "
           "set_requires_grad(false)",
           group_->self(), parameter.name);
   }

@@ -63,8 +63,8 @@ int follow(DataParallelState& model, const Stepping& stepping, UnevenInputs& inp
     if (others.doing == Doing::kStep) stepping.take();
     if (others.doing == Doing::kAveragingPass && ++num_passes == kManyPasses) {
       log::warning(
-          fmt::format("join: this rank's inputs ended {} passes ago, and other ranks still have "
-                      "some: divide them more evenly",
+          fmt::format("join: this rank's inputs ended {} passes ago, but other ranks still have "
+                      "inputs: divide the inputs more evenly",
                       kManyPasses));
     }
   }

@@ -91,9 +91,10 @@ LowCommunication::LowCommunication(std::shared_ptr<ProcessGroup> peers, rpc::Wor
         "LowCommunication: warmup_steps {} must be at least 0, outer_lr {} above 0, and "
         "outer_momentum {} in [0, 1)",
         options.warmup_steps, options.outer_lr, options.outer_momentum);
-  check(peers_ || options.warmup_steps == 0,
-        "LowCommunication: warmup_steps {}: a server takes no mean of parameters; use 0",
-        options.warmup_steps);
+  check(
+      peers_ || options.warmup_steps == 0,
+      "LowCommunication: warmup_steps {}: a server cannot average the learners' parameters; use 0",
+      options.warmup_steps);
   check(options.wire == at::kFloat || options.wire == at::kBFloat16 || options.wire == at::kChar,
         "LowCommunication: values cannot be sent as {}, only as float32, bfloat16 or int8",
         c10::toString(options.wire));

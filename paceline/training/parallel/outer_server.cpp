@@ -88,7 +88,7 @@ class OuterServer::Rounds {
                                 error});
     const auto is_own = [&](const Arrived& one) { return one.error == error; };
     while (std::ranges::any_of(fragment.arrived, is_own) && !context.is_cancelled()) {
-      if (has_all(workers, fragment)) {
+      if (may_end_round(workers, fragment)) {
         end_round(fragment);
         changed_.notify_all();
       } else {
@@ -171,7 +171,7 @@ class OuterServer::Rounds {
     if (std::erase_if(fragment.arrived, which) > 0) fragment.quorum_since.reset();
   }
 
-  bool has_all(rpc::Workers& workers, Fragment& fragment) const {
+  bool may_end_round(rpc::Workers& workers, Fragment& fragment) const {
     std::size_t lost = 0, missing = 0;
     for (const std::string& learner : learners_) {
       const bool has_arrived =

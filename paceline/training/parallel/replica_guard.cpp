@@ -149,7 +149,7 @@ void require_equal_replicas(ProcessGroup& group, std::vector<NamedParameter> par
   if (!std::all_of(all.begin(), all.end(), is_own)) guard.report(group, step);
 }
 
-void require_own_names(ProcessGroup& group, const std::vector<NamedParameter>& parameters) {
+void require_distinct_names(ProcessGroup& group, const std::vector<NamedParameter>& parameters) {
   std::string own;  // a line for each: the name, a tab, the shape and the hash
   for (const auto& [name, tensor] : parameters) {
     const std::int64_t hash = tensor.is_cpu() ? hash_of(tensor.contiguous()) : 0;

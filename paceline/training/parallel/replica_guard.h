@@ -79,7 +79,7 @@ void require_equal_replicas(ProcessGroup& group, std::vector<NamedParameter> par
 // Collective. Error(kInvalid) on every rank if two ranks hold different tensors of the same name,
 // because a checkpoint would keep only one of them. Tensors that are not on the CPU are compared by
 // shape.
-void require_own_names(ProcessGroup& group, const std::vector<NamedParameter>& parameters);
+void require_distinct_names(ProcessGroup& group, const std::vector<NamedParameter>& parameters);
 
 // Finds a replica that differs from the others, because a bit in memory has flipped or because one
 // rank took a different step.

@@ -1,7 +1,7 @@
 #pragma once
 
 // The dense parameters of a model in a table (engine/tables): a parameter server. The optimizer
-// runs where the parameters are, and the consistency decides how far workers may be apart.
+// runs where the parameters are; the Consistency limits how many ticks apart the workers may be.
 //
 //   tables::DenseTable dense(tables, "mlp", model->parameters(),
 //                            {.optimizer = tables::SGD{.lr = 0.1},
@@ -52,11 +52,11 @@ class DenseTable {
 
   // The functions below are those of Rows, for all parameters, with the same errors.
 
-  // Copies the table's values into the parameters. Each block is whole; in an asynchronous or
-  // bounded table, different blocks may include different pushes. After an exception some blocks
-  // may already be new: pull again.
+  // Copies the table's values into the parameters. A block includes a push entirely or not at all;
+  // in an asynchronous or bounded table, different blocks may include different pushes. After an
+  // exception some blocks may already have new values: pull again.
   void pull();
-  // As above, but all blocks are of one moment. A push that is being applied at that moment may
+  // Like pull(), but all values are those of one moment. A push that is being applied then may
   // have changed the first blocks only, unless the table is synchronous. If the table is on
   // servers, each server has its own moment. Returns the largest clock that any worker had reached.
   std::uint64_t pull_snapshot();
@@ -81,7 +81,7 @@ class DenseTable {
   std::int64_t num_elements_ = 0;
   std::vector<Id> blocks_;
   at::Tensor values_;                       // of all blocks, padded with zeros
-  std::vector<std::int64_t> begins_ = {0};  // where each parameter begins in values_, and the end
+  std::vector<std::int64_t> begins_ = {0};  // the offset of each parameter in values_, and the end
 };
 
 }  // namespace paceline::tables

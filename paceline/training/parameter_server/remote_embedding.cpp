@@ -31,7 +31,8 @@ namespace paceline::tables {
 // computes. A batch that was pulled early keeps the guarantee of its table:
 //
 // - Rows that this worker has pushed since the pull are pulled again, so a worker sees its pushes.
-// - A table with a clock is pulled only after the tick that ends the clock before the batch's use.
+// - With a synchronous or bounded table, which has a clock, a batch is pulled only after the last
+//   tick before the batch is used.
 //
 // Thread safety: one thread calls the methods.
 class RowPrefetcher {

@@ -191,10 +191,10 @@ class StepError : public Error {
 //
 // step() applies gradients only from passes that go through these modules and belong to the graph
 // of the loss. So workers that share a module and have separate optimizers do not mix their
-// gradients. step() calls all owners of such passes at the same time. Modules on other workers that
-// the owners call themselves take part if they are among the optimizer's modules. Several losses,
-// for instance of micro-batches, can be one step: their gradients are added up in the order of the
-// list.
+// gradients. step() calls all owners of these passes at the same time. If the module of one owner
+// calls a module of another worker, that module takes part if it is among the optimizer's modules.
+// Several losses, for instance of micro-batches, can be one step: their gradients are added up in
+// the order of the list.
 //
 // A step clears the gradients that it has applied, on every worker: there is no zero_grad(). The
 // gradients of a loss that is dropped without a step are freed with its graph. The gradients of

@@ -100,7 +100,7 @@ std::vector<RemoteBackward*> remote_passes(const Tensors& roots) {
 void set_remote_history(Tensors& outputs, const std::vector<std::uint8_t>& require_grad,
                         std::shared_ptr<Token> token, edge_list edges) {
   check(outputs.size() == require_grad.size(),
-        "worker {} sent {} outputs, but told for {} outputs whether they require a gradient",
+        "worker {} sent {} outputs, but {} flags that state whether an output requires a gradient",
         token->owner(), outputs.size(), require_grad.size());
   const auto node = make_node<RemoteBackward>(std::move(token), std::move(edges));
   for (std::size_t i = 0; i < outputs.size(); ++i) {

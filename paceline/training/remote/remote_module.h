@@ -85,7 +85,7 @@ class RemoteModuleImpl : public torch::nn::Module {
     std::unique_ptr<Impl> impl_;
   };
 
-  RemoteModuleImpl() = default;  // does not refer to a module
+  RemoteModuleImpl() = default;  // refers to no module
 
   // The worker that has the module. Requires: this object refers to a module.
   const std::string& owner() const { return reference_.owner(); }

@@ -189,8 +189,8 @@ ForwardReply ServedModule::forward(const ForwardRequest& request, rpc::Context& 
   torch::nn::Module& module = *module_.module;
   if (module.is_training() != request.is_training) module.train(request.is_training);
   check(request.inputs.size() == request.require_grad.size(),
-        "{} inputs came with {} marks whether they require a gradient", request.inputs.size(),
-        request.require_grad.size());
+        "the request has {} inputs, but {} flags that state whether an input requires a gradient",
+        request.inputs.size(), request.require_grad.size());
   const at::AutoGradMode with_graph(request.kept != 0);
   Tensors inputs, leaves, roots;
   for (std::size_t i = 0; i < request.inputs.size(); ++i) {

@@ -47,8 +47,8 @@ class WeightsLock {
   bool is_stepping_ = false;
 };
 
-// Held while this thread computes with the weights. Throws Error(kTimeout) if a step is still
-// running at the deadline.
+// A guard for the time in which this thread computes with the weights. Throws Error(kTimeout) if a
+// step is still running at the deadline.
 class WeightsInUse {
  public:
   WeightsInUse(WeightsLock& lock, Deadline deadline);
@@ -61,8 +61,8 @@ class WeightsInUse {
   WeightsLock* const outer_;
 };
 
-// Held while this thread changes the weights. Throws Error(kTimeout) if passes are still computing
-// with them at the deadline.
+// A guard for the time in which this thread changes the weights. Throws Error(kTimeout) if passes
+// are still computing with the weights at the deadline.
 class WeightsInStep {
  public:
   WeightsInStep(WeightsLock& lock, Deadline deadline);
@@ -74,8 +74,8 @@ class WeightsInStep {
   WeightsLock& lock_;
 };
 
-// Held while this thread waits for another worker: temporarily releases this thread's WeightsInUse,
-// if it has one.
+// A guard for the time in which this thread waits for another worker: until it is destroyed, this
+// thread's WeightsInUse, if it has one, does not lock the weights.
 class WeightsLent {
  public:
   WeightsLent();

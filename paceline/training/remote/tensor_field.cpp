@@ -43,7 +43,7 @@ void check_place(const at::Tensor& tensor) {
 
 // Returns the number of bytes of a tensor with these sizes; nullopt if no tensor can have them.
 std::optional<std::size_t> bytes_of(std::span<const std::int64_t> sizes, std::size_t element) {
-  // LibTorch computes strides from sizes of at least 1, which must not overflow either.
+  // LibTorch counts a size of 0 as 1 in the strides, and the strides must not overflow either.
   std::int64_t count = 1, stride = static_cast<std::int64_t>(element);
   for (const std::int64_t size : sizes) {
     if (size < 0) return {};

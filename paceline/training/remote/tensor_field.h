@@ -9,12 +9,12 @@
 //
 // The tensor's element type, sizes and elements are sent, but not whether it requires a gradient.
 // Large tensors are not copied into the message, so their elements must not change until the call
-// has ended. Strided tensors are made contiguous first. The receiver gets a contiguous tensor; an
-// undefined tensor arrives undefined. A call of a worker to itself does not copy tensors.
+// has ended. A tensor with gaps or transposed dimensions is copied first. The receiver gets a
+// contiguous tensor; an undefined one arrives undefined. A worker's call to itself copies nothing.
 //
 // Element types: bool, uint8, int8 to int64, float16, bfloat16, float32, float64, complex64 and
-// complex128. Throws Error(kUnsupported) for other types, for tensors that are not dense and for
-// tensors that are not on the CPU.
+// complex128. Throws Error(kUnsupported) for other types, for sparse and other layouts that have no
+// strides, and for tensors that are not on the CPU.
 //
 // The bytes are those of the message TensorFields, which programs without LibTorch can read and
 // write.

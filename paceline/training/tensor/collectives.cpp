@@ -39,7 +39,7 @@ std::int64_t part_size(ProcessGroup& group, const at::Tensor& input, const char*
 
 std::int64_t rows_of(ProcessGroup& group, const std::vector<std::int64_t>& rows, const char* what) {
   check(static_cast<int>(rows.size()) == group.world_size(),
-        "{}: {}: a list of {} numbers of rows in a group of {} ranks", group.self(), what,
+        "{}: {}: the list of rows has {} entries, but the group has {} ranks", group.self(), what,
         rows.size(), group.world_size());
   return std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
 }

@@ -26,9 +26,9 @@
 //
 // With a CUDA backend, calls that send or receive messages do not wait for the device. Messages are
 // delivered in the order of sending: recv() waits until this rank has also asked for all earlier
-// messages of the sender (irecv()). The first message from one rank to another waits for its
-// receive. The stream of a send() waits for the message, so ranks that all call send() before
-// recv() wait for each other; use isend() or batch_isend_irecv().
+// messages of the sender (irecv()). The first send from one rank to another waits until the
+// receive has been called. The stream of a send() waits for the transfer, so ranks that all call
+// send() before recv() wait for each other; use isend() or batch_isend_irecv().
 //
 // The tensors of an asynchronous call must be dense, and for the operations of the last column
 // contiguous; the call keeps them alive until the work has completed.

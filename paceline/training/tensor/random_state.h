@@ -20,7 +20,7 @@ at::Generator rank_generator();
 // they are copied.
 at::Tensor dropout_mask(const at::Tensor& input, double share, at::Generator generator);
 
-// The states of LibTorch's generator, which belongs to the process, and of this thread's own.
+// The states of LibTorch's generator, which belongs to the process, and of this thread's generator.
 struct RandomState {
   at::Tensor of_process;
   at::Tensor of_rank;  // undefined before seed_rank()

@@ -49,11 +49,12 @@ ReceivedTensor recv_with_shape(GroupRef group, int peer, std::uint32_t tag,
 
 PendingTensor irecv_with_shape(GroupRef group, int peer, std::uint32_t tag,
                                const CollectiveOptions& options) {
-  auto place = std::make_shared<NewTensor>();
-  auto work = engine(*group).start({.op = Op::kReceive, .peer = peer, .tag = tag, .place = place},
-                                   {.timeout = options.timeout, .keep_alive = options.keep_alive});
-  const at::Tensor* const tensor = &place->tensor;
-  return {std::move(work), std::shared_ptr<const at::Tensor>(std::move(place), tensor)};
+  auto allocator = std::make_shared<NewTensor>();
+  auto work =
+      engine(*group).start({.op = Op::kReceive, .peer = peer, .tag = tag, .allocator = allocator},
+                           {.timeout = options.timeout, .keep_alive = options.keep_alive});
+  const at::Tensor* const tensor = &allocator->tensor;
+  return {std::move(work), std::shared_ptr<const at::Tensor>(std::move(allocator), tensor)};
 }
 
 }  // namespace paceline

@@ -21,7 +21,7 @@ struct Noted {
 struct Shares {
   std::mutex mutex;  // guards the members below
   std::unordered_map<const c10::TensorImpl*, Noted> of;
-  std::size_t most = 64;  // when there are more, entries of freed parameters are dropped
+  std::size_t most = 64;  // above this size, entries of freed parameters are dropped
 };
 
 Shares& shares() {

@@ -101,7 +101,7 @@ std::size_t physical_memory() {
 SymmetricTensors::SymmetricTensors(GroupRef group, std::size_t bytes) {
   if (group->transport() != "shm") return;
   check(TensorAllocator::instance().arena() == nullptr,
-        "{}: tensors of this process are already allocated in a group", group->self());
+        "{}: another SymmetricTensors object already exists in this process", group->self());
   try {
     const auto num_ranks = static_cast<std::size_t>(group->world_size());
     arena_ =

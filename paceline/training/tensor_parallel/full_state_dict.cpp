@@ -156,7 +156,7 @@ StateDict full_state_dict(torch::nn::Module& module, GroupRef group, const OfPar
 void load_full_state_dict(torch::nn::Module& module, const StateDict& tensors) {
   Weights own = weights_in(module);
   const std::string wrong = differences(own, tensors);
-  check(wrong.empty(), "these weights are another model's:{}", first_lines(wrong));
+  check(wrong.empty(), "these weights belong to another model:{}", first_lines(wrong));
   const at::NoGradGuard no_grad;
   for (auto& [name, weight] : own) {
     const at::Tensor& whole = tensors.at(name);

@@ -35,7 +35,7 @@ using OfParameter = std::function<at::Tensor(const at::Tensor& parameter)>;
 StateDict full_state_dict(torch::nn::Module& module, GroupRef group, const OfParameter& of = {});
 
 // Not collective. Copies this rank's part of each tensor into the module. Error(kInvalid) if names
-// or whole shapes differ; the message lists the differences, and no weight has been loaded.
+// or whole shapes differ; the message lists up to 8 differences, and no weight has been loaded.
 void load_full_state_dict(torch::nn::Module& module, const StateDict& tensors);
 
 }  // namespace paceline

@@ -42,8 +42,8 @@ at::Tensor parallel_logits(const GroupPtr& group, const TensorParallelOptions& o
   return options.gather_logits ? gather_from_region(group, part, -1) : part;
 }
 
-void require_same(ProcessGroup& group, const std::string& doing) {
-  const auto all = all_gather_object(group, doing);
+void require_same(ProcessGroup& group, const std::string& next_call) {
+  const auto all = all_gather_object(group, next_call);
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     check(all[rank] == all[0],
           "{}: the ranks of a tensor-parallel model must do the same; rank 0: {}; rank {}: {}",
@@ -93,7 +93,7 @@ models::Layers tensor_parallel_layers(const GroupPtr& group, const TensorParalle
   layers.inner_dropout = [group](const at::Tensor& input, double p, bool is_training) {
     return sharded_dropout(*group, input, p, is_training);
   };
-  layers.require_same = [group](const std::string& doing) { require_same(*group, doing); };
+  layers.require_same = [group](const std::string& next_call) { require_same(*group, next_call); };
   if (options.sequence_parallel) spread_positions(layers, group);
   return layers;
 }

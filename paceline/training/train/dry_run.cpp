@@ -66,7 +66,7 @@ std::vector<planning::LayerProfile> profile_layers(ProcessGroup& group, const La
   return profiles;
 }
 
-planning::LayerProfile without(planning::LayerProfile whole, const planning::LayerProfile& part) {
+planning::LayerProfile subtract(planning::LayerProfile whole, const planning::LayerProfile& part) {
   whole.forward = difference(whole.forward, part.forward);
   whole.backward = difference(whole.backward, part.backward);
   for (auto half : {&planning::LayerProfile::input_half, &planning::LayerProfile::weight_half}) {
@@ -259,8 +259,8 @@ class DryRun {
     return static_cast<double>(2 * alone >= all ? kAloneBytes : BucketLimits().cap_bytes);
   }
 
-  // Layers were measured alone; scales their costs so that together they equal those of the whole
-  // model.
+  // Scales the costs of the layers, which were measured one at a time, so that their sum equals the
+  // cost of the whole model.
   void scale_layers(std::int64_t samples) {
     const auto n = static_cast<double>(samples);
     double forward = 0, backward = 0;

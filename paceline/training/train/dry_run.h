@@ -42,12 +42,12 @@ std::vector<planning::LayerProfile> profile_layers(ProcessGroup& group, const La
 
 // Returns `whole` minus the costs of `part`, for layers that cannot run alone. No number becomes
 // negative.
-planning::LayerProfile without(planning::LayerProfile whole, const planning::LayerProfile& part);
+planning::LayerProfile subtract(planning::LayerProfile whole, const planning::LayerProfile& part);
 
 // Returns the shortest time, in seconds, of several calls of `body`, after one call to warm up.
 double least_seconds(const std::function<void()>& body);
 
-// The file for the profile, which PACELINE_PROFILE names; nullopt: the program must train.
+// Returns the path in PACELINE_PROFILE; nullopt if the variable is not set, so the program trains.
 std::optional<std::filesystem::path> wanted_profile();
 
 struct DryRunParts {
@@ -63,7 +63,7 @@ struct DryRunParts {
 };
 
 // Collective; changes the parameters. Returns the profile on every rank, with times averaged over
-// all ranks. Error(kInvalid) for an epoch without batches.
+// all ranks. Error(kInvalid) for an epoch without batches, and if own_memory() returns nullopt.
 planning::JobProfile dry_run(ProcessGroup& group, const DryRunParts& parts);
 
 }  // namespace paceline::train

@@ -1,8 +1,8 @@
 #pragma once
 
 // Exact evaluation of classifiers and language models over all ranks: every sample, or every token
-// that counts, is counted once, whatever the number of ranks. The result is in the form in which a
-// run prints and logs it.
+// that counts (CountedLoss), is included once, whatever the number of ranks. The result is in the
+// form in which a run prints and logs it.
 
 #include <cstdint>
 #include <functional>
@@ -35,7 +35,7 @@ struct Evaluation {
   double top5_accuracy = 0;  // share of samples whose label is among their five largest logits
   std::int64_t samples = 0;
 
-  // For Training::test: "test accuracy 90.12%, loss 0.2750, top-5 99.31%".
+  // For Training::test, with the summary "test accuracy 90.12%, loss 0.2750, top-5 99.31%".
   TestResult test_result() const;
 };
 
@@ -43,7 +43,7 @@ struct Evaluation {
 // returns this rank's share of the samples (data::evaluation_indices). No gradients are kept; the
 // caller must set the module to eval() if it has dropout or normalisation. Error(kInvalid) when no
 // rank has a sample, for logits of another shape, for labels that are not int64, and for a label
-// outside of [0, classes), with its sample.
+// outside of [0, classes); the message then names the sample.
 Evaluation evaluate(GroupRef group, data::DataLoader& loader,
                     const std::function<at::Tensor(const at::Tensor& images)>& forward);
 
@@ -57,9 +57,9 @@ struct TextEvaluation {
   double loss = 0;          // mean cross-entropy of a token, in nats
   std::int64_t tokens = 0;  // the number of tokens that count
 
-  // The number of equally likely tokens that would be as hard to predict.
+  // exp(loss): a choice among this many equally likely tokens would be as hard to predict.
   double perplexity() const;
-  // For Training::test: "test perplexity 12.18, loss 2.5000".
+  // For Training::test, with the summary "test perplexity 12.18, loss 2.5000".
   TestResult test_result() const;
 };
 

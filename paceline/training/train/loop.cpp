@@ -47,8 +47,8 @@ CountedLoss CountedLoss::over_all_targets(LossFunction mean) {
           .count = count};
 }
 
-// Shards are counted separately and added up in their order, so that the weights have the same bits
-// for every number of ranks.
+// The counts of logical shards are kept apart and added up in the shards' order, so that the
+// weights have the same bits for every number of ranks.
 void weigh_by_count(std::span<data::Batch> step, const CountFunction& count, ProcessGroup* replicas,
                     std::int64_t logical_shards) {
   const int rank = replicas != nullptr ? replicas->rank() : 0;
@@ -187,7 +187,7 @@ std::vector<data::Batch> next_batches(data::Epoch& epoch, StepGradients& gradien
   return batches;
 }
 
-// "step 3, samples 17, 4, 29, 2 and 28 more of labels.csv".
+// Returns, for instance, "step 3, samples 17, 4, 29 of labels.csv".
 std::string describe_batch(const data::Batch& batch, std::int64_t step,
                            const std::string& dataset) {
   constexpr std::size_t kMaxNamed = 8;
@@ -199,8 +199,8 @@ std::string describe_batch(const data::Batch& batch, std::int64_t step,
 }
 
 // Adds the gradients of step `step`. Returns the number of this rank's samples in it; nullopt at
-// the end of the epoch. The samples are added to errors of LibTorch, for instance about a label
-// that the model does not have.
+// the end of the epoch. Adds the batch's sample numbers to an error of LibTorch, for instance about
+// a label that the model does not have.
 std::optional<std::int64_t> add_up_step(data::Epoch& epoch, const std::string& dataset,
                                         std::int64_t step, StepGradients& gradients,
                                         PhaseTimes& times, const LoopHooks& hooks) {

@@ -72,10 +72,10 @@ struct LoopHooks {
   // it.
   std::function<void()> take_step;
   std::function<void(const StepReport& report)> after_step;
-  // Called after after_step; true ends the loop. It must return the same on all ranks (AgreedStop).
+  // Called after after_step; true ends the loop. All ranks must return the same (AgreedStop).
   std::function<bool()> stop_requested;
-  // Called after each epoch; state.epoch is the next one. It must return the same on all ranks;
-  // kStop ends the loop with kDone.
+  // Called after each epoch, when state.epoch is already the number of the next epoch. All ranks
+  // must return the same; kStop ends the loop with kDone.
   std::function<Next(const TrainingState& state)> after_epoch;
 };
 

@@ -23,7 +23,7 @@ namespace paceline::train {
 //
 // `model`: all ranks that together have one model. `layers`: the ranks that divide its layers,
 // which may be this rank alone. Error(kInvalid) if `layers` is null.
-// `tied`: parameters of `module` that are also on a rank of another stage, where norms count them.
+// `tied`: parameters of `module` that another stage has too; norms count them in that stage.
 optim::ModelParts model_parts(torch::nn::Module& module, std::shared_ptr<ProcessGroup> model,
                               std::shared_ptr<ProcessGroup> layers,
                               const std::vector<at::Tensor>& tied = {});

@@ -103,7 +103,7 @@ void PipelineGradients::add(const data::Batch& batch, const ScaleLoss& scale, Ph
     return scale ? scale(weighted) : weighted;
   });
   add_times(last_step_, begin, times);
-  core_of(optimizer_).take_exposed_seconds();  // the passes' times include this time
+  core_of(optimizer_).take_exposed_seconds();  // dropped: already in the times of the passes
   const auto timed = times.measure(Phase::kCommunication);
   note_losses(all, losses, batch.weight);
   if (!batch.ends_step) return;
@@ -111,7 +111,7 @@ void PipelineGradients::add(const data::Batch& batch, const ScaleLoss& scale, Ph
   step_loss_ = 0;
   for (const ReplicaLoss& replica : found)
     step_loss_ += replica.weighted / static_cast<double>(found.size());
-  say_non_finite(found);
+  report_non_finite(found);
   average();
   ++num_steps_;
 }
@@ -158,7 +158,7 @@ std::vector<PipelineGradients::ReplicaLoss> PipelineGradients::share_losses() {
   return found;
 }
 
-void PipelineGradients::say_non_finite(const std::vector<ReplicaLoss>& found) {
+void PipelineGradients::report_non_finite(const std::vector<ReplicaLoss>& found) {
   for (std::size_t replica = 0; replica < found.size(); ++replica) {
     const auto [loss, micro_batch] = found[replica];
     if (micro_batch < 0) continue;
@@ -168,10 +168,10 @@ void PipelineGradients::say_non_finite(const std::vector<ReplicaLoss>& found) {
     const ProcessGroup& group = *pipeline_.group();
     if (options_.non_finite == NonFinite::kError)
       fail(ErrorCode::kInvalid, "{}: {}", group.self(), what);
-    const bool is_said = options_.non_finite == NonFinite::kReport &&
-                         std::has_single_bit(++num_non_finite_) &&
-                         group.world_ranks()[static_cast<std::size_t>(group.rank())] == 0;
-    if (is_said) log::warning(fmt::format("{}; {} steps so far", what, num_non_finite_));
+    const bool is_logged = options_.non_finite == NonFinite::kReport &&
+                           std::has_single_bit(++num_non_finite_) &&
+                           group.world_ranks()[static_cast<std::size_t>(group.rank())] == 0;
+    if (is_logged) log::warning(fmt::format("{}; {} steps so far", what, num_non_finite_));
     return;
   }
 }

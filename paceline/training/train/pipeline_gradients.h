@@ -96,7 +96,7 @@ class PipelineGradients : public StepGradients {
   bool has_losses() const { return pipeline_.group()->rank() == pipeline_.last_stage_rank(); }
   void note_losses(const MicroBatches& all, const std::vector<at::Tensor>& losses, double weight);
   std::vector<ReplicaLoss> share_losses();
-  void say_non_finite(const std::vector<ReplicaLoss>& found);
+  void report_non_finite(const std::vector<ReplicaLoss>& found);
   void average();
   std::vector<bool> used_parameters();
   void average_whole(const std::vector<at::Tensor>& gradients);

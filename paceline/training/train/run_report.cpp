@@ -79,7 +79,7 @@ bool has_state(const optim::Optimizer& optimizer) {
   return core_of(optimizer).num_steps().second.sum().item<std::int64_t>() > 0;
 }
 
-std::string beside(double planned, double peak) {
+std::string planned_and_peak(double planned, double peak) {
   return fmt::format("{} planned, {} at the peak ({:+.1f}%)", planning::memory_text(planned),
                      planning::memory_text(peak), 100 * (peak - planned) / planned);
 }
@@ -163,8 +163,8 @@ std::string MemoryReport::table() const {
   const auto text = planning::memory_text;
   const std::string checkpoint =
       rank.working > 0 ? fmt::format(", a checkpoint {}", text(rank.working)) : "";
-  return table_row("memory of a host", beside(host_planned, host_peak)) +
-         table_row("memory of a rank", beside(rank.all(), rank_peak)) +
+  return table_row("memory of a host", planned_and_peak(host_planned, host_peak)) +
+         table_row("memory of a rank", planned_and_peak(rank.all(), rank_peak)) +
          table_row("",
                    fmt::format("parameters {}, gradients {}, optimizer {}, activations {}{}, "
                                "process {}",

@@ -8,13 +8,13 @@
 //
 //   parameters   the optimizer's parameters; if a host has one copy, the rank's share of it
 //   gradients    as found at the optimizer's first step
-//   optimizer    its state
+//   optimizer    the optimizer's state
 //   activations  all other tensors that were alive at the peak of the first step, counted as they
 //                were made (TensorMemoryMeter)
 //   working      the copy from which a checkpoint is written
-//   process      everything else: the memory of the process before the step without parameters and
-//                state, or its memory after the step without all of the above, whichever is larger;
-//                for libraries, the rank's share among the ranks of its host
+//   process      everything else: the process's memory before the step without parameters and
+//                state, or its memory after the step without the first four rows, whichever is
+//                larger; plus its pages of libraries, divided by the number of ranks on its host
 //
 // The memory that a rank uses is measured as its proportional set size, in which a page that N
 // processes share counts as an Nth, so that the numbers of a host's ranks can be added up. The peak
@@ -145,7 +145,7 @@ struct RunReport {
   double units_per_second() const {
     return samples_per_second * static_cast<double>(unit.per_sample);
   }
-  // The fraction of the speed of matrix products that training reached.
+  // The speed of the training as a fraction of the speed of matrix products; 0: unknown.
   double matrix_share() const {
     return matrix_speed > 0 ? samples_per_second * unit.operations_per_sample / matrix_speed : 0;
   }

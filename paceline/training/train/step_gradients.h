@@ -103,8 +103,8 @@ std::shared_ptr<StepGradients> backward_passes(CountedLoss loss, Reducer& gradie
 
 }  // namespace detail
 
-// For Training::gradients (training_run.h): a forward and a backward pass for each batch, through
-// the wrapper, which must outlive the result. `loss` is a mean over the samples, or a CountedLoss.
+// Returns a value for Training::gradients (training_run.h) that runs a forward and a backward pass
+// for each batch. `model` must outlive the value. `loss`: a mean over the samples or a CountedLoss.
 template <class Module>
 std::shared_ptr<StepGradients> backward_passes(LossFunction loss,
                                                DistributedDataParallel<Module>& model) {

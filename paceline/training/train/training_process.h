@@ -28,7 +28,7 @@ namespace paceline::train {
 
 struct ProcessOptions {
   int threads = 0;             // threads of LibTorch; 0: the launcher's choice
-  std::string backend;         // empty: the launcher's choice or, without one, paceline
+  std::string backend;         // empty: the launcher's choice, or paceline if it made none
   std::string device = "cpu";  // or cuda, cuda:N: see docs/devices.md
   // The logical shards of each step (docs/data_parallel.md); 0: no logical shards. With
   // shards a rank has 1 thread, unless a number was chosen (training/tensor/compute_settings.h).
@@ -44,8 +44,8 @@ class TrainingProcess {
 
   const std::shared_ptr<ProcessGroup>& group() const { return group_; }
   int num_threads() const { return num_threads_; }
-  // The device for the model and its batches; the current device of the thread that made this
-  // object.
+  // The device for the model and its batches. A CUDA device is also the current device of the
+  // thread that made this object.
   c10::Device device() const { return device_; }
   // On rank 0: prints `title`, how the job was launched, ranks x threads, backend, transport and
   // LibTorch, and a warning with a remedy if the BLAS library is slow.

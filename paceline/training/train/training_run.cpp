@@ -74,8 +74,8 @@ void require_writable(const std::string& file) {
   if (access(folder.c_str(), W_OK | X_OK) != 0) throw system_error("the weights file " + file);
 }
 
-// Returns `training`, or throws if the options need the whole model but the model is divided: each
-// rank has only the gradients and the state of its part.
+// Returns `training`. Throws if a required member is missing, and if the options need the whole
+// model but the model is divided, because each rank then has only the gradients of its part.
 const Training& possible(const Training& training, const TrainingRunOptions& options,
                          const ProcessGroup& group) {
   check(training.gradients != nullptr,
@@ -197,7 +197,7 @@ void TrainingRunCore::take_seed(std::uint64_t given) {
 
 int TrainingRunCore::write_profile(const std::filesystem::path& file) {
   check(!is_divided() && core_of(optimizer_).shard_group() == nullptr,
-        "PACELINE_PROFILE: a profile is measured of a whole model on every rank; start the program "
+        "PACELINE_PROFILE: a profile requires the whole model on every rank; start the program "
         "without --mesh and --shard");
   const auto profile = dry_run(*group_, {.module = training_.module,
                                          .optimizer = optimizer_,
@@ -246,7 +246,7 @@ void TrainingRunCore::take_step() try {
   step_.take();
   if (training_.after_step) training_.after_step();
 } catch (const DamagedState& error) {
-  const DamagedState said(said_by(group_->self(), "optimizer's step", error).what());
+  const DamagedState said(reported_by(group_->self(), "optimizer's step", error).what());
   group_->abort(said.what());
   throw said;
 }
@@ -377,9 +377,9 @@ void TrainingRunCore::print_table() {
   }
   metrics_.write("end", fields);
   if (const auto room = checkpoints_.checkpoints_that_fit()) {
-    table +=
-        table_row("checkpoints",
-                  fmt::format("the disk has room for {}; the oldest goes before each save", *room));
+    table += table_row(
+        "checkpoints",
+        fmt::format("the disk has room for {}; the oldest is removed before each save", *room));
   }
   progress_.note("\n" + table + fmt::format("  {:<24}{}", "next", next_command()));
 }

@@ -144,7 +144,7 @@ struct TrainingRunOptions {
   std::int64_t max_steps = 0;  // steps of the whole run; 0: no limit
   // Nullopt: 0, or the seed of the run that is continued.
   std::optional<std::uint64_t> seed = {};
-  // For a continued run without a schedule. Nullopt: the saved rate.
+  // The learning rate of a continued run without a schedule; nullopt: the saved rate.
   std::optional<double> learning_rate = {};
   StepOptions step = {};
   CheckpointOptions checkpoints = {};
@@ -159,9 +159,9 @@ class TrainingRunCore;
 class TrainingRun {
  public:
   // Collective. Opens the files, and restores a run if there is one to continue. Errors: those of
-  // Checkpointer::begin(); kInvalid on every rank when a continued run has another seed or data
-  // set; kSystem for a file that cannot be written; kUnsupported for clipping by norm or loss
-  // scaling if ranks divide the model and Optimizer::set_model_parts() was not called; also for
+  // Checkpointer::begin(); kInvalid on every rank when a continued run has another seed or data set
+  // and for a stream without max_steps; kSystem for a file that cannot be written; kUnsupported for
+  // clipping by norm or loss scaling if ranks divide the model without set_model_parts(), and for
   // averaged weights if the ranks share or divide the weights (stage 3 of fully_shard()).
   TrainingRun(std::shared_ptr<ProcessGroup> group, const Training& training,
               const TrainingRunOptions& options);

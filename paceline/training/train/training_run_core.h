@@ -26,8 +26,8 @@
 
 namespace paceline::train {
 
-// The best value of a metric for each file of weights, and the epoch that had it. A checkpoint of
-// the run has them too.
+// The best value of a metric for each file of weights, and the epoch that had it. The checkpoints
+// of a run include these values and epochs.
 class BestValues {
  public:
   // Stores the value and returns true if it is lower than every earlier one for the file; false for
@@ -37,7 +37,7 @@ class BestValues {
   std::int64_t last_epoch() const;
 
   optim::Metadata state() const;
-  // Error(kInvalid) for words that are not from state().
+  // Error(kInvalid) unless `words` is a result of state().
   void set_state(const optim::Metadata& words);
 
  private:
@@ -46,12 +46,12 @@ class BestValues {
     std::int64_t epoch = 0;
   };
   std::map<std::string, Best> best_;          // by file name
-  std::map<std::string, std::string> paths_;  // of the files, by file name
+  std::map<std::string, std::string> paths_;  // the path of each file, by file name
 };
 
 // Chooses when a training run saves its state and when it stops: checkpoints after a number of
-// steps or after each epoch, copies in memory, an agreed stop (group/agreed_stop.h). Without a
-// folder it does nothing.
+// steps or after each epoch, copies in memory, an agreed stop (group/agreed_stop.h). Does nothing
+// if CheckpointOptions::folder is empty.
 //
 // Ownership: the module, the optimizer and the times must outlive this object. Thread safety: none.
 class RunCheckpoints {
@@ -145,7 +145,7 @@ class TrainingRunCore {
   std::int64_t evaluated_step_ = -1;
   std::int64_t first_step_ = 0;
   std::int64_t samples_ = 0;  // samples of this rank
-  double last_loss_ = 0;      // of the last step, or 0
+  double last_loss_ = 0;      // the loss of the last step; 0 before the first step
   bool ended_by_program_ = false;
   bool results_differ_ = false;  // between the ranks
   double seconds_ = 0;           // time of training

@@ -4,7 +4,7 @@
 // communication hook and precision by name, and the step itself with clipping, scaling, schedule
 // and average (TrainingStep).
 //
-// Thread safety: the functions are pure; TrainingStep has none.
+// Thread safety: the functions are pure; a TrainingStep is not thread-safe.
 
 #include <cstdint>
 #include <memory>
@@ -73,7 +73,7 @@ class TrainingStep {
   bool has_schedule() const { return schedule_ != nullptr; }
   // The number of the schedule's steps, if its rates depend on that number; otherwise 0.
   std::int64_t schedule_steps() const;
-  // While the result lives, the model has the averaged weights. Returns null if there are none.
+  // While the result lives, the model has the averaged weights. Null if no step has updated them.
   std::unique_ptr<optim::ExponentialMovingAverage::Swap> averaged_weights();
   // The parts that a Checkpointer saves.
   RunParts parts();

@@ -55,7 +55,7 @@ TEST(BackendChoice, anything_else_is_refused_with_what_there_is) {
       {"cpu:gloo,cpu:mpi", "cpu is named twice"},
       {"gloo,mpi", "cpu is named twice"},
       {"nccl,cuda:nccl", "cuda is named twice"},
-      {"cuda:gloo", "gloo does not work on cuda; for cuda there is nccl"},
+      {"cuda:gloo", "gloo does not work on cuda; backends for cuda: nccl"},
       {"cpu:nccl", "nccl does not work on cpu"},
       {"cpu:gloo:1", "unknown backend 'gloo:1'"}};
   for (const auto& [text, wanted] : cases) {

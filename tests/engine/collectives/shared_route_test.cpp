@@ -15,34 +15,34 @@ namespace {
 
 using harness::Says;
 
-using Way = SharedRoute::Way;
+using Method = SharedRoute::Method;
 
 constexpr std::size_t kKiB = 1024;
 
-Way way_of(const SharedTerms& terms, std::size_t bytes, Op op = Op::kAllReduce) {
-  return choose_route(terms, {op, Dtype::kUint8, bytes}).way;
+Method method_of(const SharedTerms& terms, std::size_t bytes, Op op = Op::kAllReduce) {
+  return choose_route(terms, {op, Dtype::kUint8, bytes}).method;
 }
 
 TEST(SharedRoute, goes_by_size) {
   const SharedTerms terms{.world_size = 4};
-  EXPECT_EQ(way_of(terms, 0), Way::kTiny);
-  EXPECT_EQ(way_of(terms, 4 * kKiB), Way::kTiny);
-  EXPECT_EQ(way_of(terms, 4 * kKiB + 1), Way::kSmall);
-  EXPECT_EQ(way_of(terms, 16 * kKiB), Way::kSmall);
-  EXPECT_EQ(way_of(terms, 16 * kKiB + 1), Way::kLarge);
-  EXPECT_EQ(way_of(terms, 1, Op::kAllGatherV), Way::kLarge);
+  EXPECT_EQ(method_of(terms, 0), Method::kTiny);
+  EXPECT_EQ(method_of(terms, 4 * kKiB), Method::kTiny);
+  EXPECT_EQ(method_of(terms, 4 * kKiB + 1), Method::kSmall);
+  EXPECT_EQ(method_of(terms, 16 * kKiB), Method::kSmall);
+  EXPECT_EQ(method_of(terms, 16 * kKiB + 1), Method::kLarge);
+  EXPECT_EQ(method_of(terms, 1, Op::kAllGatherV), Method::kLarge);
 }
 
 TEST(SharedRoute, ranks_that_share_cores_stage_more) {
   const SharedTerms terms{.world_size = 4, .shares_cores = true};
-  EXPECT_EQ(way_of(terms, 32 * kKiB), Way::kTiny);
-  EXPECT_EQ(way_of(terms, 32 * kKiB + 1), Way::kLarge);
+  EXPECT_EQ(method_of(terms, 32 * kKiB), Method::kTiny);
+  EXPECT_EQ(method_of(terms, 32 * kKiB + 1), Method::kLarge);
 }
 
 TEST(SharedRoute, a_block_for_each_of_many_ranks_may_be_too_large_for_one_piece) {
   const std::size_t most = staged_piece_count(Op::kAllToAll, Dtype::kUint8, 4096);
-  EXPECT_EQ(way_of({.world_size = 4096}, most, Op::kAllToAll), Way::kTiny);
-  EXPECT_EQ(way_of({.world_size = 4096}, most + 1, Op::kAllToAll), Way::kLarge);
+  EXPECT_EQ(method_of({.world_size = 4096}, most, Op::kAllToAll), Method::kTiny);
+  EXPECT_EQ(method_of({.world_size = 4096}, most + 1, Op::kAllToAll), Method::kLarge);
 }
 
 TEST(SharedRoute, one_shot_is_for_two_ranks_and_for_little) {
@@ -82,7 +82,7 @@ TEST(SharedPlans, each_form_has_its_own_plan_however_many_there_are) {
         const Collective call{.op = op, .dtype = Dtype::kFloat64, .root = root, .count = count};
         const SharedPlan& plan = plans.find(call);
         const SharedRoute route = choose_route(terms, {op, call.dtype, count});
-        ASSERT_EQ(plan.route.way, route.way) << "round " << round << ", " << count;
+        ASSERT_EQ(plan.route.method, route.method) << "round " << round << ", " << count;
         ASSERT_EQ(plan.route.is_one_shot, route.is_one_shot);
         ASSERT_EQ(elements_moved(plan), count);
         ASSERT_EQ(plan.staged.first_meeting, root == 2 ? 0u : 1u);  // this rank contributes nothing
@@ -95,9 +95,9 @@ TEST(SharedPlans, an_element_type_is_part_of_the_form) {
   const SharedTerms terms{.world_size = 2};
   SharedPlans plans(terms, 0);
   Collective call{.op = Op::kAllReduce, .dtype = Dtype::kUint8, .count = 3000};
-  EXPECT_EQ(plans.find(call).route.way, Way::kTiny);
+  EXPECT_EQ(plans.find(call).route.method, Method::kTiny);
   call.dtype = Dtype::kFloat64;
-  EXPECT_EQ(plans.find(call).route.way, Way::kLarge);
+  EXPECT_EQ(plans.find(call).route.method, Method::kLarge);
   EXPECT_TRUE(plans.find(call).staged.steps.empty());
 }
 

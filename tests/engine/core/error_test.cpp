@@ -35,11 +35,11 @@ TEST(Error, with_fills_only_the_fields_that_were_empty) {
 
 TEST(Error, other_words_keep_the_context) {
   const Error lost(ErrorCode::kPeerLost, "it is gone", {.group = "world", .ranks = {1}});
-  const Error said = said_by("rank 0", "a collective", lost.reworded("rank 1 is gone"));
-  EXPECT_STREQ(said.what(), "rank 0: a collective: rank 1 is gone");
-  EXPECT_EQ(said.code(), ErrorCode::kPeerLost);
-  EXPECT_EQ(said.group(), "world");
-  EXPECT_EQ(said.ranks(), std::vector{1});
+  const Error reported = reported_by("rank 0", "a collective", lost.reworded("rank 1 is gone"));
+  EXPECT_STREQ(reported.what(), "rank 0: a collective: rank 1 is gone");
+  EXPECT_EQ(reported.code(), ErrorCode::kPeerLost);
+  EXPECT_EQ(reported.group(), "world");
+  EXPECT_EQ(reported.ranks(), std::vector{1});
 }
 
 }  // namespace

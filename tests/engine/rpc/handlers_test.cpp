@@ -133,7 +133,8 @@ TEST(Handlers, a_full_queue_slows_calls_down_and_is_an_error_for_what_is_told) {
   expect_call_error(CallError::Executed::kNo, {"wait of worker callee was not sent", "4 calls"},
                     [&] { caller->call<Wait>("callee", {}, {.deadline = 100ms}).get(); });
   for (int i = 0; i < 4; ++i) caller->tell<Wait>("callee");
-  expect_call_error(CallError::Executed::kNo, {"was not sent", "4 messages waiting", "slow down"},
+  expect_call_error(CallError::Executed::kNo,
+                    {"was not sent", "4 messages to handle", "send more slowly"},
                     [&] { caller->tell<Wait>("callee"); });
   std::jthread opener([&] { gate.open(); });
   EXPECT_EQ(caller->call<Add>("callee", {1, 2}).get().sum, 3);

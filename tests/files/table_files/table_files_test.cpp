@@ -72,7 +72,7 @@ TEST(TableFiles, SayWhichTablesThereAre) {
   const TestDirectory folder;
   CheckpointDirectory directory(folder / "d");
   save_tables(directory, 1, {{"item", cut_of(1)}, {"user", cut_of(2)}});
-  expect_error(ErrorCode::kInvalid, {"no such table; there are: item, user"},
+  expect_error(ErrorCode::kInvalid, {"no such table; the checkpoint has: item, user"},
                [&] { load_table(directory, 1, "users"); });
   expect_error(ErrorCode::kInvalid, {"must not be empty or have a slash"}, [&] {
     save_tables(directory, 2, {{"a/b", cut_of(1)}});

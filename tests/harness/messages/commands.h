@@ -28,7 +28,8 @@ inline constexpr Message kCommandMessages[] = {
     // paceline bench: what is refused
     {"bench.no_operation", "no operation given: paceline bench OPERATION [options]; one of {}"},
     {"bench.rpc_is_measured_alone",
-     "operation: rpc is measured alone, with options of its own: paceline bench rpc [options]"},
+     "operation: rpc cannot be combined with other operations and has its own options: paceline "
+     "bench rpc [options]"},
     {"bench.operation_not_planned", "operation: {} can only be measured, not planned"},
     {"bench.no_meaning", "{} has no effect with {}"},
     {"bench.ranks_of_a_launcher",
@@ -70,7 +71,7 @@ inline constexpr Message kCommandMessages[] = {
     {"bench.columns_of_calls", "median [min, max]{}paceline's / its [min, max]"},
     {"bench.own_transport", "paceline: Paceline, {}\n"},
     {"bench.rank_alone", "paceline: Paceline, a rank alone: it only copies"},
-    {"bench.variables", "with {}; without {}: these rows are the engine's alone"},
+    {"bench.variables", "with {}; without {}: these rows measure only the engine"},
     {"bench.environment", "environment: {}"},
     {"bench.noisy",
      "noisy: the rounds differ by more than {} times{}; the machine is busy with something else, "
@@ -83,7 +84,7 @@ inline constexpr Message kCommandMessages[] = {
     {"bench.peer_left_out", "{} is left out from {} on: {}"},
     {"bench.peer_lacks", "{} has no {}"},
     {"bench.peer_has_one_caller", "{} has one caller"},
-    {"bench.peer_is_restless", "{} computes during the turns of others, which slows them down"},
+    {"bench.peer_is_restless", "{} computes during the turns of others and slows them down"},
     {"bench.wrong_result", "the result of {} of {} is wrong: rank {}"},
     {"bench.no_answer_in_time", "of {} ranks answered in time"},
     {"bench.start_line_missed", "rank {}: rank {} did not reach the start line"},
@@ -102,7 +103,7 @@ inline constexpr Message kCommandMessages[] = {
     {"calibration.kept_noisy",
      "kept in {}, although they are noisy: measure again on an idle machine"},
     {"calibration.not_kept",
-     "not kept: {}. Measure again, or add --keep-noisy to replace them in {}"},
+     "not kept: {}. Measure again, or add --keep-noisy to replace the costs in {}"},
     {"calibration.noisy", "{}, noisy (repetitions differed by up to {}%: measure again)"},
     {"calibration.one_rank",
      "--nproc-per-node: at least 2 ranks are needed to measure what communication costs"},
@@ -157,7 +158,8 @@ inline constexpr Message kCommandMessages[] = {
      "{} other paceline jobs (pids {}) compute on cpus {} as well: {} threads want {} cores"},
     {"placement.ranks_stay_together", "no rank straddles a {}"},
     {"placement.ranks_straddle", "{} more than one {}: {}"},
-    {"placement.cores_left_over", "{} cores are idle: ranks with them would straddle"},
+    {"placement.cores_left_over",
+     "{} cores are idle: ranks that used them would straddle parts of the machine"},
     {"placement.slower_cores", "{} slower cores are left to the system"},
     {"placement.quota", "{} grants {} cpus of time: that limits the threads, not the cores"},
     {"topo.svg_not_given", "not given to this process"},
@@ -242,9 +244,11 @@ inline constexpr Message kCommandMessages[] = {
 
     // an agent and its ranks
     {"agent.not_forked_new_environment",
-     "paceline: local rank {} is executed again, not forked: its environment has changed"},
+     "paceline: local rank {} is started by executing the program, not from a seed: its "
+     "environment has changed"},
     {"agent.not_forked_new_program",
-     "paceline: local rank {} is executed again, not forked: the program's file has changed"},
+     "paceline: local rank {} is started by executing the program, not from a seed: the program's "
+     "file has changed"},
     {"agent.no_socket",
      "paceline: warning: ps, top, logs, stacks and stop cannot find this job: {}"},
     {"agent.log_not_made", "the log {} could not be made: "},
@@ -278,7 +282,7 @@ inline constexpr Message kCommandMessages[] = {
      "out of memory: the kernel killed it when the machine's memory of {} was full"},
     {"cause.killed_from_outside",
      "killed from outside (kill -9, a batch system), not for lack of memory: the kernel counted no "
-     "such kill"},
+     "out-of-memory kill"},
     {"cause.library_missing",
      "the shared library {} is missing or unusable on this machine; ldd PROGRAM lists them, "
      "LD_LIBRARY_PATH adds folders"},
@@ -321,7 +325,8 @@ inline constexpr Message kCommandMessages[] = {
     {"profile.share_refused", "{}: {} is {}; it must be a share from 0 to 1"},
     {"profile.no_layers", "{}: there are no layers"},
     {"profile.unknown_schedule", "profile: unknown schedule '{}'"},
-    {"profile.one_schedule", "profile: schedules has only '{}'; add a name"},
+    {"profile.one_schedule",
+     "profile: schedules lists only '{}'; add a named schedule, such as 1f1b"},
     {"way.other_number_of_ranks", "{} has {} ranks, but the machine has {}"},
     {"way.heads_do_not_divide", "tp={} does not divide {} (heads)"},
     {"way.no_pipelines", "pp={}: the program has no pipelines"},
@@ -338,8 +343,8 @@ inline constexpr Message kCommandMessages[] = {
     {"plan.other_way", "{} ({}): {} times the step; {}% bubble, {}% exchanges"},
     {"plan.other_way_too_large", "{} ({}): does not fit into memory"},
     {"plan.batch_too_small",
-     "{} ranks cannot divide a global batch of {} samples among them: with at most {} heads and {} "
-     "blocks to divide, no number of replicas gets the same number of samples each; choose a "
+     "{} ranks cannot divide a global batch of {} samples equally: with at most {} heads and {} "
+     "blocks to divide among ranks, no possible number of replicas divides the batch; choose a "
      "multiple of {} samples, or another number of ranks"},
 };
 

@@ -147,9 +147,9 @@ inline constexpr Message kRankMessages[] = {
      "DistributedDataParallel: call model->forward(x), or model(x), of the wrapper, not of the "
      "module that was given to it"},
     {"module.order_differs",
-     "this backward pass was of DistributedDataParallel module {} here and of module {} on {} "
-     "(numbered as they were made): call and differentiate several modules in the same order on "
-     "every rank"},
+     "this backward pass belongs to DistributedDataParallel module {} on this rank, but to module "
+     "{} on {} (modules are numbered in the order in which they were made): run the forward and "
+     "backward passes of several modules in the same order on every rank"},
     {"module.pass_alone", "; to run the model on one rank alone, call model.module().forward(x)"},
     {"module.pass_broken_off",
      "an exception ended the last backward pass on this rank, and the ranks could not continue "
@@ -248,7 +248,7 @@ inline constexpr Message kRankMessages[] = {
     {"library.not_on_device", "a buffer is declared to be in CUDA memory, but is not"},
     {"one_copy.written_outside",
      "{}: {} was written to outside of the optimizer's step; the ranks of this host share one copy "
-     "of it, which the step alone may change: load or initialise weights before fully_shard(), or "
+     "of it, which only the step may change: load or initialise weights before fully_shard(), or "
      "hold optimizer.writable_parameters() on all ranks while you write"},
     // engine: rpc, the simulator, shards and files
     {"rpc.name_taken",
@@ -335,8 +335,8 @@ inline constexpr Message kRankMessages[] = {
      "the loss of micro-batch {} in replica {} of {} is not finite in step {} ({}); {} steps so "
      "far"},
     {"pipeline.loan_refused",
-     "{}: {} lends a tensor of a SymmetricTensors that this rank does not use; keep one on every "
-     "rank for as long as on the others"},
+     "{}: {} lends a tensor in the memory of a SymmetricTensors that this rank does not have; make "
+     "it on every rank, and destroy it at the same point of the program"},
     {"pipeline.loan_kept",
      "; {} had given all its results and was waiting for {} to finish reading them in place"},
     {"optimizer.not_stepped", "worker {} did not take the step"},

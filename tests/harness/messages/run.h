@@ -204,8 +204,8 @@ inline constexpr Message kRunMessages[] = {
     {"hint.memory_error",
      "  hint: a memory error in the program; a debugger shows where: ulimit -c unlimited"},
     {"hint.illegal_instruction",
-     "  hint: the program uses instructions this cpu lacks; build it without -march=native, or "
-     "here"},
+     "  hint: the program uses instructions this cpu lacks; build it on this machine, or without "
+     "-march=native"},
     {"hint.child_killed",
      "  hint: a child process was killed (128 + SIGKILL): likely out of memory, look at dmesg"},
     {"hint.not_found", "  hint: a command or a shared library was not found"},
@@ -224,15 +224,19 @@ inline constexpr Message kRunMessages[] = {
     {"run.error_of_use",
      "paceline: a usage error (exit code {}) before any progress; restarting does not help"},
     {"run.damaged", "paceline: a rank's state was damaged (--on-damage stop)"},
-    {"run.seed_ended", "is executed again, not forked: its seed has ended"},
-    {"run.seed_silent", "is executed again, not forked: its seed does not answer"},
-    {"run.program_changed", "is executed again, not forked: the program's file has changed"},
-    {"run.library_changed", "is executed again, not forked: {} has changed since it was loaded"},
+    {"run.seed_ended", "is started by executing the program, not from a seed: its seed has ended"},
+    {"run.seed_silent",
+     "is started by executing the program, not from a seed: its seed does not answer"},
+    {"run.program_changed",
+     "is started by executing the program, not from a seed: the program's file has changed"},
+    {"run.library_changed",
+     "is started by executing the program, not from a seed: {} has changed since it was loaded"},
     {"tally.begin", "paceline: the run on this node"},
     {"tally.generations", "  generations           {}"},
     {"tally.steps", "  steps                 {}, including steps made again"},
     {"tally.steps_lost", "  steps                 {}, {} of them lost and made again"},
-    {"tally.goodput", "  goodput               {}% of that without restarts; of the time {}%\n"},
+    {"tally.goodput",
+     "  goodput               {}% of a run without restarts; {}% of the whole time\n"},
     // Jobs that make no progress.
     {"run.no_progress", "paceline: no progress for {} s: {}"},
     {"run.goes_on_by_itself", "paceline: the job makes progress again, after {} s"},
@@ -411,7 +415,7 @@ inline constexpr Message kRunMessages[] = {
      "the calibration {} cannot be read: {}; measure again or remove it"},
     {"rendezvous.place", "rank {} of {}, local rank {} of {}, launched by {}, generation {}"},
     {"rendezvous.threads_divided",
-     "{} started {} ranks on this host: {} thread{} of computing for this one (set "
+     "{} started {} ranks on this host; this rank computes with {} thread{} (set "
      "OMP_NUM_THREADS to change it)"},
     {"spawn.first_failure", "spawn: rank {} of {} failed first: {}"},
     {"spawn.late_ranks_killed",
@@ -448,7 +452,7 @@ inline constexpr Message kRunMessages[] = {
      "{}: '{}': a scheduler gives a job a fixed number of nodes: --nnodes N. To let a job continue "
      "after a node fails, use an allocation that SLURM does not cancel: sbatch or salloc --no-kill "
      "-N MAX, and start paceline run --nnodes MIN:MAX in it"},
-    {"submit.may_hold", "--{}: '{}' may hold letters, digits{} only"},
+    {"submit.may_hold", "--{}: '{}' may contain only letters, digits{}"},
     {"submit.not_a_time",
      "--time: '{}' is not a SLURM time limit: 30 (minutes), 30:00, 4:00:00, 1-12 (days-hours) or "
      "1-12:30:00"},
@@ -458,8 +462,8 @@ inline constexpr Message kRunMessages[] = {
     {"submit.not_an_array",
      "--array: '{}' is not a SLURM list of task numbers: 0-15, 1,3,5-7, 0-15:4 or 0-15%4"},
     {"submit.signal_before_start",
-     "--signal-before: {} s before the end of a job of --time {} is before its start; choose a "
-     "smaller one, or 0 for no signal"},
+     "--signal-before: {} s is not less than the time limit (--time {}); choose a smaller number, "
+     "or 0 for no signal"},
     {"submit.no_image", "no image given: add --image IMAGE"},
     {"submit.must_begin_with_letter", "--job-name: '{}' must begin with a letter"},
     {"submit.not_a_label", "{}: '{}' must be at most {} lower-case letters, digits and inner '-'"},
@@ -475,8 +479,8 @@ inline constexpr Message kRunMessages[] = {
      "ranks; start the program itself: srun --het-group=0-{} PROGRAM; or give --standalone for "
      "ranks on this machine alone"},
     {"slurm.started_by_another",
-     "{} has started {} of this launcher ({}={}), and each would start a job of its own; start the "
-     "program itself with {}, or this launcher once, without {}; or give --nnodes and "
+     "{} has started {} copies of this launcher ({}={}), and each would start a job of its own; "
+     "start the program itself with {}, or this launcher once, without {}; or give --nnodes and "
      "--rdzv-endpoint"},
     // paceline advise
     {"advise.batch_without_place",
@@ -532,7 +536,7 @@ inline constexpr Message kRunMessages[] = {
      "--ranks is for this machine; with --simulate, set ranks= for each host"},
     {"mesh.options_need_mesh",
      "--simulate, --ranks, --check and --profile need --mesh or --memory"},
-    {"mesh.batch_too_small", "{} ranks cannot divide a global batch of {} samples among them"},
+    {"mesh.batch_too_small", "{} ranks cannot divide a global batch of {} samples equally"},
 };
 
 }  // namespace paceline::harness

@@ -90,7 +90,7 @@ class CoordinatedJob {
     coordinator_.follow(leader, now_);
     collect();
   }
-  bool has_lost_its_job_with(int agent) { return coordinator_.has_lost_its_job_with(agent); }
+  bool add_deserter(int agent) { return coordinator_.add_deserter(agent); }
   // The agents whose failure the coordinator named as the first, in the order of these messages.
   const std::vector<int>& failed_first() const { return failed_first_; }
   void expect_reports_within(std::chrono::nanoseconds time) {

@@ -169,7 +169,7 @@ TEST(CoordinatorReunion, as_many_agents_must_give_it_up_as_make_a_job) {
     for (int agent = 0; agent < 4; ++agent) job.join(agent);
     ASSERT_TRUE(job.take<StartOrder>(0));
     int given_up = 1;
-    while (!job.has_lost_its_job_with(given_up)) ++given_up;
+    while (!job.add_deserter(given_up)) ++given_up;
     EXPECT_EQ(given_up, wanted) << "MIN " << min;
   }
 }

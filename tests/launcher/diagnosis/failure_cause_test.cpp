@@ -121,9 +121,9 @@ TEST(FailureCause, last_lines_tell_of_the_loader_exceptions_and_assertions) {
 TEST(FailureCause, an_error_that_lists_differences_is_given_with_the_first) {
   EXPECT_EQ(
       cause_of_lines(2, 0,
-                     "  | error: rank 0: these weights are another model's:\n  |   fc1.weight: "
+                     "  | error: rank 0: these weights belong to another model:\n  |   fc1.weight: "
                      "Float [3] here, not given\n  |   fc2.weight: Float [4] here, not given\n"),
-      "rank 0: these weights are another model's: fc1.weight: Float [3] here, not given");
+      "rank 0: these weights belong to another model: fc1.weight: Float [3] here, not given");
   EXPECT_EQ(cause_of_lines(1, 0, "error: these files:\nepoch 1\n"), "these files:");
   EXPECT_EQ(cause_of_lines(1, 0, "error: these files:\n"), "these files:");
   EXPECT_EQ(cause_of_lines(1, 0,
@@ -163,7 +163,7 @@ TEST(FailureCause, a_bus_error_with_a_full_dev_shm_is_explained) {
   EndEvidence evidence;
   evidence.end.signal = SIGBUS;
   EXPECT_EQ(cause_of(evidence), "");
-  evidence.shared = FileSystemRoom{64 * kMiB, 40 * kMiB};
+  evidence.shared = FileSystemSpace{64 * kMiB, 40 * kMiB};
   EXPECT_EQ(cause_of(evidence), "");
   evidence.shared->free_bytes = 0;
   EXPECT_THAT(cause_of(evidence), Says("cause.shared_memory_full", "0 MiB", "64 MiB"));

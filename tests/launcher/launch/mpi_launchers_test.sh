@@ -31,7 +31,7 @@ launcher() {
     "${free[@]}" -n 2 "$rank" threads
   expect "$command leaves a number of threads that the user chose" 0 'rank 1: 7 threads' env OMP_NUM_THREADS=7 "$command" \
     "${free[@]}" -n 2 "$rank" threads
-  expect "$command with a launcher for each rank" 2 'has started 2 of this launcher .*start the program itself' \
+  expect "$command with a launcher for each rank" 2 'has started 2 copies of this launcher .*start the program itself' \
     "$command" -n 2 "$paceline" run true
   expect "$command with one launcher" 0 'waiting' "$command" -n 1 "$paceline" run --nproc-per-node 2 "$rank" ends
 }

@@ -169,7 +169,7 @@ TEST(RunRestart, the_cost_of_a_restart_is_told_apart_from_the_jobs_own_time) {
   EXPECT_THAT(outcome.err, Says("tally.steps_lost", 40, 10));
   EXPECT_THAT(outcome.err, testing::ContainsRegex("steps kept +[0-9.]+%"));
   EXPECT_THAT(outcome.err, testing::ContainsRegex("lost to restarts +[0-9.]+%"));
-  EXPECT_THAT(outcome.err, testing::ContainsRegex("goodput +[0-9.]+% of that without restarts"));
+  EXPECT_THAT(outcome.err, testing::ContainsRegex("goodput +[0-9.]+% of a run without restarts"));
 }
 
 TEST(RunRestart, ranks_that_make_steps_are_in_no_crash_loop) {

@@ -149,7 +149,9 @@ TEST(Placement, a_node_too_small_for_a_rank_is_left_idle) {
   const auto plan = place(topology, 2);
   EXPECT_THAT(plan.ranks[0].cpus, ElementsAre(8, 9, 10));
   EXPECT_THAT(plan.ranks[1].cpus, ElementsAre(11, 12, 13));
-  EXPECT_THAT(plan.reasons, Contains("1 core is idle: a rank with it would straddle"));
+  EXPECT_THAT(
+      plan.reasons,
+      Contains("1 core is idle: a rank that used it would straddle two parts of the machine"));
 }
 
 TEST(Placement, interleaved_node_numbers_do_not_make_ranks_straddle) {
@@ -279,7 +281,9 @@ TEST(Placement, binding_to_a_part_gives_no_rank_two_where_one_is_enough) {
   EXPECT_THAT(plan.ranks[1].cpus, ElementsAre(8, 9, 10, 11, 12, 13, 14, 15));
   EXPECT_THAT(plan.reasons,
               Contains("--bind cache: a rank may use the whole cache it is put into"));
-  EXPECT_THAT(plan.reasons, Contains("4 cores are idle: ranks with them would straddle"));
+  EXPECT_THAT(
+      plan.reasons,
+      Contains("4 cores are idle: ranks that used them would straddle parts of the machine"));
   EXPECT_THAT(plan.reasons, Contains("no rank straddles a NUMA node"));
 
   const Topology nodes = load_topology("package:2 numa:2 l3:1 core:4 pu:1");
@@ -287,8 +291,8 @@ TEST(Placement, binding_to_a_part_gives_no_rank_two_where_one_is_enough) {
   EXPECT_THAT(on_nodes.ranks[1].numa_nodes, ElementsAre(1));
   EXPECT_THAT(place(nodes, 2, BindTo::kNuma).ranks[1].numa_nodes, ElementsAre(2, 3));
   EXPECT_THAT(place(nodes, 2, BindTo::kNuma).reasons,
-              Contains("--bind numa: there are more NUMA nodes than ranks; some have several whole "
-                       "ones"));
+              Contains("--bind numa: there are more NUMA nodes than ranks; some ranks have several "
+                       "whole NUMA nodes"));
 }
 
 TEST(Placement, without_binding_threads_still_match_the_share) {

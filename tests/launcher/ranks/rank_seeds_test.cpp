@@ -163,8 +163,9 @@ class RankSeedsLibraryTest : public RankSeedsTest {
     begin(seeds);
     change();
     EXPECT_FALSE(start(seeds));
-    EXPECT_EQ(said_, "paceline: local rank 0 is executed again, not forked: " + library_ +
-                         " has changed since it was loaded\n");
+    EXPECT_EQ(said_,
+              "paceline: local rank 0 is started by executing the program, not from a seed: " +
+                  library_ + " has changed since it was loaded\n");
     ASSERT_TRUE(wait_for_seed(seeds));
     end_rank(seeds);
     said_.clear();

@@ -136,7 +136,7 @@ TEST(GroupedOrder, groups_that_do_not_fit_are_refused) {
                [&] { load({.groups = groups_of_3(9)}); });
   expect_error(ErrorCode::kInvalid, {"10 samples, which fill no batch of 11"},
                [&] { load({.batch_size = 11, .groups = groups_of_3(10)}); });
-  expect_error(ErrorCode::kInvalid, {"groups without a sampler"}, [&] {
+  expect_error(ErrorCode::kInvalid, {"groups require a sampler"}, [&] {
     const DataLoader loader(dataset, Indices{1, 2}, {.groups = groups_of_3(10)});
   });
 }

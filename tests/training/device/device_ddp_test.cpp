@@ -488,8 +488,8 @@ TEST(DeviceDataParallel, of_a_module_that_was_moved_afterwards_says_when_to_move
     DistributedDataParallel<NetImpl> model(net, shared(group));
     net->to(c10::kCPU);
     expect_error(ErrorCode::kInvalid,
-                 {"parameter first.weight is on cpu and was on " + device.str() +
-                  " when DistributedDataParallel was made: call module->to(device) before that"},
+                 {"parameter first.weight is on cpu, but was on " + device.str() +
+                  " when the module was wrapped: call module->to(device) before wrapping it"},
                  [&] { model.forward(input_of(group, 0)); });
   });
 }

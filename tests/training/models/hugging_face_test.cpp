@@ -99,7 +99,7 @@ TEST_F(HuggingFaceTest, a_tensor_of_a_gpt_2_file_that_the_model_cannot_take_is_n
     w.erase(kTied);
     w["lm_head.weight"] = torch::randn({24, 24});
   });
-  refused({"no place for: lm_head.bias"},
+  refused({"not a weight of this model: lm_head.bias"},
           [](StateDict& w) { w["lm_head.bias"] = torch::zeros({23}); });
   refused({"h.0.attn.bias does not have the values"}, [](StateDict& w) {
     w["transformer.h.0.attn.bias"] = torch::ones({1, 1, 16, 16});
@@ -118,11 +118,12 @@ TEST_F(HuggingFaceTest, a_tensor_of_a_gpt_2_file_that_the_model_cannot_take_is_n
           [](StateDict& w) { w.at("transformer.h.1.attn.c_proj.weight") = torch::ones({3}); });
   refused({"transformer.ln_f.bias has elements of type Char"},
           [](StateDict& w) { w.at("transformer.ln_f.bias") = torch::zeros({24}, torch::kChar); });
-  refused({"no place for: transformer.h.2.ln_1.bias", "missing: transformer.ln_f.weight"},
-          [](StateDict& w) {
-            w.erase("transformer.ln_f.weight");
-            w["transformer.h.2.ln_1.bias"] = torch::zeros({24});
-          });
+  refused(
+      {"not a weight of this model: transformer.h.2.ln_1.bias", "missing: transformer.ln_f.weight"},
+      [](StateDict& w) {
+        w.erase("transformer.ln_f.weight");
+        w["transformer.h.2.ln_1.bias"] = torch::zeros({24});
+      });
 }
 
 TEST_F(HuggingFaceTest, every_tensor_of_a_bert_file_is_used_or_equals_what_it_should_be) {
@@ -156,7 +157,7 @@ TEST_F(HuggingFaceTest, every_tensor_of_a_bert_file_is_used_or_equals_what_it_sh
           [](StateDict& w) { w["cls.predictions.decoder.bias"] = torch::ones({23}); });
   refused({"position_ids does not have"},
           [](StateDict& w) { w["bert.embeddings.position_ids"] = torch::arange(16).flip(0); });
-  refused({"no place for: classifier.weight"}, [](StateDict& w) {
+  refused({"not a weight of this model: classifier.weight"}, [](StateDict& w) {
     w["classifier.weight"] = torch::randn({2, 24});
   });
   refused({"attention.self.key.weight is [24, 12] where [24, 24] is wanted"}, [](StateDict& w) {

@@ -379,7 +379,7 @@ TEST_F(TransformerTest, another_models_weights_are_refused_and_nothing_is_loaded
   weights.erase("transformer.ln_f.bias");
   expect_error(ErrorCode::kInvalid,
                {"missing: transformer.ln_f.bias", "transformer.wte.weight is [24, 24]",
-                "no place for: transformer.h.2.ln_1.weight"},
+                "not a weight of this model: transformer.h.2.ln_1.weight"},
                [&] { load_hugging_face(model, weights); });
   EXPECT_TRUE(torch::equal(model->forward(text), before));
   options = small_gpt();

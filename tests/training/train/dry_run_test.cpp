@@ -175,7 +175,7 @@ TEST(LayerMeter, takes_a_part_away) {
                                     .input_half = planning::PassCost{.sample_s = 0.5},
                                     .add_s = 3,
                                     .activation_bytes = 60};
-  const planning::LayerProfile rest = without(whole, part);
+  const planning::LayerProfile rest = subtract(whole, part);
   EXPECT_EQ(rest.parameters, 6);
   EXPECT_EQ(rest.forward, (planning::PassCost{.fixed_s = 0, .sample_s = 4}));
   EXPECT_EQ(rest.backward, (planning::PassCost{.fixed_s = 2, .sample_s = 2}));

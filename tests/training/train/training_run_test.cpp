@@ -135,7 +135,7 @@ TEST(TrainingRun, a_test_that_communicates_on_one_rank_only_is_named) {
     ASSERT_TRUE(result.error);
     EXPECT_THAT(result.error->what(),
                 HasSubstr("so every rank must call Training::test; if every rank does, "
-                          "only some called all_reduce before that"));
+                          "only some ranks called all_reduce before it"));
   }
 }
 

@@ -76,7 +76,7 @@ BackendChoice parse_backend_choice(const std::string& text) {
     const bool names_device = colon != std::string::npos;
     const BackendInfo info = find_backend(names_device ? part.substr(colon + 1) : part, text);
     const Device device = names_device ? parse_device(part.substr(0, colon), text) : info.device;
-    check(device == info.device, "backend '{}': {} does not work on {}; for {} there is {}", text,
+    check(device == info.device, "backend '{}': {} does not work on {}; backends for {}: {}", text,
           info.name, name_of(device), name_of(device), names_for(device));
     check(device == Device::kCpu ? !has_cpu : choice.cuda.empty(),
           "backend '{}': {} is named twice", text, name_of(device));

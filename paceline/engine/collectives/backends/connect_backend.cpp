@@ -196,11 +196,11 @@ auto while_forming(const BackendOptions& options, Body&& body) {
 
 // Runs a collective of the engine outside the group's numbering: the group's calls are numbered
 // from 1; these calls all have number 0.
-using RunBeside = std::function<void(const Collective& call, Deadline deadline)>;
+using RunUnnumbered = std::function<void(const Collective& call, Deadline deadline)>;
 
-// Makes a RunBeside, which is valid as long as the engine.
-RunBeside beside(PacelineBackend& engine, const Rendezvous& rendezvous,
-                 const BackendOptions& options) {
+// Makes a RunUnnumbered, which is valid as long as the engine.
+RunUnnumbered unnumbered_runner(PacelineBackend& engine, const Rendezvous& rendezvous,
+                                const BackendOptions& options) {
   const auto generation = static_cast<std::uint32_t>(rendezvous.environment.restart_count);
   return
       [&engine, generation, group = options.group_hash](const Collective& call, Deadline deadline) {
@@ -208,7 +208,7 @@ RunBeside beside(PacelineBackend& engine, const Rendezvous& rendezvous,
       };
 }
 
-bool agree(const RunBeside& run, bool mine, Deadline deadline) {
+bool agree(const RunUnnumbered& run, bool mine, Deadline deadline) {
   const std::uint8_t own = mine ? 1 : 0;
   std::uint8_t all = 0;
   Collective call;
@@ -244,7 +244,7 @@ void require_agreement(const std::vector<Statement>& all, const BackendOptions& 
 }
 
 // Implements LibraryContext::tell_all.
-std::vector<std::string> tell_all(const RunBeside& run, const BackendOptions& options,
+std::vector<std::string> tell_all(const RunUnnumbered& run, const BackendOptions& options,
                                   const std::function<std::string()>& tell) {
   Statement mine;
   try {
@@ -276,7 +276,7 @@ LibraryBackend::Libraries connect_libraries(const BackendChoice& choice,
                                             const Rendezvous& rendezvous,
                                             const BackendOptions& options,
                                             const std::string& prefix, LibraryBackend& engine,
-                                            const RunBeside& run) {
+                                            const RunUnnumbered& run) {
   const LibraryContext context{
       .group = options.group,
       .rank = options.rank,
@@ -323,7 +323,7 @@ std::unique_ptr<Backend> connect_backend(const Rendezvous& rendezvous,
     auto backend = std::make_unique<LibraryBackend>(choice.text(), std::move(mesh),
                                                     engine_options(rendezvous, options),
                                                     Deadline::after(options.timeout));
-    const auto run = beside(*backend, rendezvous, options);
+    const auto run = unnumbered_runner(*backend, rendezvous, options);
     const auto run_now = [&](const Collective& call) {
       run(call, Deadline::after(options.timeout));
     };

@@ -76,7 +76,7 @@ std::optional<Explanation> explain_first_stuck(std::span<const GroupPositions> g
                                                std::string_view first) {
   std::vector<StuckGroup> stuck_groups;
   for (const auto& group : groups) {
-    if (group.stands_at() > 0) stuck_groups.push_back(flight::stuck_group_of(group));
+    if (group.stuck_at() > 0) stuck_groups.push_back(flight::stuck_group_of(group));
   }
   if (stuck_groups.empty()) return {};
   std::sort(stuck_groups.begin(), stuck_groups.end(),
@@ -115,7 +115,7 @@ std::optional<Explanation> why_it_waits(std::span<const Flight> flights,
 
 Explanation explain(std::span<const Flight> flights, std::string_view group) {
   const auto groups = flight::find_positions(flights);
-  if (auto found = why_it_waits(flights, groups, flight::Failures::kPresent, group)) return *found;
+  if (auto found = why_it_waits(flights, groups, flight::Failures::kFinal, group)) return *found;
   if (auto found = flight::find_silent_ends(flights, groups)) return *found;
   if (std::none_of(flights.begin(), flights.end(), flight::is_running)) {
     const auto all = flight::Failures::kAll;

@@ -10,7 +10,7 @@
 namespace paceline {
 namespace {
 
-constexpr const char* kToldBy = "; by the records of this host, ";
+constexpr const char* kVerdictPrefix = "; by the records of this host, ";
 
 }  // namespace
 
@@ -35,19 +35,19 @@ std::shared_ptr<FlightRecorder> open_flight_recorder(const LaunchEnvironment& en
   }
 }
 
-std::string told_by_records(const FlightRecorder* recorder, std::string_view group) {
+std::string verdict_of_records(const FlightRecorder* recorder, std::string_view group) {
   if (recorder == nullptr) return "";
   try {
-    return kToldBy + explain(read_flights(recorder->directory()).flights, group).sentence;
+    return kVerdictPrefix + explain(read_flights(recorder->directory()).flights, group).sentence;
   } catch (const Error& problem) {
-    return fmt::format("{}there is no verdict: {}", kToldBy, problem.what());
+    return fmt::format("{}there is no verdict: {}", kVerdictPrefix, problem.what());
   }
 }
 
 Error with_flight_records(const FlightRecorder& recorder, const Error& error) {
   std::string text = error.what();
-  if (error.code() == ErrorCode::kTimeout && text.find(kToldBy) == std::string::npos) {
-    text += told_by_records(&recorder);
+  if (error.code() == ErrorCode::kTimeout && text.find(kVerdictPrefix) == std::string::npos) {
+    text += verdict_of_records(&recorder);
   }
   return error.reworded(fmt::format("{}; flight records: {} (paceline explain {})", text,
                                     recorder.directory(), recorder.directory()));

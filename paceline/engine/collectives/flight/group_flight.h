@@ -26,7 +26,7 @@ std::shared_ptr<FlightRecorder> open_flight_recorder(
 
 // The text that ends a timeout error in `group`: "; by the records of this host, rank 3 never
 // entered ...". Empty when `recorder` is null.
-std::string told_by_records(const FlightRecorder* recorder, std::string_view group = {});
+std::string verdict_of_records(const FlightRecorder* recorder, std::string_view group = {});
 
 // Completes `error` before it leaves the library: adds the directory of the records and, to a
 // timeout error that has no verdict yet, the verdict of the records.

@@ -54,7 +54,7 @@ Position position_of(const Flight& flight, const FlightGroup& group, Failures fa
   for (const auto& operation : flight.operations) {
     if (!is_of_group(operation) || !is_unfinished(operation)) continue;
     if (position.has_passed(operation.sequence)) continue;
-    if (failures == Failures::kPresent && is_left_behind(flight, operation)) continue;
+    if (failures == Failures::kFinal && has_continued_after(flight, operation)) continue;
     if (position.open == nullptr || operation.sequence < position.open->sequence) {
       position.open = &operation;
     }
@@ -83,7 +83,7 @@ const FlightOperation* Position::at(std::uint32_t sequence) const {
   return nullptr;
 }
 
-std::uint32_t GroupPositions::stands_at() const {
+std::uint32_t GroupPositions::stuck_at() const {
   std::uint32_t lowest = 0;
   for (const auto& position : ranks) {
     if (position.open == nullptr) continue;
@@ -120,7 +120,7 @@ const GroupPositions* find_group(std::span<const GroupPositions> groups, const F
   return nullptr;
 }
 
-bool is_left_behind(const Flight& flight, const FlightOperation& failed) {
+bool has_continued_after(const Flight& flight, const FlightOperation& failed) {
   if (failed.state != FlightState::kFailed) return false;
   return std::any_of(
       flight.operations.begin(), flight.operations.end(), [&](const FlightOperation& later) {
@@ -141,7 +141,7 @@ std::string words_of(const Flight& flight, const FlightOperation& failed) {
 
 std::string last_words(const Flight& flight) {
   for (const auto& operation : flight.operations) {
-    if (is_left_behind(flight, operation)) return "";
+    if (has_continued_after(flight, operation)) return "";
   }
   return flight.failure;
 }
@@ -160,7 +160,7 @@ bool is_running(const Flight& flight) {
 bool ended_silently(const Flight& flight) {
   const bool failed =
       std::any_of(flight.operations.begin(), flight.operations.end(), [&](const auto& operation) {
-        return operation.state == FlightState::kFailed && !is_left_behind(flight, operation);
+        return operation.state == FlightState::kFailed && !has_continued_after(flight, operation);
       });
   return flight.process == FlightProcess::kGone && flight.end == FlightEnd::kOpen && !failed &&
          last_words(flight).empty();
@@ -239,7 +239,7 @@ const FlightOperation* unfinished_elsewhere(const Position& position) {
     if (of_this_group && !is_message(operation)) continue;
     // A rank is not blocked in messages that it has posted asynchronously.
     if (is_message(operation) && operation.call.asynchronous) continue;
-    if (is_left_behind(*position.flight, operation)) continue;
+    if (has_continued_after(*position.flight, operation)) continue;
     if (operation.state == FlightState::kStarted || operation.state == FlightState::kFailed) {
       return &operation;
     }

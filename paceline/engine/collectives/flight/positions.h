@@ -38,18 +38,18 @@ struct GroupPositions {
   int world_size = 0;
   std::vector<Position> ranks;  // the positions of ranks with records, by rank in the world
   // The lowest number of an operation that some rank did not finish; 0 if there is none.
-  std::uint32_t stands_at() const;
+  std::uint32_t stuck_at() const;
 };
 
 bool is_message(const FlightOperation& operation);
-// kPresent: only failures after which the rank did not continue in any group. kAll: all failures.
-enum class Failures : std::uint8_t { kPresent, kAll };
+// kFinal: only failures after which the rank did not continue in any group. kAll: all failures.
+enum class Failures : std::uint8_t { kFinal, kAll };
 // If a rank has created a group again under the same name, only the newest group counts.
 std::vector<GroupPositions> find_positions(std::span<const Flight> flights,
-                                           Failures failures = Failures::kPresent);
+                                           Failures failures = Failures::kFinal);
 // Whether the rank continued after the failure: it has finished, or is inside, an operation that it
 // called later.
-bool is_left_behind(const Flight& flight, const FlightOperation& failed);
+bool has_continued_after(const Flight& flight, const FlightOperation& failed);
 // The text of the rank's error when the operation failed; for a second failure only its kind.
 std::string words_of(const Flight& flight, const FlightOperation& failed);
 // The rank's final error; empty if the rank continued, or has not failed.

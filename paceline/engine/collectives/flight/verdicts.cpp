@@ -79,7 +79,7 @@ std::optional<Straggler> find_straggler(const GroupPositions& group) {
 }
 
 StuckGroup stuck_group_of(const GroupPositions& group) {
-  StuckGroup stuck{.group = &group, .sequence = group.stands_at()};
+  StuckGroup stuck{.group = &group, .sequence = group.stuck_at()};
   for (const Position& position : group.ranks) {
     const FlightOperation* const entered = position.at(stuck.sequence);
     if (ended_silently(*position.flight)) stuck.silent.push_back(position.flight->rank);
@@ -298,7 +298,7 @@ std::optional<Explanation> find_unmatched_message(std::span<const Flight> flight
   for (const Flight& flight : flights) {
     for (const auto& operation : flight.operations) {
       if (operation.state == FlightState::kDone || !is_message(operation)) continue;
-      if (failures == Failures::kPresent && is_left_behind(flight, operation)) continue;
+      if (failures == Failures::kFinal && has_continued_after(flight, operation)) continue;
       if (what != nullptr && what->entered_wall <= operation.entered_wall) continue;
       who = &flight;
       what = &operation;

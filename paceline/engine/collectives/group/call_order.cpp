@@ -16,8 +16,8 @@ struct CallOrder::Queue {
   std::mutex mutex;  // guards `calls` and `current`, and the start of `thread`
   std::condition_variable changed;
   std::deque<Call> calls;
-  WorkPtr current;        // the Work of the operation that the thread runs
-  bool has_lost = false;  // the CallOrder was destroyed; only the thread uses this flag
+  WorkPtr current;           // the Work of the operation that the thread runs
+  bool is_orphaned = false;  // the CallOrder was destroyed; only the thread uses this flag
   std::jthread thread;
 };
 
@@ -29,7 +29,7 @@ CallOrder::~CallOrder() {
   if (!owner_.is_this() || !queue_->thread.joinable()) return;
   if (queue_->thread.get_id() == std::this_thread::get_id()) {
     queue_->thread.detach();
-    queue_->has_lost = true;
+    queue_->is_orphaned = true;
     drop_remaining_calls();
     return;
   }
@@ -77,7 +77,7 @@ void CallOrder::add(Call call) {
     // Starting the thread may fail, so it comes first: then the call is neither queued nor counted.
     if (!queue_->thread.joinable()) {
       queue_->thread = start_thread("paceline-async", [this, queue = queue_](std::stop_token stop) {
-        work_off(*queue, stop);
+        run_queued(*queue, stop);
       });
     }
     queue_->calls.push_back(std::move(call));
@@ -93,7 +93,7 @@ void CallOrder::wake() noexcept {
   queue_->changed.notify_all();
 }
 
-void CallOrder::work_off(Queue& queue, const std::stop_token& stop) {
+void CallOrder::run_queued(Queue& queue, const std::stop_token& stop) {
   std::unique_lock lock(queue.mutex);
   const auto has_turn = [&] {
     return !queue.calls.empty() && under_way_.load(std::memory_order_acquire) == queue.calls.size();
@@ -126,7 +126,7 @@ void CallOrder::work_off(Queue& queue, const std::stop_token& stop) {
     next.reset();
     if (error || !work->is_watched()) work->complete(error);
     work.reset();
-    if (queue.has_lost) return;
+    if (queue.is_orphaned) return;
     lock.lock();
   }
 }

@@ -106,7 +106,7 @@ class CallOrder {
   void wake() noexcept;
 
   struct Queue;
-  void work_off(Queue& queue, const std::stop_token& stop);
+  void run_queued(Queue& queue, const std::stop_token& stop);
   void drop_remaining_calls();
 
   // Calls that run or wait; see the invariants above.

@@ -151,12 +151,12 @@ void EngineGroup::warn_of_pending_operations() const {
   log::warning(
       fmt::format("{}: group {} is destroyed with {} under way: {}{}; their results are "
                   "discarded: wait() for each before destroying the group",
-                  self_, name_, paceline::counted(count, "operation"), fmt::join(names, ", "),
+                  self_, name_, counted(count, "operation"), fmt::join(names, ", "),
                   count > names.size() ? ", ..." : ""));
 }
 
 bool EngineGroup::supports(Op op, Dtype dtype, ReduceOp reduce_op, Device device) const {
-  return members("supports").supports(op, dtype, reduce_op, device);
+  return backend_for("supports").supports(op, dtype, reduce_op, device);
 }
 
 // ---- collectives
@@ -353,9 +353,9 @@ void EngineGroup::execute(const Collective& call, FlightTicket ticket, const Wai
                                    error.code() != ErrorCode::kAborted &&
                                    error.code() != ErrorCode::kSystem;
       if (names_operation) throw known;
-      throw said_by(self_, "a collective",
-                    known.reworded(fmt::format("{}; this rank was in {} of group {}", error.what(),
-                                               fingerprint.describe(), name_)));
+      throw reported_by(self_, "a collective",
+                        known.reworded(fmt::format("{}; this rank was in {} of group {}",
+                                                   error.what(), fingerprint.describe(), name_)));
     }
   });
 }
@@ -418,18 +418,18 @@ WorkPtr EngineGroup::start(const Call& call, const CallOptions& options) try {
 
 // Checks the call, and returns the operation that carries it out later.
 EngineGroup::Operation EngineGroup::prepare(const Call& call, const CallOptions& options) {
-  if (call.lists) return coalesced(call, options);
-  if (call.op == Op::kAllToAllV) return exchanged(call, options);
-  if (has_counts(call.op)) return counted(call, options);
+  if (call.lists) return prepare_coalesced(call, options);
+  if (call.op == Op::kAllToAllV) return prepare_all_to_all_v(call, options);
+  if (has_counts(call.op)) return prepare_with_counts(call, options);
   const Collective made = make(call);
   require_time(options);
   return [this, made, ticket = flight_.enter(made), order = options.order](
-             const WaitOptions& wait) { execute(placed(made, order, wait), ticket, wait); };
+             const WaitOptions& wait) { execute(with_order(made, order, wait), ticket, wait); };
 }
 
 // Adds the device's order to the call. Requires: `order` outlives the result.
-Collective EngineGroup::placed(Collective call, const std::shared_ptr<const DeviceOrder>& order,
-                               const WaitOptions& wait) const {
+Collective EngineGroup::with_order(Collective call, const std::shared_ptr<const DeviceOrder>& order,
+                                   const WaitOptions& wait) const {
   call.order = order.get();
   call.work = order && !options_.blocking_wait ? wait.work : nullptr;
   return call;
@@ -529,11 +529,13 @@ PointToPointCall EngineGroup::make_message(const Call& call, const CallOptions& 
       (call.peer >= 0 && call.peer < world_size() && call.peer != rank_) || call.peer == kAnySource,
       "{}: {}: peer {} is not another rank of group {}, which has {} ranks", self_, what, call.peer,
       name_, world_size());
-  if (call.place) {
-    check(!is_send && buffer.data == nullptr, "{}: {}: a place is for a receive without a buffer",
-          self_, what);
-    return {
-        .peer = call.peer, .tag = call.tag, .place = call.place, .keep_alive = options.keep_alive};
+  if (call.allocator) {
+    check(!is_send && buffer.data == nullptr,
+          "{}: {}: a MessageAllocator is for a receive without a buffer", self_, what);
+    return {.peer = call.peer,
+            .tag = call.tag,
+            .allocator = call.allocator,
+            .keep_alive = options.keep_alive};
   }
   require_addressable(what, buffer.dtype, buffer.count, 1);
   check(buffer.data != nullptr || buffer.count == 0, "{}: {}: the buffer is null", self_, what);
@@ -581,8 +583,8 @@ WorkPtr EngineGroup::post(const Call& call, bool asynchronous, const CallOptions
       return call.op == Op::kSend ? backend_->send(message, deadline)
                                   : backend_->receive(message, deadline);
     } catch (const Error& error) {
-      throw said_by(self_, fmt::format("{} in group {}", name_of(call.op), name_),
-                    in_context(error, call.op, deadline));
+      throw reported_by(self_, fmt::format("{} in group {}", name_of(call.op), name_),
+                        in_context(error, call.op, deadline));
     }
   });
 }

@@ -58,16 +58,16 @@ class EngineGroup final : public ProcessGroup {
   const std::vector<int>& world_ranks() const override { return world_ranks_; }
   const std::string& self() const override { return self_; }
   std::string name_of_member(std::size_t rank) const override;
-  std::string backend() const override { return members("backend").name(); }
-  std::string transport() const override { return members("transport").transport(); }
+  std::string backend() const override { return backend_for("backend").name(); }
+  std::string transport() const override { return backend_for("transport").transport(); }
   const GroupOptions& options() const override { return options_; }
   std::chrono::milliseconds timeout() const override {
     return options_.timeout.value_or(GroupOptions::kDefaultTimeout);
   }
-  const Hosts& hosts() const override { return members("hosts").hosts(); }
+  const Hosts& hosts() const override { return backend_for("hosts").hosts(); }
   const std::shared_ptr<Timeline>& timeline() const override { return options_.timeline; }
   std::string explain(Op op, Dtype dtype, std::size_t count) const override {
-    return members("explain").explain({op, dtype, count});
+    return backend_for("explain").explain({op, dtype, count});
   }
   bool supports(Op op, Dtype dtype, ReduceOp reduce_op, Device device) const override;
   SymmetricBuffer allocate_symmetric(std::size_t bytes, const CollectiveOptions& options) override;
@@ -87,7 +87,9 @@ class EngineGroup final : public ProcessGroup {
   void run(const Call& call, const CallOptions& options = {}) override;
   WorkPtr start(const Call& call, const CallOptions& options = {}) override;
   // Whether sends and receives take buffers in memory of `device`.
-  bool takes_messages(Device device) const { return members("messages").takes_messages(device); }
+  bool takes_messages(Device device) const {
+    return backend_for("messages").takes_messages(device);
+  }
   // Like run() of a kReceive; returns the sender's rank, as Work::source_rank() does.
   int recv(const Call& call, const CallOptions& options = {}) override;
   using ProcessGroup::recv;
@@ -124,20 +126,20 @@ class EngineGroup final : public ProcessGroup {
 
   Collective make(const Call& call) const;
   Operation prepare(const Call& call, const CallOptions& options);
-  Collective placed(Collective call, const std::shared_ptr<const DeviceOrder>& order,
-                    const WaitOptions& wait) const;
+  Collective with_order(Collective call, const std::shared_ptr<const DeviceOrder>& order,
+                        const WaitOptions& wait) const;
   void warn_of_pending_operations() const;
   void require_addressable(std::string_view what, Dtype dtype, std::size_t count, int blocks) const;
   void require_collective(const Collective& call, ConstBuffer input, Buffer output) const;
-  Operation counted(const Call& call, const CallOptions& options);
-  Operation exchanged(const Call& call, const CallOptions& options);
+  Operation prepare_with_counts(const Call& call, const CallOptions& options);
+  Operation prepare_all_to_all_v(const Call& call, const CallOptions& options);
   std::vector<std::size_t> agree_on_counts(std::span<const std::size_t> mine,
                                            const WaitOptions& wait);
-  Operation coalesced(const Call& call, const CallOptions& options);
+  Operation prepare_coalesced(const Call& call, const CallOptions& options);
   void run_coalesced(const Coalesced& call, const WaitOptions& wait);
   void require_own_process(std::string_view what) const;
   void require_member(std::string_view what) const;
-  Backend& members(std::string_view what) const {
+  Backend& backend_for(std::string_view what) const {
     require_member(what);
     return *backend_;
   }
@@ -148,7 +150,7 @@ class EngineGroup final : public ProcessGroup {
                const Then& then = {});
   void run_in_order(Operation operation, const CallOptions& options);
   WorkPtr enqueue(Operation operation, const std::string& description, const CallOptions& options);
-  Operation visiting(Buffer buffer, VisitBody body);
+  Operation prepare_visit(Buffer buffer, VisitBody body);
   void visit_block(const Collective& call, const VisitBody& body, const VisitedBlock& block,
                    std::vector<std::byte*> data, std::size_t offset);
   void visit_copies(const Collective& visit, const VisitBody& body, const WaitOptions& wait);

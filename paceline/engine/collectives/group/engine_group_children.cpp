@@ -147,7 +147,7 @@ GroupOptions EngineGroup::options_of_child(const std::optional<GroupOptions>& op
   try {
     require_possible(child);
   } catch (const Error& error) {
-    throw said_by(self_, fmt::format("options of a subgroup of group {}", name_), error);
+    throw reported_by(self_, fmt::format("options of a subgroup of group {}", name_), error);
   }
   return child;
 }
@@ -175,8 +175,8 @@ Rendezvous EngineGroup::host_children(Op op, const WaitOptions& wait) {
     try {
       body();
     } catch (const Error& error) {
-      trouble =
-          said_by(self_, fmt::format("opening a store for subgroups of group {}", name_), error);
+      trouble = reported_by(self_, fmt::format("opening a store for subgroups of group {}", name_),
+                            error);
     }
   };
   if (rank_ == 0) {

@@ -16,7 +16,8 @@
 namespace paceline {
 
 // Prepares a call with counts; the operation keeps a copy of them, because it may run later.
-EngineGroup::Operation EngineGroup::counted(const Call& call, const CallOptions& options) {
+EngineGroup::Operation EngineGroup::prepare_with_counts(const Call& call,
+                                                        const CallOptions& options) {
   struct Held {
     Collective call;
     std::vector<std::size_t> counts;
@@ -26,7 +27,7 @@ EngineGroup::Operation EngineGroup::counted(const Call& call, const CallOptions&
   held->counts.assign(call.counts.begin(), call.counts.end());
   held->call.counts = held->counts;
   return [this, held, order = options.order](const WaitOptions& wait) {
-    execute(placed(held->call, order, wait), {}, wait);
+    execute(with_order(held->call, order, wait), {}, wait);
   };
 }
 
@@ -47,7 +48,8 @@ std::vector<std::size_t> EngineGroup::agree_on_counts(std::span<const std::size_
   return all;
 }
 
-EngineGroup::Operation EngineGroup::exchanged(const Call& asked, const CallOptions& options) {
+EngineGroup::Operation EngineGroup::prepare_all_to_all_v(const Call& asked,
+                                                         const CallOptions& options) {
   require_member("all_to_all_v");
   const std::span send_counts = asked.counts, receive_counts = asked.receive_counts;
   const std::size_t world = world_ranks_.size();
@@ -100,7 +102,7 @@ EngineGroup::Operation EngineGroup::exchanged(const Call& asked, const CallOptio
     call.counts = counts;
     call.count = saturated_sum(counts);
     call.layout = layout_of(counts);
-    execute(placed(call, order, wait), {}, wait);
+    execute(with_order(call, order, wait), {}, wait);
   };
 }
 
@@ -190,7 +192,8 @@ struct EngineGroup::Coalesced {
   std::vector<CollectivePart> parts;  // for device memory only
 };
 
-EngineGroup::Operation EngineGroup::coalesced(const Call& call, const CallOptions& options) {
+EngineGroup::Operation EngineGroup::prepare_coalesced(const Call& call,
+                                                      const CallOptions& options) {
   const Op op = call.op;
   const auto name = name_of(op);
   require_member(name);
@@ -254,7 +257,7 @@ EngineGroup::Operation EngineGroup::coalesced(const Call& call, const CallOption
   held->call.output = nullptr;
   held->call.parts = held->parts;
   return [this, held, order = options.order](const WaitOptions& wait) {
-    execute(placed(held->call, order, wait), {}, wait);
+    execute(with_order(held->call, order, wait), {}, wait);
   };
 }
 
@@ -296,15 +299,15 @@ constexpr std::size_t kVisitPieceBytes = 1 << 20;
 }  // namespace
 
 void EngineGroup::visit(Buffer buffer, const VisitBody& body, const CallOptions& options) {
-  run_in_order(visiting(buffer, body), options);
+  run_in_order(prepare_visit(buffer, body), options);
 }
 
 WorkPtr EngineGroup::start_visit(Buffer buffer, VisitBody body, const CallOptions& options) {
-  return enqueue(visiting(buffer, std::move(body)), fmt::format("visit in group {}", name_),
+  return enqueue(prepare_visit(buffer, std::move(body)), fmt::format("visit in group {}", name_),
                  options);
 }
 
-EngineGroup::Operation EngineGroup::visiting(Buffer buffer, VisitBody body) {
+EngineGroup::Operation EngineGroup::prepare_visit(Buffer buffer, VisitBody body) {
   require_member("visit");
   require_addressable("visit", buffer.dtype, buffer.count, world_size());
   check(buffer.data != nullptr || buffer.count == 0, "{}: visit: a buffer is null", self_);
@@ -320,7 +323,8 @@ EngineGroup::Operation EngineGroup::visiting(Buffer buffer, VisitBody body) {
   return [this, call, body = std::move(body)](const WaitOptions& wait) {
     bool is_in_place = false;
     execute(call, {}, wait, [&](const Fingerprint&, const WaitOptions&) {
-      const auto data = world_size() == 1 ? std::vector{call.output} : backend_->seen_by_all();
+      const auto data =
+          world_size() == 1 ? std::vector{call.output} : backend_->visited_addresses();
       is_in_place = !data.empty();
       if (!is_in_place) return;
       const VisitedBlock block = visited_block(call.count, call.dtype, rank_, world_size());

@@ -93,7 +93,7 @@ namespace {
 constexpr std::size_t kMaxCores = 4096;
 using CoreSet = std::array<std::uint8_t, kMaxCores / 8>;
 
-bool leaves_threads_open(const std::string& launcher) {
+bool does_not_set_threads(const std::string& launcher) {
   return launcher == "openmpi" || launcher == "pmi" || launcher == "slurm";
 }
 
@@ -138,7 +138,7 @@ int thread_share(const std::vector<std::vector<int>>& cores, std::size_t self) {
 }
 
 void share_cores(ProcessGroup& group, const std::string& launcher) {
-  if (!leaves_threads_open(launcher) || group.world_size() == 1) return;
+  if (!does_not_set_threads(launcher) || group.world_size() == 1) return;
   const CoreSet own = own_cores();
   std::vector<std::uint8_t> all(own.size() * static_cast<std::size_t>(group.world_size()));
   group.all_gather(std::span(all), std::span(own));
@@ -155,7 +155,7 @@ void share_cores(ProcessGroup& group, const std::string& launcher) {
   const int threads = thread_share(cores, group.hosts().local_index(group.rank()));
   use_threads(threads);
   log::info(
-      fmt::format("{} started {} ranks on this host: {} of computing for this one "
+      fmt::format("{} started {} ranks on this host; this rank computes with {} "
                   "(set OMP_NUM_THREADS to change it)",
                   launcher, neighbours.size(), counted(threads, "thread")));
 }
@@ -165,7 +165,7 @@ namespace {
 // The value of a variable that is 1 or 0; false if it is not set.
 bool is_set(const char* name) {
   const std::string value = process_environment()(name).value_or("0");
-  check(value == "0" || value == "1", "{}={}: it is 0 or 1", name, value);
+  check(value == "0" || value == "1", "{}={}: it must be 0 or 1", name, value);
   return value == "1";
 }
 
@@ -207,12 +207,12 @@ void read_environment(GroupOptions& group) {
 }
 
 // Adds this rank to an error, if the options or the environment variables contain its number.
-Error said_of_init(const RendezvousOptions& options, const Error& error) {
+Error in_context_of_init(const RendezvousOptions& options, const Error& error) {
   constexpr const char* kDoing = "init_process_group";
   const Error known = error.with({.operation = kDoing, .group = "world"});
   try {
     const int rank = own_launch_environment(options).rank;
-    return said_by(rank_name(rank, rank), kDoing, known);
+    return reported_by(rank_name(rank, rank), kDoing, known);
   } catch (const Error&) {
     return known.reworded(fmt::format("{}: {}", kDoing, error.what()));
   }
@@ -226,7 +226,7 @@ GroupOptions checked_options(const InitOptions& options) {
     require_possible(group);
     return group;
   } catch (const Error& error) {
-    const Error named = said_of_init(options.rendezvous, error);
+    const Error named = in_context_of_init(options.rendezvous, error);
     decline_rendezvous(named, options.rendezvous);
     throw named;
   }
@@ -236,7 +236,7 @@ Rendezvous meet(const RendezvousOptions& options) {
   try {
     return rendezvous(options);
   } catch (const Error& error) {
-    throw said_of_init(options, error);
+    throw in_context_of_init(options, error);
   }
 }
 
@@ -314,7 +314,7 @@ LaunchEnvironment launched_as(const PartOfWorld& part) {
 
 // During the rendezvous, ranks are numbered within the group. Adds the group to the text of an
 // error, and replaces the numbers in its context by ranks of the world.
-Error said_of_part(const PartOfWorld& part, const Error& error) {
+Error in_context_of_part(const PartOfWorld& part, const Error& error) {
   std::vector<int> ranks;
   for (const int rank : error.ranks()) {
     const auto number = static_cast<std::size_t>(rank);
@@ -339,7 +339,7 @@ Rendezvous meet_part(const PartOfWorld& part, GroupOptions& group) {
     options.timeout = group.timeout.value_or(GroupOptions::kDefaultTimeout);
     return rendezvous(options);
   } catch (const Error& error) {
-    throw said_of_part(part, error);
+    throw in_context_of_part(part, error);
   }
 }
 

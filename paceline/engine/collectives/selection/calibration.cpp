@@ -40,7 +40,7 @@ Json to_json(const LinkCost& link) {
 
 double positive(const Json& json, const char* name) {
   const double value = json.at(name).get<double>();
-  check(std::isfinite(value) && value > 0, "{} is {}", name, value);
+  check(std::isfinite(value) && value > 0, "{} is {}; it must be positive", name, value);
   return value;
 }
 
@@ -90,7 +90,8 @@ CostModel costs_from_text(const std::string& text) {
   CostModel costs;
   costs.origin = json.at("origin").get<std::string>();
   costs.spread = json.value("spread", 0.0);  // files of earlier versions do not have it
-  check(std::isfinite(costs.spread) && costs.spread >= 0, "spread is {}", costs.spread);
+  check(std::isfinite(costs.spread) && costs.spread >= 0, "spread is {}; it must not be negative",
+        costs.spread);
   costs.network = link_from(json.at("network"));
   costs.sockets = link_from(json.at("sockets"));
   costs.reduce_bytes_per_s = positive(json, "reduce_bytes_per_s");

@@ -38,9 +38,9 @@ struct Rank {
   Schedule schedule;
   std::size_t next = 0;  // index of the next step
   double clock = 0;
-  double moves_free = 0;  // when its processor has moved all bytes that go through sockets
-  double hears_free = 0;  // when it has handled all messages that have arrived
-  bool is_busy = false;   // an event will resume it
+  double socket_free_at = 0;   // when its processor has moved all bytes that go through sockets
+  double receive_free_at = 0;  // when it has handled all messages that have arrived
+  bool is_busy = false;        // an event will resume it
   bool meets = false;
   std::size_t outstanding = 0;
   std::size_t sends_of_others = 0;  // sends under way that read other ranks' memory
@@ -50,7 +50,7 @@ struct Rank {
 };
 
 struct Event {
-  enum class Kind : std::uint8_t { kResume, kStart, kReach, kCome, kLeave, kArrive };
+  enum class Kind : std::uint8_t { kResume, kStart, kReach, kAccept, kLeave, kArrive };
   double time;
   // Orders events of equal time: by kind, then by the message's number among its sender's messages,
   // then by the sender's position in its host, so that the order is the same on every host; then by
@@ -201,8 +201,8 @@ class Simulation {
       case Event::Kind::kReach:
         reach(event.subject, event.time);
         return;
-      case Event::Kind::kCome:
-        come(event.subject, event.time);
+      case Event::Kind::kAccept:
+        accept(event.subject, event.time);
         return;
       case Event::Kind::kLeave:
         leave(messages_[event.subject]);
@@ -381,7 +381,7 @@ class Simulation {
     ++result_.num_messages;
     const LinkCost& cost = link(message);
     double& free =
-        message.is_inside ? at(message.from).moves_free : egress_free_[host_of(message.from)];
+        message.is_inside ? at(message.from).socket_free_at : egress_free_[host_of(message.from)];
     const double begin = std::max(time, free);
     free = begin + length_of(message) / cost.bytes_per_s;
     if (!message.is_inside) {
@@ -395,15 +395,15 @@ class Simulation {
   void reach(std::uint64_t id, double time) {
     const Message& message = messages_[id];
     double& free =
-        message.is_inside ? at(message.to).moves_free : ingress_free_[host_of(message.to)];
+        message.is_inside ? at(message.to).socket_free_at : ingress_free_[host_of(message.to)];
     free = std::max(time, free) + length_of(message) / link(message).bytes_per_s;
-    push(free, Event::Kind::kCome, id);
+    push(free, Event::Kind::kAccept, id);
   }
 
-  // The message has arrived, and costs its receiver time.
-  void come(std::uint64_t id, double time) {
+  // The whole message has arrived, and costs its receiver time.
+  void accept(std::uint64_t id, double time) {
     Message& message = messages_[id];
-    double& free = at(message.to).hears_free;
+    double& free = at(message.to).receive_free_at;
     free = std::max(time, free) + link(message).message_s;
     message.arrival = free;
     if (message.receive != nullptr) push(free, Event::Kind::kArrive, id);

@@ -136,22 +136,22 @@ pid_t OwnerProcess::current() {
 
 namespace {
 
-// An address of the first interface of `there` for which `fits` is true: one of the preferred
+// An address of the first interface of `interfaces` for which `fits` is true: one of the preferred
 // family if the interface has one. Null if no interface fits.
 template <class Fits>
-const InterfaceAddress* find(const std::vector<InterfaceAddress>& there, bool prefer_v6,
+const InterfaceAddress* find(const std::vector<InterfaceAddress>& interfaces, bool prefer_v6,
                              Fits fits) {
-  const auto first = std::find_if(there.begin(), there.end(), fits);
-  if (first == there.end()) return nullptr;
-  for (const auto& one : there) {
+  const auto first = std::find_if(interfaces.begin(), interfaces.end(), fits);
+  if (first == interfaces.end()) return nullptr;
+  for (const auto& one : interfaces) {
     if (one.interface == first->interface && one.is_v6 == prefer_v6) return &one;
   }
   return &*first;
 }
 
-std::string names_of(const std::vector<InterfaceAddress>& there) {
+std::string names_of(const std::vector<InterfaceAddress>& interfaces) {
   std::string names;
-  for (const auto& one : there) {
+  for (const auto& one : interfaces) {
     names += fmt::format("{}{} ({})", names.empty() ? "" : ", ", one.interface, one.address);
   }
   return names.empty() ? "none" : names;
@@ -163,18 +163,18 @@ std::vector<InterfaceAddress> interface_addresses() {
   ifaddrs* entries = nullptr;
   if (::getifaddrs(&entries) != 0) throw system_error("getifaddrs()");
   const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(entries, &freeifaddrs);
-  std::vector<InterfaceAddress> there;
+  std::vector<InterfaceAddress> interfaces;
   for (const ifaddrs* entry = entries; entry != nullptr; entry = entry->ifa_next) {
     if ((entry->ifa_flags & IFF_UP) == 0 || entry->ifa_addr == nullptr) continue;
     const std::string address = address_text(entry->ifa_addr);
     if (address.empty() || is_link_local(address)) continue;
-    there.push_back({entry->ifa_name, address, entry->ifa_addr->sa_family == AF_INET6,
-                     (entry->ifa_flags & IFF_LOOPBACK) != 0});
+    interfaces.push_back({entry->ifa_name, address, entry->ifa_addr->sa_family == AF_INET6,
+                          (entry->ifa_flags & IFF_LOOPBACK) != 0});
   }
-  return there;
+  return interfaces;
 }
 
-std::string choose_address(std::string_view wanted, const std::vector<InterfaceAddress>& there,
+std::string choose_address(std::string_view wanted, const std::vector<InterfaceAddress>& interfaces,
                            bool prefer_v6) {
   const bool excludes = wanted.starts_with('^');
   const bool is_exact = wanted.starts_with('=');
@@ -185,7 +185,7 @@ std::string choose_address(std::string_view wanted, const std::vector<InterfaceA
                        [&](std::string_view item) { return one.interface.starts_with(item); });
   };
   if (excludes || items.empty()) {
-    const auto* found = find(there, prefer_v6, [&](const InterfaceAddress& one) {
+    const auto* found = find(interfaces, prefer_v6, [&](const InterfaceAddress& one) {
       return !one.is_loopback && !begins_with_one(one);
     });
     if (found != nullptr) return found->address;
@@ -193,7 +193,7 @@ std::string choose_address(std::string_view wanted, const std::vector<InterfaceA
   }
   for (const std::string_view item : items) {
     if (excludes) break;
-    const auto* found = find(there, prefer_v6, [&](const InterfaceAddress& one) {
+    const auto* found = find(interfaces, prefer_v6, [&](const InterfaceAddress& one) {
       return is_exact ? one.interface == item : one.interface.starts_with(item);
     });
     if (found != nullptr) return found->address;
@@ -201,7 +201,7 @@ std::string choose_address(std::string_view wanted, const std::vector<InterfaceA
   fail(
       ErrorCode::kInvalid,
       "PACELINE_SOCKET_IFNAME={} matches no interface of this host; the interfaces that are up: {}",
-      wanted, names_of(there));
+      wanted, names_of(interfaces));
 }
 
 bool is_link_local(const std::string& address) {

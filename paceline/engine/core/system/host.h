@@ -77,7 +77,7 @@ std::vector<InterfaceAddress> interface_addresses();
 // the first interface that is not loopback, or 127.0.0.1 when there is none. If the interface has
 // an address of the preferred family, that address is chosen. Throws Error(kInvalid), which names
 // the interfaces that are up, when none matches.
-std::string choose_address(std::string_view wanted, const std::vector<InterfaceAddress>& there,
+std::string choose_address(std::string_view wanted, const std::vector<InterfaceAddress>& interfaces,
                            bool prefer_v6);
 
 // Whether `address` is link-local (fe80::...), so that other hosts cannot use it.

@@ -30,10 +30,10 @@ constexpr std::array<std::byte, 1> kDoorbell{};
 // A thread that waits for shared memory spins briefly before it sleeps if that has helped lately:
 // a call then takes a tenth of the time, if each end has a core to itself. Two ends on one core
 // yield it to each other, which is faster than sleeping and lets the kernel move one of them to an
-// idle core. After a few misses in a row the thread only tries again from time to time, so cores
-// that compute lose next to nothing; the later a yielded core came back, the longer the thread
-// waits before the next trial. If several frames came together the thread sleeps immediately, since
-// the next frames are then likely to come together as well.
+// idle core. After a few misses in a row the thread spins only at every n-th wait, so computing
+// threads lose almost no time; the longer a yielded core was away, the larger n is. If several
+// frames came together, the thread sleeps immediately at the next wait, since the next frames are
+// then likely to come together as well.
 constexpr std::chrono::microseconds kShortSpin(50);
 constexpr int kMaxMisses = 4;
 constexpr int kFirstTrial = 64, kLastTrial = 4096;  // waits between trials, doubled by each miss
@@ -312,7 +312,7 @@ void Connection::begin_frame(std::span<const std::byte> header, Receiver& receiv
   }
   if (frame.kind == FrameKind::kRings) return take_rings();
   if (frame.kind == FrameKind::kArea) {
-    if (rings_ && !descriptor_) take_doorbells(nullptr);  // the descriptor comes with one of them
+    if (rings_ && !descriptor_) take_doorbells(nullptr);  // the descriptor comes with a doorbell
     if (!descriptor_ || peers_area_ || in_message_ || frame.length != 0) {
       fail(ErrorCode::kCorrupt, "a worker sent unexpected shared memory");
     }
@@ -515,7 +515,7 @@ void Connection::spin_if_worthwhile(const Deadline& deadline) {
 }
 
 Connection::SpinEnd Connection::spin(const Deadline& deadline, std::chrono::nanoseconds limit) {
-  rings_->do_not_wait();
+  rings_->cancel_wait();
   const auto begin = std::chrono::steady_clock::now();
   limit = std::min(limit, std::chrono::nanoseconds(deadline.remaining()));
   bool has_yielded = false;
@@ -534,7 +534,7 @@ Connection::SpinEnd Connection::spin(const Deadline& deadline, std::chrono::nano
 }
 
 void Connection::look_without_bell() {
-  if (rings_) rings_->do_not_wait();
+  if (rings_) rings_->cancel_wait();
 }
 
 // Reads the doorbells that have arrived; with a deadline it waits for one. Returns false at the end
@@ -543,7 +543,7 @@ bool Connection::take_doorbells(const Deadline* deadline) {
   std::array<std::byte, 256> doorbells;
   const ssize_t got = deadline != nullptr ? wait_and_read(doorbells, *deadline) : read(doorbells);
   if (got < 0) return errno == EAGAIN;
-  flush();  // the reader may have made room
+  flush();  // a doorbell may mean that the other end has made room
   return got > 0;
 }
 

@@ -45,11 +45,11 @@ class Connection {
 
   int socket() const { return socket_.get(); }
 
-  // The caller's end calls it before anything is sent. If both ends are on one host and memory is
+  // The caller's end calls this before anything is sent. If both ends are on one host and memory is
   // available, both directions then go through shared memory.
   void offer_rings();
 
-  // Appends a frame; flush() sends it. `message` and the memory to which it refers must live until
+  // Appends a frame; flush() sends the frame. The memory to which `message` refers must live until
   // the message has been sent, or until own() or shut_down() has returned.
   void queue(const Frame& frame, const OutgoingPointer& message = {});
   // Inserts an urgent frame at the first frame boundary after the piece that is being sent.
@@ -59,7 +59,7 @@ class Connection {
   bool has_unsent() const;
   // The event that epoll reports once there is room for unsent bytes.
   std::uint32_t event_of_room() const;
-  // Copies the unsent part of `message`, so that its owner can reuse the memory.
+  // Copies the unsent part of `message`; the memory to which the message refers can then be reused.
   void own(const Outgoing& message);
   // Ends the connection in both directions and drops unsent frames; receive() soon returns false.
   void shut_down();
@@ -72,8 +72,8 @@ class Connection {
     ~Receiver() = default;
   };
   // Reads the bytes that have arrived and passes every complete frame to the receiver. With a
-  // deadline it waits for bytes, until the deadline but at most for kLongestWait, and reads once;
-  // from rings it reads all. Returns false at the end of the connection, or when it is broken.
+  // deadline it waits for bytes, until the deadline but at most for kLongestWait, and reads once,
+  // or empties the rings. Returns false when the connection has ended or is broken.
   // Throws Error(kCorrupt) for bytes that no worker sends.
   bool receive(Receiver& receiver, const Deadline* deadline = nullptr);
   static constexpr std::chrono::milliseconds kLongestWait{100};
@@ -83,7 +83,7 @@ class Connection {
   // Call this if the receiving thread is about to call receive() with a deadline again: the other
   // end then sends no doorbell (shm_channel.h) before that, not even for the next message.
   void look_without_bell();
-  // Only the receiving thread may call it.
+  // Only the receiving thread may call this.
   std::uint64_t bytes_received() const { return bytes_received_; }
 
  private:

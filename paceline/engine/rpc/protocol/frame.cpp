@@ -100,7 +100,7 @@ struct Kept {
   std::uint64_t last_ticket = 0;
 };
 
-// Never destroyed, because a worker in a global variable may end later.
+// Never destroyed, because a worker in a global variable may use it until the process ends.
 Kept& kept() {
   static auto& kept = *new Kept;
   return kept;

@@ -1,11 +1,11 @@
 #pragma once
 
-// The frames between two workers, each a header and possibly a message; received messages
-// (Payload), and messages of a worker to itself (LocalMessages).
+// Frames between two workers: each is a header, possibly followed by a message. Also the types of
+// received messages (Payload) and of messages of a worker to itself (LocalMessages).
 // rpc/FORMAT.md has the layout.
 //
-// A worker calls another one over a connection that it makes itself, so every connection has a
-// caller's end and a callee's end. session.h defines the meaning of each frame.
+// The calling worker makes the connection for its calls, so every connection has a caller's end and
+// a callee's end. session.h defines the meaning of each frame.
 //
 // Thread safety: pure functions.
 
@@ -91,7 +91,7 @@ struct Frame {
   std::uint32_t max_calls = 0;     // in kOpened and kResumed
   SessionNumber session = 0;
   CallNumber number = 0;
-  CallNumber acknowledged = 0;  // piggybacked on a request; 0: none
+  CallNumber acknowledged = 0;  // in kRequest: a call that the callee may forget; 0: none
   std::uint64_t method = 0;     // method_id(); in kOpened, kResumed and kCredit: bytes
   std::uint64_t object = 0;     // the object of the method; 0: none
   bool operator==(const Frame&) const = default;
@@ -124,8 +124,8 @@ class Payload {
     if (size > sizeof small_) large_ = std::make_unique_for_overwrite<Word[]>(size / 8 + 1);
   }
   explicit Payload(OutgoingPointer in_memory) : in_memory_(std::move(in_memory)) {}
-  // A payload in memory of the other end (shm_channel.h), which learns when the bytes have been
-  // read.
+  // A payload in memory of the other end (shm_channel.h). The other end learns when the payload has
+  // been destroyed.
   Payload(std::shared_ptr<const std::byte> in_area, std::size_t size)
       : size_(size), in_area_(std::move(in_area)) {}
 

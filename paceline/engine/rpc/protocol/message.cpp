@@ -121,7 +121,8 @@ std::size_t MessageReader::get_count(std::size_t least) {
 void MessageReader::expect(FieldKind kind) {
   const auto there = static_cast<FieldKind>(get_number<std::uint8_t>());
   if (there == kind) return;
-  refuse(fmt::format("it is {} here and {} in the message", to_string(kind), to_string(there)));
+  refuse(fmt::format("this program expects {}, but the message has {}", to_string(kind),
+                     to_string(there)));
 }
 
 std::size_t MessageReader::enter_message() {

@@ -113,7 +113,7 @@ class MessageWriter {
   Length begin_length();
   void end_length(const Length& length);
 
-  // Enters one more level. Throws Error(kInvalid) beyond kMaxMessageDepth.
+  // Enters one more level of nesting. Throws Error(kInvalid) beyond kMaxMessageDepth.
   void enter();
   void leave() { --depth_; }
 
@@ -166,8 +166,8 @@ class MessageReader {
   // Throws Error(kCorrupt) unless the next byte is `kind`.
   void expect(FieldKind kind);
 
-  // Reads the length of a nested message and confines the reader to it. leave_message() skips the
-  // rest of it, the fields of a newer version.
+  // Reads the length of a nested message and confines the reader to that message. Returns the outer
+  // end for leave_message(), which skips the remaining fields, those of a newer version.
   std::size_t enter_message();
   void leave_message(std::size_t outer_end);
   void enter();
@@ -191,7 +191,7 @@ class MessageReader {
 };
 
 // How a type is written and read: its kind, the fewest bytes that follow its kind, and the
-// functions for both directions. A specialisation makes the type a field.
+// functions for both directions. A specialisation makes the type usable as a field.
 template <class T>
 struct FieldCodec;
 
@@ -234,7 +234,7 @@ inline constexpr bool kIsView = std::same_as<T, std::string_view>;
 template <class T>
 inline constexpr bool kIsView<std::span<const T>> = true;
 
-// Whether a T is a span or a view, or has one. `Outer` are the messages that it is a part of.
+// Whether a T is a span or a view, or contains one. `Outer`: the messages that contain the T.
 template <class T, class... Outer>
 consteval bool has_views() {
   if constexpr (kIsView<T>) {

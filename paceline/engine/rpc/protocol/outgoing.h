@@ -24,8 +24,8 @@ enum class LargeSpans : std::uint8_t { kCopied, kInPlace };
 // An outgoing message, together with the object from which it was made; the message may refer to
 // the object's memory.
 //
-// A message to this worker itself keeps its object, unless the object has spans or views: only a
-// ticket for it goes through the socket, and the handler sees the caller's object.
+// A message to this worker itself is not encoded, unless its object has spans or views: only a
+// ticket for the object goes through the socket, and the handler sees the caller's object.
 //
 // Thread safety: const methods are safe.
 class Outgoing {

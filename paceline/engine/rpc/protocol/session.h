@@ -136,7 +136,7 @@ class CalleeSession {
  public:
   explicit CalleeSession(std::uint64_t connection) : connection_(connection) {}
 
-  // Whether frames from `connection` count.
+  // Whether `connection` is the current one, so that its frames are accepted.
   bool is_current(std::uint64_t connection) const { return connection == connection_; }
   // Whether the session already knows this connection or a newer one.
   bool is_older(std::uint64_t connection) const { return connection <= connection_; }
@@ -216,11 +216,11 @@ class CalleeSession {
   std::uint64_t connection_;
 };
 
-// The lease of a session. By its own clock, the callee keeps a session, and with it the objects to
-// which the caller has references, for one lease after the last sign of life. The caller renews the
-// lease three times in that time, with one message however many references it has. By its own clock
-// it relies on the lease for four fifths of that time, from the moment at which it *sent* the last
-// confirmed renewal. So the caller stops relying on the session before the callee ends it, even if
+// The lease of a session. The callee keeps a session, and with it the objects to which the caller
+// has references, for one lease after the caller's last sign of life, by the callee's clock. The
+// caller renews the lease three times in that time, with one message for all its references. By its
+// own clock, the caller relies on the session for four fifths of a lease after it *sent* the last
+// confirmed renewal. So it stops relying on the session before the callee ends the session, even if
 // the caller's clock runs 10% slow and the callee's 10% fast: 0.8 / 0.9 < 1 / 1.1.
 //
 // Both clocks must continue while the machine sleeps (CLOCK_BOOTTIME).

@@ -150,7 +150,7 @@ bool Rings::wait_for_data() {
   return !has_data();
 }
 
-void Rings::do_not_wait() { in_.header->reader_waits = 0; }
+void Rings::cancel_wait() { in_.header->reader_waits = 0; }
 
 bool Rings::writer_shares_core() const {
   return in_.header->writer_cpu.load(std::memory_order_relaxed) == ::sched_getcpu();

@@ -13,8 +13,8 @@
 //     then sees the flag rings once. A reader that is awake or spins costs no system call.
 //  2. A writer that finds no room sets a flag in the same way. The reader rings as soon as half of
 //     the ring is free.
-//  3. The end of the socket is the end of the connection; bytes that were written before are still
-//     read.
+//  3. The end of the socket is the end of the connection; bytes that were written to a ring before
+//     that are still read.
 //
 // Each end keeps its own position in private memory and checks the position that it reads from the
 // other end, so an end that breaks the rules harms only its connection.
@@ -43,7 +43,7 @@ class Rings {
 
   // Makes the caller's end; null if the system has no memory to share.
   static std::unique_ptr<Rings> make();
-  // Makes the callee's end. Throws Error(kCorrupt) for a file without rings.
+  // Makes the callee's end. Throws Error(kCorrupt) for a short or unsealed file.
   static std::unique_ptr<Rings> of_file(Fd file);
 
   int descriptor() const { return file_.get(); }
@@ -64,7 +64,7 @@ class Rings {
   // Makes the writer ring after its next write. Returns false if data has already arrived.
   bool wait_for_data();
   // Tells the writer that it need not ring any more.
-  void do_not_wait();
+  void cancel_wait();
   // Whether the writer last wrote on the core that runs this thread. A reader that spins must then
   // yield the core, because the writer may be waiting for it.
   bool writer_shares_core() const;
@@ -86,9 +86,9 @@ class Rings {
 };
 
 // Large messages between workers of one host go by reference: the sender copies a message into an
-// area of shared memory, and the receiver reads it there for as long as it likes. Each end of a
-// connection makes its own area when it first sends a large message, and sends its descriptor over
-// the socket.
+// area of shared memory, and the receiver reads the message there, for any length of time. Each end
+// of a connection makes its own area when it first sends a large message, and sends the area's
+// descriptor over the socket.
 //
 // An area consists of blocks, each with a header. The ownership of a block:
 //
@@ -104,7 +104,7 @@ class Rings {
 //
 // Thread safety: none for one object, but a Payload may be destroyed on any thread.
 
-// Where a message lies in the area, as sent to the other end.
+// The position of a message in the area, as sent to the other end.
 struct AreaPlace {
   std::uint64_t offset = 0;  // where the block begins
   std::uint64_t size = 0;    // bytes of the message

@@ -34,7 +34,7 @@ class ReferenceTable;
 class Server;
 struct CalleeRecord;
 
-// A queue of calls that run in order, a limited number at a time. Its container's mutex guards it.
+// A queue of calls that run in order, a few at a time. Guarded by the mutex of Objects or Server.
 struct CallQueue {
   int num_running = 0;
   std::unique_ptr<std::deque<std::shared_ptr<Incoming>>> waiting{};
@@ -71,7 +71,7 @@ class Incoming final : public detail::ServedCall, public Pool::Task {
   const std::shared_ptr<CalleeRecord> session_;
   const Frame frame_;
   Payload payload_;
-  std::shared_ptr<ReferenceTable> references_;  // takes the references in the request
+  std::shared_ptr<ReferenceTable> references_;  // receives the references in the request
   std::shared_ptr<Guest> teller_;  // the connection of a one-way message; null for a call
   std::shared_ptr<const Method> method_;
   CallMark mark_;
@@ -83,8 +83,8 @@ class Incoming final : public detail::ServedCall, public Pool::Task {
 // constructor. An object is destroyed after its last hold has ended and the calls that arrived
 // before that have run.
 //
-// Thread safety: every method may be called from any thread. Only forget_all() runs code of the
-// objects; for the other methods, the caller destroys the objects that it gets back.
+// Thread safety: every method may be called from any thread. Only forget_all() runs destructors of
+// objects; the other methods return objects to the calling function, which destroys them.
 class Objects {
  public:
   using Dead = std::vector<std::shared_ptr<void>>;
@@ -114,7 +114,7 @@ class Objects {
 
   // Adds a hold; returns false if the object has been destroyed. release() ends one hold, and
   // end_session() ends all holds of a session. Both move objects without holds to `dead`, for the
-  // caller to destroy; while an object still has calls, finished() does so after the last one.
+  // caller to destroy; an object that still has calls is moved by finished(), after the last call.
   bool hold(ObjectNumber number, SessionNumber holder);
   void release(ObjectNumber number, SessionNumber holder, Dead& dead);
   void end_session(SessionNumber holder, Dead& dead);

@@ -20,7 +20,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Connections that are not authenticated yet; one more closes the oldest.
+// The most connections that may be unauthenticated at once; one more closes the oldest.
 constexpr std::size_t kMaxStrangers = 64;
 
 SessionNumber random_number() {
@@ -205,7 +205,7 @@ void Server::open(const GuestPointer& guest, const Frame& frame, const Payload& 
     if (is_closed_) return;
     SessionPointer& last = last_session_of_[hello.incarnation];
     // A caller has one session, which belongs to the connection that it made last, in whatever
-    // order the requests arrive.
+    // order the kOpen frames arrive.
     if (last) {
       const std::lock_guard session_lock(last->mutex);
       if (last->calls.is_older(frame.number)) return;
@@ -310,10 +310,10 @@ void Server::request(const GuestPointer& guest, const Frame& frame, Payload payl
     }
   }
   if (!method) {
-    return call->answer(
-        ReplyStatus::kNoMethod,
-        std::make_shared<OutgoingBytes>(call->method_ ? "the object already exists"
-                                                      : "that worker has no handler for it"));
+    return call->answer(ReplyStatus::kNoMethod,
+                        std::make_shared<OutgoingBytes>(
+                            call->method_ ? "the object already exists"
+                                          : "that worker has no handler for this method"));
   }
   dispatch(call);
 }

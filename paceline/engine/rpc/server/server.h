@@ -5,7 +5,7 @@
 //
 // Locks. mutex_ guards the lists and the assignment of sessions to connections. Every session has
 // its own mutex, which a thread may take while it holds mutex_, not the other way round. No handler
-// runs while either is held.
+// runs while one of these mutexes is held.
 //
 // Thread safety: every method may be called from any thread.
 

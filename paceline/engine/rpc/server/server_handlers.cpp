@@ -190,7 +190,7 @@ void Server::reply(Incoming& call, ReplyStatus status, OutgoingPointer message) 
     guest->connection().queue({.kind = FrameKind::kReply, .status = status, .number = frame.number},
                               message);
   }
-  // A kAtOnce handler runs on the receiving thread, which later sends all its replies together.
+  // A kAtOnce handler runs on the receiving thread, which later sends all queued replies together.
   if (call.method_ && call.method_->kind != Method::Kind::kAtOnce &&
       !pool_->send_with_others(guest)) {
     guest->send();
@@ -205,8 +205,8 @@ void Server::told(Incoming& call, ReplyStatus status, const OutgoingPointer& mes
                     call.caller(), call.method_ ? call.method_->name : "a method",
                     std::string_view(reinterpret_cast<const char*>(text.data()), text.size())));
   }
-  // Credit is counted per connection, so it goes to the one that carried the message, although that
-  // connection may carry another session by now, or be lost.
+  // Credit is counted per connection, so it goes to the connection that carried the message, even
+  // if that connection carries another session by now or is lost.
   const GuestPointer guest = std::move(call.teller_);
   {
     const std::lock_guard lock(call.session_->mutex);

@@ -59,7 +59,7 @@ class Acceptor {
     Deadline first_word;  // for the first byte, while the door is full
     bool has_spoken = false;
     std::array<std::byte, kHelloSize> hello{};
-    std::size_t got = 0;  // bytes of the hello
+    std::size_t got = 0;  // bytes of the hello received so far
     SendQueue unsent;     // answers to the caller
   };
   static constexpr std::size_t kNumDoors = 2;  // the local one first

@@ -54,7 +54,7 @@ class Connector {
       }
     } catch (const Error& cause) {
       const std::string operation = "forming group " + options_.name;
-      const Error error = said_by(options_.self(), operation, cause)
+      const Error error = reported_by(options_.self(), operation, cause)
                               .with({.operation = operation, .group = options_.name});
       watch_.give_up(wire(), error);
       throw error;
@@ -352,7 +352,7 @@ class Connector {
   const ConnectOptions& options_;
   const Secret secret_;
   const std::string context_;
-  // Made before the deadline, so that its first look() notices every standstill since then.
+  // Made before deadline_, so that its first look() notices every standstill after this moment.
   Vigil vigil_;
   const Deadline deadline_;
   FormationWatch watch_;

@@ -45,9 +45,9 @@ struct ConnectOptions {
   // find out soon. Neither function throws an Error. Both may be left out.
   std::function<void(const std::string& notice)> give_up;
   std::function<std::string(std::chrono::milliseconds wait)> given_up;
-  // For a subgroup: checks the parent, the group that it was split from, at least about once a
-  // second while ranks are missing. Throws the parent's failure; returns the ranks of this group
-  // that have left the parent cleanly. May be left out.
+  // For a subgroup: checks the parent, the group from which the subgroup was split. Called about
+  // once a second, or more often, while ranks are missing. Throws the parent's failure; returns the
+  // subgroup's ranks that have left the parent cleanly. May be left out.
   std::function<std::vector<int>()> look_after_parent;
 
   int in_world(int member) const {

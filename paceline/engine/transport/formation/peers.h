@@ -30,11 +30,11 @@ void require_agreement(const ConnectOptions& mine, int peer, const PeerAddress& 
 using LookAround = std::function<void(const std::vector<int>& missing)>;
 
 // Fetches the addresses of all ranks, in rank order; `own` is the address that this rank published.
-// While ranks are missing, `look_around` is called with the missing ranks: once a second, or about
-// ten times a second if there is a parent group to check. It may throw. Error(kInvalid) if an
-// address disagrees with this rank's choices (require_agreement()); it is thrown about a second
-// after that address was published, whichever ranks are still missing. Error(kTimeout) names a rank
-// that did not arrive.
+// While ranks are missing, `look_around` is called with the missing ranks: once a second, or
+// several times a second if there is a parent group to check. `look_around` may throw.
+// Error(kInvalid) if an address disagrees with this rank's choices (require_agreement()), about a
+// second after that address was published, whichever ranks are still missing. Error(kTimeout) names
+// a rank that did not arrive.
 std::vector<PeerAddress> fetch_addresses(const ConnectOptions& options, const std::string& own,
                                          Deadline deadline, const LookAround& look_around);
 

@@ -37,14 +37,14 @@ constexpr std::byte kFarewell{0x46};
 constexpr const char* kAdvice = "see the output of that rank, or choose --transport tcp";
 constexpr std::chrono::seconds kLingerLimit{1};
 
-// A wire of sockets that uses UCX for the data and point-to-point channels to some ranks.
+// A wire of sockets that uses UCX for the data and point-to-point channels to `remote` ranks.
 //
-// A rank that ends waits for up to kLingerLimit until these peers have left as well or have died,
+// A rank that ends waits for up to kLingerLimit until these ranks have left as well or have died,
 // because bytes that a peer has not received yet are lost with the UCX connection.
 class UcxWire : public Wire {
  public:
-  // Requires: `sockets` connects all ranks. If the constructor succeeds, the caller hands them over
-  // by own().
+  // Requires: `sockets` connects all ranks. If the constructor succeeds, the caller passes the
+  // sockets to own().
   UcxWire(const Api& api, SocketWire& sockets, const std::vector<int>& remote,
           const DescribeRank& describe, Deadline deadline);
   void own(std::unique_ptr<SocketWire> sockets) { owned_ = std::move(sockets); }
@@ -208,7 +208,8 @@ bool UcxWire::tell_and_hear(Greeting& greeting, Deadline deadline) {
 void UcxWire::write_all(int peer, std::span<const std::byte> bytes, Deadline deadline) {
   if (send_whole(*sockets_, peer, Channel::kData, bytes, deadline)) return;
   if (errno == ETIMEDOUT && put_off(deadline).expired())
-    fail(ErrorCode::kTimeout, "{} does not accept an address of UCX; {}", describe_(peer), kAdvice);
+    fail(ErrorCode::kTimeout, "{} does not read the UCX address that was sent to it; {}",
+         describe_(peer), kAdvice);
   fail_of_end(peer);
 }
 
@@ -228,7 +229,7 @@ void UcxWire::read_all(int peer, std::span<std::byte> bytes, Deadline deadline) 
       sockets_->wait({&interest, 1}, 50ms);
     }
     if (vigil.sees_passed(deadline))
-      fail(ErrorCode::kTimeout, "{} did not send its address of UCX; {}", describe_(peer), kAdvice);
+      fail(ErrorCode::kTimeout, "{} did not send its UCX address; {}", describe_(peer), kAdvice);
   }
 }
 

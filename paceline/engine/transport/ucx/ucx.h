@@ -30,7 +30,7 @@ UcxInfo ucx_info();
 // Returns a rank's name in messages: "rank 2 (box)".
 using DescribeRank = std::function<std::string(int rank)>;
 
-// Moves the channels to `remote` ranks to UCX; collective among these ranks. Requires: every peer
+// Uses UCX for the channels to the `remote` ranks, which call this as well. Requires: every peer
 // is connected on `sockets`, which is taken over on success. Errors: kUnsupported if UCX is not
 // available, kTimeout, kPeerLost, kCorrupt, and kSystem with UCX's text.
 std::unique_ptr<Wire> over_ucx(std::unique_ptr<SocketWire>& sockets, const std::vector<int>& remote,

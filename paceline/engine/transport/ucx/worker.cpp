@@ -55,11 +55,11 @@ struct Loaded {
 // reports UCX's errors itself, and leaves crashes to the crash reporter.
 //
 // To notice freed memory, UCX patches the C library's mmap(), brk() and others with jumps, and
-// tests them whenever a context is made. For brk() it asks the kernel for the end of the heap and
-// stores the answer in the C library's variable, without malloc()'s lock. If another thread's
+// tests the jumps whenever a context is made. For brk(), it asks the kernel for the end of the heap
+// and stores the answer in the C library's variable, without malloc()'s lock. If another thread's
 // malloc() has moved the end in between, the next malloc() that moves it finds its heap cut ("break
-// adjusted to free malloc space"), and the process is aborted. Only the cache of registrations for
-// RDMA devices needs to notice freed memory.
+// adjusted to free malloc space") and aborts the process. Only the cache of registrations for RDMA
+// devices needs to notice freed memory.
 void set_defaults() {
   constexpr int kKeepTheUsers = 0;
   setenv("UCX_LOG_LEVEL", "fatal", kKeepTheUsers);
@@ -78,7 +78,7 @@ Loaded::Loaded() {
     return;
   }
 #define PACELINE_FIND(library, name) \
-  if (!find(library, #name, api.name)) why = "libucp.so.0 has no " #name;
+  if (!find(library, #name, api.name)) why = "lib" #library ".so.0 has no " #name;
   PACELINE_UCX_FUNCTIONS(PACELINE_FIND)
 #undef PACELINE_FIND
 }
@@ -143,8 +143,8 @@ std::string Worker::address() {
   return text;
 }
 
-// Connects to a peer. Where a transport cannot report a peer's end (UCX's shared memory), the
-// control channels do. Error handling is tried anew for each peer: UCX numbers the endpoints
+// Connects to a peer. If a transport cannot report a peer's end (UCX's shared memory), the control
+// channel reports it. Error handling is tried anew for each peer: UCX numbers the endpoints
 // between two workers, including refused endpoints, and joins endpoints of the same number, so an
 // attempt must fail at both ends or at neither.
 void Worker::connect(int peer, const std::string& address) {

@@ -139,7 +139,7 @@ at::Tensor Buckets::content(const Bucket& bucket) const {
   return gradient.stand_in.defined() ? gradient.stand_in : own_gradient(gradient.parameter);
 }
 
-at::Tensor Buckets::leaving(const Bucket& bucket) const {
+at::Tensor Buckets::tensor_to_send(const Bucket& bucket) const {
   if (!bucket.wide.defined()) return content(bucket);
   const at::NoGradGuard no_grad;
   return bucket.wide.copy_(bucket.flat);

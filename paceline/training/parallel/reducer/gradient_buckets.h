@@ -84,7 +84,7 @@ struct Buckets {
   // The tensor with a bucket's gradients: `flat`, or a gradient that is reduced in place.
   at::Tensor content(const Bucket& bucket) const;
   // The tensor to send, once the bucket is complete.
-  at::Tensor leaving(const Bucket& bucket) const;
+  at::Tensor tensor_to_send(const Bucket& bucket) const;
   // Leaves the `.grad` of every trained parameter undefined.
   void drop_gradients();
 };

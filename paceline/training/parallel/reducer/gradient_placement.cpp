@@ -99,9 +99,9 @@ void GradientPlacement::complete(const std::function<void()>& go_on) {
   go_on();
 }
 
-void GradientPlacement::start(std::size_t bucket, const at::Tensor& leaving, std::int64_t divisor) {
-  TensorCall call = mean_of(Op::kAllReduce, leaving, group_, divisor);
-  call.output = leaving;
+void GradientPlacement::start(std::size_t bucket, const at::Tensor& sent, std::int64_t divisor) {
+  TensorCall call = mean_of(Op::kAllReduce, sent, group_, divisor);
+  call.output = sent;
   in_lockstep([&] { buckets_.all[bucket].work = paceline::start(group_, call); });
 }
 
@@ -167,8 +167,8 @@ std::vector<BucketPlan> DividedPlacement::plan(std::vector<std::size_t> /*order*
   for (std::size_t i = 0; i < buckets_.gradients.size(); ++i) {
     const Gradient& gradient = buckets_.gradients[i];
     check(!gradient.is_trained || known.contains(gradient.parameter.unsafeGetTensorImpl()),
-          "{}: parameter {} requires a gradient and is not one of the optimizer's, which "
-          "divides gradients among the ranks",
+          "{}: parameter {} requires a gradient, but the optimizer that divides gradients "
+          "among the ranks does not have it",
           group_.self(), buckets_.parameters[i].name);
   }
   return plans;
@@ -229,15 +229,15 @@ void DividedPlacement::complete(const std::function<void()>& go_on) {
   go_on();
 }
 
-void DividedPlacement::start(std::size_t bucket, const at::Tensor& leaving, std::int64_t divisor) {
-  if (bucket >= units_.size()) return GradientPlacement::start(bucket, leaving, divisor);
+void DividedPlacement::start(std::size_t bucket, const at::Tensor& sent, std::int64_t divisor) {
+  if (bucket >= units_.size()) return GradientPlacement::start(bucket, sent, divisor);
   Unit& unit = units_[bucket];
   const BucketPlan& plan = buckets_.all[bucket].plan;
-  TensorCall call = mean_of(Op::kReduceScatter, leaving, group_, divisor);
+  TensorCall call = mean_of(Op::kReduceScatter, sent, group_, divisor);
   std::int64_t own_count = plan.layout.part_count();
   if (plan.is_alone) {
     call.op = Op::kReduceScatterV;
-    call.input = as_row(leaving.detach());
+    call.input = as_row(sent.detach());
     call.counts = rows_of_parts(plan.layout, call.input.numel(), group_.world_size());
     own_count = call.counts[static_cast<std::size_t>(group_.rank())];
   }
@@ -331,9 +331,9 @@ void HookedPlacement::forget_plan() {
   if (buckets_.is_planned) kept_ = hook_state();
 }
 
-void HookedPlacement::start(std::size_t bucket, const at::Tensor& leaving, std::int64_t divisor) {
+void HookedPlacement::start(std::size_t bucket, const at::Tensor& sent, std::int64_t divisor) {
   if (buckets_.all[bucket].plan.parameters.empty())
-    return GradientPlacement::start(bucket, leaving, divisor);
+    return GradientPlacement::start(bucket, sent, divisor);
   rounds_[bucket] = 0;
   start_round(bucket);
 }
@@ -449,10 +449,10 @@ void LogicalShardPlacement<Kind>::make_memory() {
 }
 
 template <class Kind>
-void LogicalShardPlacement<Kind>::start(std::size_t bucket, const at::Tensor& leaving,
+void LogicalShardPlacement<Kind>::start(std::size_t bucket, const at::Tensor& sent,
                                         std::int64_t divisor) {
-  sums_[bucket].finish(leaving);
-  Kind::start(bucket, leaving, divisor);
+  sums_[bucket].finish(sent);
+  Kind::start(bucket, sent, divisor);
 }
 
 template <class Kind>

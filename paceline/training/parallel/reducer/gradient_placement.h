@@ -74,8 +74,8 @@ class GradientPlacement {
   // Supplies substitutes for the gradients that this pass did not produce, so that every bucket is
   // complete. `go_on` starts the buckets that are complete.
   virtual void complete(const std::function<void()>& go_on);
-  // Starts a complete bucket; `leaving` is the tensor to send.
-  virtual void start(std::size_t bucket, const at::Tensor& leaving, std::int64_t divisor);
+  // Starts a complete bucket; `sent` is the tensor that is sent for it.
+  virtual void start(std::size_t bucket, const at::Tensor& sent, std::int64_t divisor);
   // Waits for a bucket if it is under way, and takes its result. Returns true if another round has
   // started.
   bool finish(std::size_t bucket);
@@ -134,7 +134,7 @@ class DividedPlacement : public GradientPlacement {
   void begin_pass() override;
   bool make_room(std::size_t bucket) override;
   void complete(const std::function<void()>& go_on) override;
-  void start(std::size_t bucket, const at::Tensor& leaving, std::int64_t divisor) override;
+  void start(std::size_t bucket, const at::Tensor& sent, std::int64_t divisor) override;
   void deliver(PassMonitor& monitor) override;
   bool has_gradients() const override;
   void forget() override;
@@ -173,7 +173,7 @@ class HookedPlacement : public GradientPlacement {
   std::vector<BucketPlan> plan(std::vector<std::size_t> order) override;
   void make_memory() override;
   void forget_plan() override;
-  void start(std::size_t bucket, const at::Tensor& leaving, std::int64_t divisor) override;
+  void start(std::size_t bucket, const at::Tensor& sent, std::int64_t divisor) override;
 
   std::string hook_name() const override { return hook_->name(); }
   bool keeps_replicas_equal() const override { return hook_->keeps_replicas_equal(); }
@@ -209,7 +209,7 @@ class LogicalShardPlacement : public Kind {
   using Kind::Kind;
 
   void make_memory() override;
-  void start(std::size_t bucket, const at::Tensor& leaving, std::int64_t divisor) override;
+  void start(std::size_t bucket, const at::Tensor& sent, std::int64_t divisor) override;
   void add_shard() override;
   void forget() override;
 

@@ -177,11 +177,12 @@ void PassMonitor::read(std::int64_t divisor, std::int64_t step, bool compares) {
   // each other.
   for (int rank = 0; rank < num_ranks; ++rank) {
     const auto module = number_at(of_rank(rank) + kModule, kModuleValues, divisor);
-    check(module == module_,
-          "{}: this backward pass was of DistributedDataParallel module {} here and of module "
-          "{} on {} (numbered as they were made): call and differentiate several modules in "
-          "the same order on every rank",
-          group_.self(), module_, module, group_.name_of_member(static_cast<std::size_t>(rank)));
+    check(
+        module == module_,
+        "{}: this backward pass belongs to DistributedDataParallel module {} on this rank, but to "
+        "module {} on {} (modules are numbered in the order in which they were made): run the "
+        "forward and backward passes of several modules in the same order on every rank",
+        group_.self(), module_, module, group_.name_of_member(static_cast<std::size_t>(rank)));
   }
   if (guard_ && compares && !has_equal_hashes()) guard_->report(group_, step);
   for (int rank = 0; rank < num_ranks; ++rank) {

@@ -113,8 +113,8 @@ void Reducer::follow_requirements() {
     const at::Tensor& tensor = gradient.parameter;
     if (tensor.device() != device_) [[unlikely]] {
       fail(ErrorCode::kInvalid,
-           "{}: parameter {} is on {} and was on {} when DistributedDataParallel was made: call "
-           "module->to(device) before that",
+           "{}: parameter {} is on {}, but was on {} when the module was wrapped: call "
+           "module->to(device) before wrapping it",
            group_->self(), buckets_.parameters[i].name, tensor.device().str(), device_.str());
     }
     if (gradient.is_trained && !has_hook(i)) add_hook(i);
@@ -286,7 +286,8 @@ void Reducer::require_used_gradients() const {
   fail(ErrorCode::kInvalid,
        "{}: with logical shards this forward pass would drop the averaged gradients of the last "
        "backward pass, which no optimizer has used: call zero_grad() after each step. If a step "
-       "has several losses, as that of a GAN's discriminator, call backward() once, for their sum",
+       "has several losses, like the step of a GAN's discriminator, call backward() once, on their "
+       "sum",
        group_->self());
 }
 
@@ -395,7 +396,7 @@ void Reducer::launch(std::size_t index) {
   streams_.join();
   if (index + 1 == buckets_.all.size()) write_report();
   placement_->make_room(index);
-  placement_->start(index, buckets_.leaving(buckets_.all[index]), steps_.divisor());
+  placement_->start(index, buckets_.tensor_to_send(buckets_.all[index]), steps_.divisor());
 }
 
 // Called once the last bucket is complete: now the parameters that this rank has used are known.

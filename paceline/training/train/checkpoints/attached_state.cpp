@@ -25,7 +25,7 @@ constexpr const char* kLoader = "loader";
 constexpr const char* kStepLR = "torch::optim::StepLR";
 constexpr const char* kSteps = "steps";
 
-// The state of one value, as words with a single name.
+// The state of one value, as metadata with a single entry.
 optim::Metadata one_word(std::string word) { return {{"value", std::move(word)}}; }
 
 // Runs an action of LibTorch's archives, whose errors say nothing about the checkpoint.

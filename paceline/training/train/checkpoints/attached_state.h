@@ -63,7 +63,7 @@ namespace detail {
 // Call save and load. An exception other than Error becomes Error(kInvalid) with the part's name.
 std::string save_state(const AttachedState& part);
 void load_state(const AttachedState& part, const std::string& bytes);
-// Convert words to bytes and back.
+// Convert metadata to bytes and back.
 std::string to_bytes(const optim::Metadata& words);
 optim::Metadata words_in(const std::string& bytes);
 
@@ -75,7 +75,7 @@ AttachedState state_of(const std::string& name, T& object) {
           [&object](const std::string& bytes) { object.set_state(detail::words_in(bytes)); }};
 }
 
-// A number of any other type is saved as a double or a std::int64_t.
+// A number of a type other than double and std::int64_t is saved as one of these two types.
 template <class T>
   requires std::is_arithmetic_v<T>
 AttachedState state_of(const std::string& name, T& value) {

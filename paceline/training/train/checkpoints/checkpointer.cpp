@@ -79,8 +79,8 @@ void CheckpointerCore::require_sound(const TrainingState& state, const torch::nn
     for (std::size_t rank = 0; rank < problems.size(); ++rank) {
       if (problems[rank].empty()) continue;
       if (names_ranks) throw DamagedState(problems[rank]);
-      throw DamagedState(said_by(fmt::format("rank {}", rank), "checkpoint",
-                                 Error(ErrorCode::kCorrupt, problems[rank]))
+      throw DamagedState(reported_by(fmt::format("rank {}", rank), "checkpoint",
+                                     Error(ErrorCode::kCorrupt, problems[rank]))
                              .what());
     }
   };
@@ -113,7 +113,7 @@ void CheckpointerCore::require_sound(const TrainingState& state, const torch::nn
       module, [&](const std::string& name, at::Tensor& parameter, const auto& division) {
         if (!division) whole.push_back({name, parameter.detach()});
       });
-  require_own_names(*group_, whole);
+  require_distinct_names(*group_, whole);
 }
 
 // The boxes that this rank saves.

@@ -28,8 +28,8 @@ namespace paceline::train {
 // marked "TrainingRun".
 struct CheckpointOptions {
   std::string folder = {};  // empty: TrainingRun makes no checkpoints
-  // The number of checkpoints to keep on the disk. If their parameters have infinities or NaNs, the
-  // newest checkpoint without such values is kept as well.
+  // The number of checkpoints to keep on the disk. If all of these have infinities or NaNs among
+  // their parameters, the newest checkpoint without such values is kept as well.
   int keep = 3;
   std::int64_t every = 0;         // TrainingRun: in steps; 0: at each epoch's end
   std::int64_t memory_every = 0;  // TrainingRun: steps between copies in memory; 0: no copies
@@ -44,8 +44,8 @@ struct CheckpointOptions {
   // ranks (DeviceMesh::group("dp")); null: all ranks.
   std::shared_ptr<ProcessGroup> replicas = nullptr;
   bool resume = false;            // begin() continues the state that it finds
-  bool resume_other_run = false;  // resumes even if the newest checkpoint is of a run that is not
-                                  // the directory's; that run then becomes the directory's
+  bool resume_other_run = false;  // resumes even if the newest checkpoint belongs to another run
+                                  // than the folder; the folder then belongs to that run
   std::string stop_file = {};     // TrainingRun: the file of AgreedStop
 };
 
@@ -80,8 +80,8 @@ struct TrainingState;
 //
 // A checkpoint consists of boxes of whole tensors (docs/checkpoints.md), so a run can continue with
 // any number of ranks and hosts and any division of model and optimizer. All ranks write at the
-// same time, in the background; to restore, they read the boxes that they need. The memory of a
-// host holds the files of its own ranks and those of another host, so that the loss of a single
+// same time, in the background; to restore, they read the boxes that they need. With copies in
+// memory, a host holds the files of its own ranks and of another host, so that the loss of a single
 // host loses no state. No rank needs additional memory for parts of the run that it does not hold.
 //
 // A training program attaches the parts of its run under names, and calls begin(), which ensures
@@ -220,8 +220,8 @@ class Checkpointer {
             const optim::Optimizer& optimizer);
   bool save_to_memory(const TrainingState& state, const torch::nn::Module& module,
                       const optim::Optimizer& optimizer);
-  // Collective. Restores the newest state in place: from the memory of hosts, or from the disk if
-  // that has a newer state that passes verification. Returns nullopt when there is no state. The
+  // Collective. Restores the newest state in place, from the memory of hosts or, if newer, from the
+  // newest checkpoint on the disk that passes verification. Returns nullopt if no state exists. The
   // learning rates are restored too; to change them, set them afterwards. Errors are thrown on
   // every rank and leave module and optimizer unchanged: kCorrupt when no state passes
   // verification; kInvalid, with the differences, when the state is from another model or

@@ -59,7 +59,7 @@ struct JobStart {
 };
 
 struct Ownership {
-  std::string run;  // the run to continue; empty: a new run, or that of an unmarked directory
+  std::string run;  // the run to continue; empty: a new run, or the run of an unmarked directory
   std::optional<std::uint64_t> seed;  // the seed of that run, if it is known
   std::vector<int> stale_memory;      // ranks whose memory holds another run, because their hosts
                                       // joined later; they must discard it
@@ -69,7 +69,7 @@ struct Ownership {
 // not show that, because a directory, or a memory that the user named, may hold the state of an
 // older job.
 //
-//   a first start               requires that there is no state: it would belong to another job
+//   a first start               requires that no state exists: a state would be another job's
 //   a first start that resumes  continues the run of the directory, or, without one, the run of the
 //                               newest memory; refuses a newest checkpoint of another run, unless
 //                               `other_run` is set

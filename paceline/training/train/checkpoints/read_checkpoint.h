@@ -28,13 +28,13 @@ struct CheckpointWeights {
 };
 
 // Reads the weights of a checkpoint in a directory: of this `step`, or of the newest one that is
-// not damaged. With `averaged` it takes the average of the weights (ExponentialMovingAverage) if
-// the checkpoint has one, rounded to the parameters' types; otherwise the weights of the last step.
+// not damaged. With `averaged`, reads the average of the weights (ExponentialMovingAverage) if the
+// checkpoint has one, rounded to the parameters' types; otherwise the weights themselves.
 //
 // Every byte that is read is checked. A damaged checkpoint is skipped with a warning if `step` is
 // nullopt. Not collective: each rank that calls it reads all tensors. Error(kInvalid) when the
 // directory has no checkpoint, has none of this step, or when the checkpoint has no tensor of a
-// model; kCorrupt when every checkpoint is damaged.
+// model; kCorrupt when the checkpoint of `step` is damaged or, without `step`, all of them are.
 CheckpointWeights read_checkpoint(const std::string& directory,
                                   std::optional<std::int64_t> step = {}, bool averaged = true);
 

@@ -44,7 +44,7 @@ struct RunBoxes {
 // Selects the boxes that a rank loads or saves.
 enum class RunShare {
   kLoad,      // everything that the rank needs, in the memory in which it belongs
-  kFirst,     // the first replica saves everything, also the buffers, which may differ
+  kFirst,     // the first replica saves everything; the buffers may differ between replicas
   kAlike,     // another replica, equal to the first, saves its share of all but the buffers
   kOwnState,  // another replica saves only the optimizer's state that no other rank has
 };
@@ -56,7 +56,7 @@ enum class RunShare {
 RunBoxes boxes_of_rank(const torch::nn::Module& module, const optim::Optimizer* optimizer,
                        const RunParts& parts, RunShare share);
 
-// Error(kInvalid), which lists the parameters, if the group of a parameter is not the one in
+// Error(kInvalid), which lists up to 8 parameters, if the group of a parameter is not the one in
 // `steps`, which was filled from a checkpoint.
 void require_same_groups(const at::Tensor& steps, const torch::nn::Module& module,
                          const optim::Optimizer* optimizer);

@@ -180,8 +180,9 @@ void require_same_parts(const nlohmann::json& saved, const RunParts& parts) {
                                   difference_of(saved, kHook, hook ? &*hook : nullptr) +
                                   differences_of_states(saved, parts);
   check(differences.empty(),
-        "the checkpoint's run has other parts than this one:{}\n  To continue it, attach the same "
-        "parts with the same options{}; to begin another run with its weights, call load_weights()",
+        "this run's parts differ from those of the checkpoint's run:{}\n  To continue that run, "
+        "attach the same parts with the same options{}; to begin another run with its weights, "
+        "call load_weights()",
         first_lines(differences),
         of_schedule.empty() ? ""
                             : " (a longer run keeps the length of its schedule: "

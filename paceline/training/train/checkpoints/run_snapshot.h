@@ -1,8 +1,8 @@
 #pragma once
 
 // Converts the state of a communication hook (training/parallel/communication_hook.h) to tensors of
-// a checkpoint, and the rest of a run's small state to its metadata, and back. The checkpoint
-// contains the residuals of all ranks: for each rank as many bytes as the gradients.
+// a checkpoint, the rest of a run's small state to the checkpoint's metadata, and both back. The
+// checkpoint contains the residuals of all ranks: for each rank as many bytes as the gradients.
 //
 // Only the first two functions are collective.
 
@@ -23,9 +23,9 @@
 
 namespace paceline::train {
 
-// Returns "shared.NAME" unchanged, and "owed.NAME" with an additional first dimension for the
-// ranks. `root` gets the values, or every rank if `root` is nullopt; other ranks get tensors
-// without values.
+// Returns the tensors of HookState::shared as "shared.NAME", and those of HookState::owed, stacked
+// over the ranks along a new dim 0, as "owed.NAME". Only `root`, or every rank if it is nullopt,
+// gets the values of "owed.NAME"; other ranks get uninitialised tensors.
 optim::NamedTensors gather_hook_state(ProcessGroup& group, const HookState& state,
                                       std::optional<int> root);
 
@@ -51,13 +51,13 @@ std::map<std::string, std::string> words_of(const TrainingState& state,
                                             const optim::Optimizer* optimizer,
                                             const RunParts& parts);
 
-// Error(kInvalid), with all differences, when the checkpoint is not from a training run, is from
+// Error(kInvalid), with the differences, when the checkpoint is not from a training run, is from
 // another optimizer, or was saved with other parameters of schedule, scaler, average of the
 // weights or communication hook, or with other attached states.
 void require_compatible(const Manifest& saved, const optim::Optimizer* optimizer,
                         const RunParts& parts);
-// Error(kInvalid), with the tensors that only the checkpoint or only the run has, and those whose
-// shape or type differs. `wanted`: the boxes that the run needs, from all ranks.
+// Error(kInvalid) for tensors that only the checkpoint or only the run has or whose shape or type
+// differs; it counts each kind and names one tensor. `wanted`: the boxes that all ranks need.
 void require_same_tensors(const Manifest& saved, const std::vector<HeldBox>& wanted);
 
 // Reads the state from the metadata of a checkpoint that require_compatible() has accepted.

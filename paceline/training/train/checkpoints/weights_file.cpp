@@ -279,7 +279,7 @@ void load_weights(torch::nn::Module& module, const StateDict& tensors) {
     if (!own.contains(name))
       differences += fmt::format("\n  {}: given {}, not here", name, words(tensor));
   }
-  check(differences.empty(), "these weights are another model's:{}", first_lines(differences));
+  check(differences.empty(), "these weights belong to another model:{}", first_lines(differences));
   const at::NoGradGuard no_grad;
   for (const auto& [name, tensor] : own) at::Tensor(tensor).copy_(tensors.at(name));
 }

@@ -31,8 +31,8 @@ void load_weights(const torch::nn::ModuleHolder<Contained>& holder, const StateD
 }
 
 // Replaces the file with a single rename, so that a reader sees either the whole old file or the
-// whole new one. The tensors may be on any device and have any strides. Error(kSystem) if a system
-// call fails, kUnsupported for an element type that the engine does not support.
+// whole new one. The tensors may be on any device and have any strides. Error(kInvalid) for a
+// folder, kSystem if a system call fails, kUnsupported for an unsupported element type.
 void write_weights(const std::string& path, const StateDict& tensors);
 
 struct ReadWeightsOptions {

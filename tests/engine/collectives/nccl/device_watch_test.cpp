@@ -37,7 +37,7 @@ class DeviceWatchTest : public testing::Test {
             .group = "world",
             .begin = [] {},
             .is_done = [](void* event) { return static_cast<Event*>(event)->load(); },
-            .look =
+            .check_failures =
                 [this] {
                   if (has_peer_failed) fail(ErrorCode::kPeerLost, "rank 1 has died");
                 },

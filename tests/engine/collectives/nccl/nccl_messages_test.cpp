@@ -425,8 +425,8 @@ TEST_F(NcclMessage, that_is_received_before_an_earlier_one_is_a_timeout_that_tel
                          {.backend = "nccl"});
   for (const auto& result : results) {
     ASSERT_TRUE(result.error);
-    EXPECT_THAT(result.error->what(),
-                AllOf(HasSubstr("has not asked for message 1"), HasSubstr("before message 2")));
+    EXPECT_THAT(result.error->what(), AllOf(HasSubstr("has not posted a receive for message 1"),
+                                            HasSubstr("before message 2")));
   }
 }
 

@@ -127,10 +127,10 @@ class ListedBuffer : public UnboundBuffer {
   ListedBuffer& operator=(const ListedBuffer&) = delete;
 
   bool waitRecv(int* rank, milliseconds timeout) override {
-    return came(!waits_.have_ended() && buffer_->waitRecv(rank, timeout));
+    return require_complete(!waits_.have_ended() && buffer_->waitRecv(rank, timeout));
   }
   bool waitSend(int* rank, milliseconds timeout) override {
-    return came(!waits_.have_ended() && buffer_->waitSend(rank, timeout));
+    return require_complete(!waits_.have_ended() && buffer_->waitSend(rank, timeout));
   }
   void abortWaitRecv() override { buffer_->abortWaitRecv(); }
   void abortWaitSend() override { buffer_->abortWaitSend(); }
@@ -147,7 +147,7 @@ class ListedBuffer : public UnboundBuffer {
 
  private:
   // Gloo's algorithms ignore the result of a wait, so this function throws instead.
-  static bool came(bool is_complete) {
+  static bool require_complete(bool is_complete) {
     if (!is_complete) throw gloo::IoException("a wait was ended because the group has failed");
     return true;
   }

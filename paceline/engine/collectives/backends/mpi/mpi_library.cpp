@@ -84,8 +84,8 @@ void initialize(const LibraryContext& context) {
   require(MPI_Initialized(&initialized), "MPI_Initialized");
   if (initialized) return;
   check(has_launcher(),
-        "{}: backend mpi needs MPI's own launcher, and this job was started by {}: mpirun -np "
-        "{} PROGRAM, or another --backend",
+        "{}: backend mpi needs MPI's own launcher, but this job was started by {}; run mpirun -np "
+        "{} PROGRAM, or choose another --backend",
         context.self(), context.environment.launcher, context.environment.world_size);
   int provided = 0;
   require(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
@@ -107,7 +107,7 @@ void require_same_world(const LibraryContext& context) {
   require(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
   require(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
   check(rank == context.environment.rank && size == context.environment.world_size,
-        "{}: MPI calls this process rank {} of {}, but it is rank {} of the {} of the job "
+        "{}: MPI counts this process as rank {} of {}, but in the job it is rank {} of {} "
         "(launcher: {}); start the job with the mpirun of {}, to which this program is linked",
         context.self(), rank, size, context.environment.rank, context.environment.world_size,
         context.environment.launcher, version());
@@ -165,28 +165,28 @@ MPI_Datatype bytes_type(int bytes) {
   return type;
 }
 
-struct Made {
+struct CustomTypes {
   std::mutex mutex;  // guards the operations
   std::array<MPI_Op, kNumDtypes * kNumOps> operations;
   // Each element type has its own MPI type, even if sizes are equal, because an MPI operation
   // belongs to one element type.
-  MPI_Datatype half = bytes_type(2);
-  MPI_Datatype brain = bytes_type(2);
+  MPI_Datatype float16 = bytes_type(2);
+  MPI_Datatype bfloat16 = bytes_type(2);
   MPI_Datatype boolean = bytes_type(1);
 
-  Made() { operations.fill(MPI_OP_NULL); }
+  CustomTypes() { operations.fill(MPI_OP_NULL); }
 };
 
-Made& made() {
+CustomTypes& custom_types() {
   // Never destroyed, because groups may exist until the process ends.
-  static auto& instance = *new Made;
+  static auto& instance = *new CustomTypes;
   return instance;
 }
 
 MPI_Op own_operation(ReduceOp op, Dtype dtype) {
   const std::size_t index =
       static_cast<std::size_t>(dtype) * kNumOps + static_cast<std::size_t>(op);
-  Made& all = made();
+  CustomTypes& all = custom_types();
   const std::lock_guard lock(all.mutex);
   MPI_Op& operation = all.operations[index];
   if (operation == MPI_OP_NULL) {
@@ -207,9 +207,9 @@ MPI_Datatype type_of(Dtype dtype) {
     case Dtype::kFloat64:
       return MPI_DOUBLE;
     case Dtype::kFloat16:
-      return made().half;
+      return custom_types().float16;
     case Dtype::kBfloat16:
-      return made().brain;
+      return custom_types().bfloat16;
     case Dtype::kInt8:
       return MPI_INT8_T;
     case Dtype::kInt16:
@@ -221,7 +221,7 @@ MPI_Datatype type_of(Dtype dtype) {
     case Dtype::kUint8:
       return MPI_UINT8_T;
     case Dtype::kBool:
-      return made().boolean;
+      return custom_types().boolean;
   }
   return MPI_BYTE;
 }
@@ -287,8 +287,8 @@ class MpiLibrary : public Library {
            name_of(call.op), call.count);
     }
     std::vector<std::byte> scratch;
-    MPI_Request request = start_collective(call, scratch);
     try {
+      MPI_Request request = start_collective(call, scratch);
       poll_until([&] { return is_done(request); }, mesh_, deadline, std::string(name_of(call.op)));
     } catch (...) {
       failed_ = true;

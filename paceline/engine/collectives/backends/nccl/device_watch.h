@@ -38,7 +38,7 @@ struct WatchHooks {
   std::string self, group;                   // for errors
   std::function<void()> begin;               // called once, in the thread
   std::function<bool(void* event)> is_done;  // whether the device has passed `event`; may throw
-  std::function<void()> look;                // throws the error of a peer or the library, if any
+  std::function<void()> check_failures;      // throws the error of a peer or the library, if any
   std::function<Error(const Error&)> fail;   // fails the group, and returns the first cause
 };
 

@@ -99,8 +99,8 @@ bool NcclCommunicator::run_bounded(const char* what, Deadline deadline, std::fun
   BlockingCalls calls("paceline-nccl");
   if (calls.run_until(deadline, [call = std::move(call)] { call(); })) return true;
   log::warning(
-      fmt::format("{}: {} has not come back within {} ms; the GPU's memory that NCCL holds is "
-                  "freed when the process ends",
+      fmt::format("{}: {} has not returned within {} ms; the GPU memory that NCCL holds is freed "
+                  "when the process ends",
                   self_, what, deadline.timeout().value_or(std::chrono::milliseconds()).count()));
   return false;
 }
@@ -151,9 +151,9 @@ std::optional<nccl::Reduction> reduction_of(ReduceOp op, Dtype dtype) {
 }
 
 // Queues one call with NCCL's types and functions.
-class Queued {
+class CallQueuer {
  public:
-  Queued(const Collective& call, const NcclEndpoint& place)
+  CallQueuer(const Collective& call, const NcclEndpoint& place)
       : call_(call),
         place_(place),
         api_(place.api),
@@ -163,7 +163,7 @@ class Queued {
         // Elements that are only moved are sent as bytes.
         unit_(moves_ ? size_of(call.dtype) : 1) {}
 
-  void plain() const {
+  void queue() const {
     const std::size_t count = call_.count * unit_;
     switch (call_.op) {
       case Op::kAllReduce:
@@ -296,7 +296,7 @@ bool nccl_supports(Op op, Dtype dtype, ReduceOp reduce_op) {
 }
 
 void queue_call(const Collective& call, const NcclEndpoint& place) {
-  if (call.parts.empty()) return Queued(call, place).plain();
+  if (call.parts.empty()) return CallQueuer(call, place).queue();
   NcclBatch batch(place.api, place.self);
   for (const CollectivePart& part : call.parts) {
     Collective one = call;
@@ -304,7 +304,7 @@ void queue_call(const Collective& call, const NcclEndpoint& place) {
     one.input = part.input;
     one.output = part.output;
     one.count = part.count;
-    if (part.count > 0) Queued(one, place).plain();
+    if (part.count > 0) CallQueuer(one, place).queue();
   }
   batch.end();
 }

@@ -233,7 +233,7 @@ class NcclLibrary : public Library {
     {
       const CudaDeviceGuard guard(cuda_, device_, self_);
       const OwnCaptures captures(cuda_);
-      require_here(op, call.count > 0 ? call.data : nullptr);
+      require_on_gpu(op, call.count > 0 ? call.data : nullptr);
     }
     return messages_->start(op, call, deadline);
   }
@@ -243,11 +243,11 @@ class NcclLibrary : public Library {
   void require_usable(const Collective& call) const override {
     const CudaDeviceGuard guard(cuda_, device_, self_, !is_on_own_thread(call));
     const OwnCaptures captures(cuda_);
-    require_here(call.op, call.input);
-    require_here(call.op, call.output);
+    require_on_gpu(call.op, call.input);
+    require_on_gpu(call.op, call.output);
     for (const CollectivePart& part : call.parts) {
-      require_here(call.op, part.input);
-      require_here(call.op, part.output);
+      require_on_gpu(call.op, part.input);
+      require_on_gpu(call.op, part.output);
     }
   }
 
@@ -300,7 +300,7 @@ class NcclLibrary : public Library {
                   cuda_.cudaSetDevice(device_);
                 },
             .is_done = [this](void* event) { return is_done(event); },
-            .look =
+            .check_failures =
                 [this] {
                   messages_->require_peers(mesh_.throw_if_failed());
                   for (const auto& one : communicators()) one->is_ready();
@@ -314,7 +314,7 @@ class NcclLibrary : public Library {
 
   // Throws Error(kInvalid) if the buffer at `data` is not on the group's GPU; managed memory and
   // null are accepted.
-  void require_here(Op op, const std::byte* data) const {
+  void require_on_gpu(Op op, const std::byte* data) const {
     if (data == nullptr) return;
     cuda::PointerAttributes attributes;
     cuda_.require(cuda_.cudaPointerGetAttributes(&attributes, data), self_,

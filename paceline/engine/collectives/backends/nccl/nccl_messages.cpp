@@ -28,7 +28,7 @@ constexpr std::chrono::microseconds kQuickPoll{50};
 constexpr std::chrono::microseconds kSlowPoll{500};
 constexpr std::chrono::milliseconds kQuickFor{5};
 // How often the thread looks for the group's failure and for deadlines.
-constexpr std::chrono::milliseconds kLookAround{2};
+constexpr std::chrono::milliseconds kGroupCheckInterval{2};
 // How long a message may be unfinished after its other rank has left. A rank leaves only after its
 // own end of every message has completed.
 constexpr std::chrono::seconds kMaxWaitAfterLeaving{1};
@@ -113,7 +113,7 @@ struct NcclMessages::State : std::enable_shared_from_this<State> {
   std::optional<Error> failure;
   bool ends = false;
   std::jthread thread;
-  bool is_gone = false;  // the group was destroyed on the thread itself
+  bool is_gone = false;  // the group was destroyed on the thread, which alone uses this flag
 
   const std::string& self() const { return mesh.self(); }
 
@@ -171,7 +171,7 @@ struct NcclMessages::State : std::enable_shared_from_this<State> {
     {
       const std::lock_guard lock(mutex);
       refused = failure;
-      if (ends) refused = is_over();
+      if (ends) refused = group_destroyed_error();
       if (!refused) {
         NcclChannel& channel = channels[{message->peer, message->sends()}];
         channel.id = message->announcement.id;
@@ -185,7 +185,7 @@ struct NcclMessages::State : std::enable_shared_from_this<State> {
     changed.notify_all();
   }
 
-  Error is_over() const {
+  Error group_destroyed_error() const {
     return Error(
         ErrorCode::kAborted,
         fmt::format("{}: group {} was destroyed with a send or receive under way", self(), group));
@@ -201,14 +201,14 @@ struct NcclMessages::State : std::enable_shared_from_this<State> {
     for (;;) {
       changed.wait(lock, [&] { return ends || is_busy(); });
       if (!is_busy()) return;
-      work_off(lock);
+      run_until_idle(lock);
       if (is_gone) return;
     }
   }
 
   // Works until no message is left, or until the group was destroyed on this thread. Requires that
   // `lock` holds the mutex.
-  void work_off(std::unique_lock<std::mutex>& lock) {
+  void run_until_idle(std::unique_lock<std::mutex>& lock) {
     Vigil vigil;
     auto last_move = Clock::now(), last_look = last_move;
     while (is_busy()) {
@@ -219,7 +219,7 @@ struct NcclMessages::State : std::enable_shared_from_this<State> {
         has_moved = advance_all();
         const auto now = Clock::now();
         if (has_moved) last_move = now;
-        if (!is_gone && now - last_look > kLookAround) {
+        if (!is_gone && now - last_look > kGroupCheckInterval) {
           last_look = now;
           mesh.throw_if_failed();
           check_deadlines();
@@ -354,9 +354,9 @@ struct NcclMessages::State : std::enable_shared_from_this<State> {
              seconds_since(message->begin),
              message->sends()
                  ? peer + " does not receive it"
-                 : fmt::format("this rank has not asked for message {} of {}, which backend nccl "
-                               "delivers before message {}: receive messages in the order of "
-                               "sending, or start the receives together (irecv)",
+                 : fmt::format("this rank has not posted a receive for message {} of {}, which "
+                               "backend nccl delivers before message {}: receive messages in the "
+                               "order of sending, or start the receives together (irecv)",
                                channel.next, peer, number),
              kAdviceForLate);
       }
@@ -465,14 +465,14 @@ NcclCommunicator::Several NcclMessages::stop() {
     ended = state.take_all(false);
   }
   state.changed.notify_all();
-  for (const NcclMessagePtr& message : ended) state.end(*message, state.is_over());
+  for (const NcclMessagePtr& message : ended) state.end(*message, state.group_destroyed_error());
   if (!state.owner.is_this()) {  // a child of fork() has no such thread
     if (state.thread.joinable()) state.thread.detach();
     return {};
   }
   if (state.thread.joinable()) {
-    state.is_gone = state.thread.get_id() == std::this_thread::get_id();
-    if (state.is_gone) {
+    if (state.thread.get_id() == std::this_thread::get_id()) {
+      state.is_gone = true;
       state.thread.detach();
     } else {
       state.thread.join();

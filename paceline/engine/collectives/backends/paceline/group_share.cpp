@@ -265,8 +265,8 @@ void HostShare::meet(const Fingerprint& operation, const WaitOptions& wait,
   barrier_.arrive_and_wait(operation, wait, while_waiting);
   if (!is_first) return;
   for (const int peer : mesh_.neighbours()) {
-    const Fingerprint said = barrier_.announcement_of(peer).fingerprint;
-    require_same(operation, said, mesh_.self(), {mesh_.describe(peer), mesh_.in_world(peer)},
+    const Fingerprint theirs = barrier_.announcement_of(peer).fingerprint;
+    require_same(operation, theirs, mesh_.self(), {mesh_.describe(peer), mesh_.in_world(peer)},
                  mesh_.name());
   }
 }

@@ -34,7 +34,7 @@ constexpr std::size_t kPiecesAhead = 3;
 constexpr std::size_t kMaxPlans = 256;
 // A reduce works in blocks of this size, and moves bytes through the sockets between two blocks.
 constexpr std::size_t kReduceBlockBytes = 128 << 10;
-constexpr auto kSayPresentAfter = 1s;
+constexpr auto kSendPresenceAfter = 1s;
 // A rank that has made no collective call for longer than this may be late: it may find messages
 // that other ranks sent before they gave up.
 constexpr auto kMayBeLateAfter = 20ms;
@@ -74,7 +74,7 @@ struct MessageExecutor::Operation {
   std::size_t num_begun = 0;       // number of pieces begun so far
   std::size_t scratch_stride = 0;  // distance between pieces, in elements
   SlowWaitSteps steps;
-  bool has_said_present = false;
+  bool has_sent_presence = false;
 };
 
 MessageExecutor::MessageExecutor(Mesh& mesh, Exchange& exchange, const Planner& planner,
@@ -215,8 +215,8 @@ void MessageExecutor::require_room(const Operation& operation, const Schedule& s
   const std::size_t room =
       operation.is_shared ? HostShare::kAreaBytes : operation.scratch_stride * operation.element;
   if (scratch <= room && schedule.partial_count * operation.partial <= partials_.size()) return;
-  fail(ErrorCode::kSystem, "{}: {} needs {} bytes of scratch, of which there are {}", mesh_.self(),
-       operation.fingerprint.describe(), scratch, room);
+  fail(ErrorCode::kSystem, "{}: {} needs {} bytes of scratch, but only {} are available",
+       mesh_.self(), operation.fingerprint.describe(), scratch, room);
 }
 
 void MessageExecutor::carry_out(Operation& operation, const Step& step) {
@@ -309,7 +309,7 @@ void MessageExecutor::meet(Operation& operation) {
   wait_until(operation, [&] { return scoreboard_.empty(); });
   if (share_ == nullptr) return;
   share_->meet(operation.fingerprint, operation.wait, [&] {
-    say_present(operation);
+    send_presence(operation);
     exchange_.pump(header_check(operation));
   });
 }
@@ -358,7 +358,7 @@ void MessageExecutor::wait_until(Operation& operation, Ready ready) {
   const bool asks = operation.fingerprint.sequence != kNotCounted;
   const auto run_until = [&](Deadline deadline) {
     exchange_.run_until(done, header_check(operation), deadline, [&] {
-      say_present(operation);
+      send_presence(operation);
       answer(operation);
       warn_of_slow_wait(mesh_, operation.fingerprint, operation.begin, asks, operation.steps,
                         [&] { return missing(operation); });
@@ -397,12 +397,12 @@ Exchange::CheckHeader MessageExecutor::header_check(const Operation& operation) 
 
 // Sends presences well before the deadline, so that no rank's timeout error names a rank that has
 // arrived.
-void MessageExecutor::say_present(Operation& operation) {
-  if (operation.has_said_present) return;
+void MessageExecutor::send_presence(Operation& operation) {
+  if (operation.has_sent_presence) return;
   const auto waited = AwakeClock::now() - operation.begin;
   const auto limit = operation.wait.deadline.moment() - Deadline::Clock::now() + waited;
-  if (waited < std::min<AwakeClock::duration>(kSayPresentAfter, limit / 4)) return;
-  operation.has_said_present = true;
+  if (waited < std::min<AwakeClock::duration>(kSendPresenceAfter, limit / 4)) return;
+  operation.has_sent_presence = true;
   for (int peer = 0; peer < mesh_.world_size(); ++peer) {
     if (peer != mesh_.rank()) {
       exchange_.post_presence(peer, make_header(operation.fingerprint, 0));

@@ -77,7 +77,7 @@ class MessageExecutor {
   void wait_until(Operation& operation, Ready ready);
   void finish(Operation& operation);
   Exchange::CheckHeader header_check(const Operation& operation);
-  void say_present(Operation& operation);
+  void send_presence(Operation& operation);
   void answer(const Operation& operation);
   std::vector<Awaited> awaited(const Operation& operation) const;
   Missing missing(const Operation& operation) const;

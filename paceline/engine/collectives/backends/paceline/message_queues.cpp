@@ -66,7 +66,7 @@ std::string MessageLabel::operator()() const {
 
 MessageLabel label_of(const char* what, const PointToPointCall& call, const Mesh& mesh) {
   const int in_world = call.peer == kAnySource ? kAnySource : mesh.in_world(call.peer);
-  return {what,      call.dtype, call.count, call.device, call.place != nullptr,
+  return {what,      call.dtype, call.count, call.device, call.allocator != nullptr,
           call.peer, in_world,   call.tag};
 }
 
@@ -79,7 +79,8 @@ constexpr std::size_t kOfferBytes = 256 << 10;
 // The most bytes that are sent at once. The receiver of a larger payload reads its first piece
 // while the next one is being written.
 constexpr std::size_t kAtOnceBytes = 8 << 10;
-constexpr std::chrono::microseconds kTimeToAsk{100};
+// How long an offered payload waits for its receive to be posted.
+constexpr std::chrono::microseconds kReceiveGrace{100};
 
 bool asks_for(const PointToPointCall& call, int peer, std::uint32_t tag) {
   return (call.peer == peer || call.peer == kAnySource) && call.tag == tag;
@@ -113,7 +114,7 @@ bool MessageQueues::send_at_once(const PointToPointCall& call) {
 }
 
 MessageQueues::AtOnce MessageQueues::receive_at_once(const PointToPointCall& call) {
-  if (call.peer == kAnySource || call.place || is_pending()) return AtOnce::kNo;
+  if (call.peer == kAnySource || call.allocator || is_pending()) return AtOnce::kNo;
   const auto index = static_cast<std::size_t>(call.peer);
   Incoming& incoming = incoming_[index];
   if (!streams_.has_ring(call.peer) || !unexpected_[index].empty() || incoming.accepted) {
@@ -344,7 +345,7 @@ bool MessageQueues::accept_head(int peer, Incoming& incoming, bool takes_unexpec
     return true;
   }
   if (header.is_offer() && !takes_unexpected) {
-    if (!incoming.take_by) incoming.take_by = Deadline::after(kTimeToAsk);
+    if (!incoming.take_by) incoming.take_by = Deadline::after(kReceiveGrace);
     if (!incoming.take_by->expired()) return false;
   }
   const std::size_t room = kMaxUnexpectedBytes - unexpected_bytes_;
@@ -359,10 +360,10 @@ bool MessageQueues::accept_head(int peer, Incoming& incoming, bool takes_unexpec
 // Fills in type, count and destination of a receive that did not know the shape of its message.
 void MessageQueues::match(int peer, const MessageHead& head, PointToPointCall& call) const {
   require_matching(peer, head, call);
-  if (!call.place) return;
+  if (!call.allocator) return;
   const Fingerprint theirs = std::bit_cast<Fingerprint>(head.header.fingerprint);
   try {
-    call.data = call.place->make(theirs.dtype, head.shape());
+    call.data = call.allocator->make(theirs.dtype, head.shape());
   } catch (const std::exception& error) {
     fail(ErrorCode::kSystem, "{}: {}: no memory for {} bytes from {}: {}", mesh_.self(),
          label_of("recv", call, mesh_)(), head.header.payload_bytes, mesh_.describe(peer),
@@ -376,7 +377,7 @@ void MessageQueues::require_matching(int peer, const MessageHead& head,
                                      const PointToPointCall& call) const {
   Fingerprint theirs = std::bit_cast<Fingerprint>(head.header.fingerprint);
   const std::size_t bytes = head.header.payload_bytes;
-  if (call.place) {
+  if (call.allocator) {
     if (head.num_sizes()) return;
   } else {
     theirs.layout = 0;  // a shape that the receiver did not ask for is ignored
@@ -387,7 +388,7 @@ void MessageQueues::require_matching(int peer, const MessageHead& head,
   std::string what;
   if (theirs.device != call.device) {
     what = theirs.device == Device::kCpu ? " in host memory" : " in CUDA memory";
-  } else if (call.place) {
+  } else if (call.allocator) {
     what = " without a shape";
   } else if (reshaped == fingerprint_of(call) && bytes == bytes_of(call)) {
     what = " of another shape or memory layout";
@@ -395,10 +396,10 @@ void MessageQueues::require_matching(int peer, const MessageHead& head,
   fail(ErrorCode::kInvalid, "{}: {} was posted, but {} sent {} x {}{} with that tag{}",
        mesh_.self(), label_of("recv", call, mesh_)(), mesh_.describe(peer), name_of(theirs.dtype),
        theirs.count, what,
-       call.place || what.empty() || theirs.device != call.device
+       call.allocator || what.empty() || theirs.device != call.device
            ? ""
            : "; both ends need tensors of the same sizes and strides (tensor.contiguous() gives "
-             "those of its sizes)");
+             "the default strides)");
 }
 
 void MessageQueues::finish_message(int peer, Incoming& incoming) {

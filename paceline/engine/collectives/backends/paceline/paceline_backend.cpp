@@ -116,7 +116,7 @@ Statement Statement::accept(std::string_view text) {
 
 Statement Statement::refuse(const Error& error) {
   Statement statement = accept(error.what());
-  statement.good = false;
+  statement.is_accepted = false;
   statement.code = static_cast<std::uint8_t>(error.code());
   return statement;
 }
@@ -133,7 +133,7 @@ std::vector<Statement> statements_of_all(const Statement& mine, std::size_t worl
 
 std::optional<std::size_t> first_refusal(std::span<const Statement> all) {
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    if (!all[rank].good) return rank;
+    if (!all[rank].is_accepted) return rank;
   }
   return {};
 }

@@ -46,7 +46,7 @@ Collective all_gather_of(std::span<const std::byte> mine, std::span<std::byte> a
 // The result of a rank's attempt, as the rank reports it to the others: success, with a text for
 // the others to compare, or the rank's error.
 struct Statement {
-  bool good = true;
+  bool is_accepted = true;
   std::uint8_t code = 0;
   char text[510] = {};
 
@@ -81,7 +81,7 @@ class PacelineBackend : public Backend {
   SymmetricBuffer allocate_symmetric(std::size_t bytes, Pages pages, const Fingerprint& fingerprint,
                                      const WaitOptions& wait) override;
   bool is_symmetric(ConstBuffer buffer) override;
-  std::vector<std::byte*> seen_by_all() const override {
+  std::vector<std::byte*> visited_addresses() const override {
     return shared_ ? shared_->visited() : std::vector<std::byte*>();
   }
   std::vector<int> throw_if_failed() override { return mesh_->throw_if_failed(); }

@@ -15,9 +15,9 @@ namespace {
 constexpr std::chrono::milliseconds kPollSlice{10};
 // A thread moves messages in turns of at most kPumpsPerTurn rounds over the peers, and releases the
 // mutex between turns. Even if bytes move all the time, it checks deadlines at least once in
-// kTurnsPerLook turns. While nothing moves, it reads the clock once in kTurnsPerClock turns.
+// kTurnsPerCheck turns. While nothing moves, it reads the clock once in kTurnsPerClock turns.
 constexpr int kPumpsPerTurn = 64;
-constexpr int kTurnsPerLook = 256;
+constexpr int kTurnsPerCheck = 256;
 constexpr int kTurnsPerClock = 64;
 constexpr unsigned kSendsPerPump = 16;
 // How many rounds in a row may move nothing before a call sleeps.
@@ -80,7 +80,7 @@ void PointToPoint::close() {
     // A child of fork() has no thread to join, and destroying a condition variable on which the
     // parent's thread waited would never return.
     if (thread_.joinable()) thread_.detach();
-    [[maybe_unused]] const auto* const waited_on = left_.release();
+    [[maybe_unused]] const auto* const waited_on = changed_.release();
     return;
   }
   std::jthread thread;
@@ -96,7 +96,7 @@ void PointToPoint::close() {
     thread = std::move(thread_);
     thread.request_stop();
   }
-  left_->notify_all();
+  changed_->notify_all();
   wake();
   if (thread.get_id() == std::this_thread::get_id()) {
     *is_gone_ = true;
@@ -105,7 +105,7 @@ void PointToPoint::close() {
     thread.join();
   }
   std::unique_lock lock(mutex_);
-  left_->wait(lock, [&] { return callers_ == 0; });
+  changed_->wait(lock, [&] { return callers_ == 0; });
   auto ended = queues_.take_ended();
   lock.unlock();
   ended.settle();
@@ -117,7 +117,7 @@ WorkPtr PointToPoint::send(const PointToPointCall& call, Deadline deadline) {
   if (queues_.send_at_once(call)) {
     // A rank that only sends must receive other ranks' messages now and then.
     if (++sent_at_once_ % kSendsPerPump == 0) guarded([&] { queues_.pump(false); });
-    leave(std::move(lock));
+    finish_call(std::move(lock));
     return sent_;
   }
   return begin(std::move(lock), queues_.send(call, deadline, helper(call)), call.is_blocking);
@@ -133,7 +133,7 @@ WorkPtr PointToPoint::receive(const PointToPointCall& call, Deadline deadline) {
     return begin(std::move(lock), std::move(work), call.is_blocking);
   }
   const auto failure = failure_;
-  leave(std::move(lock));
+  finish_call(std::move(lock));
   if (!work) throw Error(*failure);
   return work;
 }
@@ -169,7 +169,7 @@ WorkPtr PointToPoint::begin(std::unique_lock<std::mutex> lock, WorkPtr work, boo
     pump_all(false);
     if (somebody_sleeps_) wake();  // the sleeping thread must wait for this message as well
   }
-  leave(std::move(lock));
+  finish_call(std::move(lock));
   return work;
 }
 
@@ -178,14 +178,14 @@ void PointToPoint::progress(const Work& work, Deadline limit) {
   std::unique_lock lock(mutex_);
   if (is_closed_) return;
   wait_for(lock, work, limit, false);
-  leave(std::move(lock));
+  finish_call(std::move(lock));
 }
 
-// Ends a call: leaves pending operations to the group's thread, and settles those that have ended.
+// Ends a call: gives pending operations to the group's thread, and settles those that have ended.
 // The program's functions and objects may own the group, which is then destroyed in this function.
-void PointToPoint::leave(std::unique_lock<std::mutex> lock) {
-  if (is_left()) leave_to_thread();
-  if (is_closed_ && callers_ == 0) left_->notify_all();
+void PointToPoint::finish_call(std::unique_lock<std::mutex> lock) {
+  if (has_unattended()) give_to_thread();
+  if (is_closed_ && callers_ == 0) changed_->notify_all();
   if (!queues_.has_ended()) return;
   auto ended = queues_.take_ended();
   lock.unlock();
@@ -222,7 +222,7 @@ void PointToPoint::move_until_done(std::unique_lock<std::mutex>& lock, const Wor
     if (failure_ || work.is_completed()) return;
     if ((has_moved || turn % kTurnsPerClock == 1) && vigil.sees_passed(limit)) return;
     if (has_moved) spins = 0;
-    if (turn % kTurnsPerLook == 0 && has_moved) look_around();
+    if (turn % kTurnsPerCheck == 0 && has_moved) check_failures();
     if (queues_.has_ended()) {
       settle_between_moves(lock);
       continue;
@@ -241,7 +241,7 @@ void PointToPoint::move_until_done(std::unique_lock<std::mutex>& lock, const Wor
       return;
     }
     vigil.look();
-    look_around();
+    check_failures();
     if (!failure_) sleep(lock, limit);
   }
 }
@@ -255,18 +255,18 @@ void PointToPoint::run_wait_check(std::unique_lock<std::mutex>& lock) {
 }
 
 // Whether operations are pending that no other thread moves.
-bool PointToPoint::is_left() const {
+bool PointToPoint::has_unattended() const {
   return callers_ == 0 && !is_closed_ && !somebody_sleeps_ && !failure_ && queues_.is_pending();
 }
 
 // If the thread cannot be started, the operations fail: their buffers may be freed after the call.
-void PointToPoint::leave_to_thread() {
+void PointToPoint::give_to_thread() {
   if (!thread_.joinable()) {
     guarded([&] {
       thread_ = start_thread("paceline-p2p", [this](std::stop_token stop) { run(stop); });
     });
   }
-  if (has_idle_thread_) left_->notify_one();
+  if (has_idle_thread_) changed_->notify_one();
 }
 
 // The function of the group's thread. settle() calls the program's functions and drops its objects,
@@ -283,16 +283,16 @@ void PointToPoint::run(const std::stop_token& stop) {
       lock.lock();
     }
     has_idle_thread_ = true;
-    left_->wait(lock, [&] { return stop.stop_requested() || is_left(); });
+    changed_->wait(lock, [&] { return stop.stop_requested() || has_unattended(); });
     has_idle_thread_ = false;
-    left_->wait_for(lock, kPatience, [&] { return stop.stop_requested() || !is_left(); });
+    changed_->wait_for(lock, kPatience, [&] { return stop.stop_requested() || !has_unattended(); });
     if (stop.stop_requested()) return;
     Vigil vigil;
-    while (is_left() && !queues_.has_ended() && !stop.stop_requested()) {
+    while (has_unattended() && !queues_.has_ended() && !stop.stop_requested()) {
       const bool has_moved = pump_all(true);
       vigil.look();
-      look_around();
-      if (!is_left()) break;
+      check_failures();
+      if (!has_unattended()) break;
       if (has_moved) {
         lock.unlock();  // callers may continue
         std::this_thread::yield();
@@ -317,8 +317,8 @@ bool PointToPoint::pump_all(bool takes_unexpected, const Work* until) {
   return has_moved;
 }
 
-// Checks for everything that ends a wait without a message.
-void PointToPoint::look_around() {
+// Checks for everything that ends a wait without a message: failures, and expired deadlines.
+void PointToPoint::check_failures() {
   guarded([&] {
     queues_.require_senders();
     queues_.check_deadlines();

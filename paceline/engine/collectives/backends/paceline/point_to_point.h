@@ -54,14 +54,14 @@ class PointToPoint : public Progress, public std::enable_shared_from_this<PointT
   void move_until_done(std::unique_lock<std::mutex>& lock, const Work& work, Deadline limit,
                        bool is_blocking);
   void run_wait_check(std::unique_lock<std::mutex>& lock);
-  void leave(std::unique_lock<std::mutex> lock);
+  void finish_call(std::unique_lock<std::mutex> lock);
   void settle_between_moves(std::unique_lock<std::mutex>& lock);
   std::weak_ptr<Progress> helper(const PointToPointCall& call);
-  bool is_left() const;
-  void leave_to_thread();
+  bool has_unattended() const;
+  void give_to_thread();
   void run(const std::stop_token& stop);
   bool pump_all(bool takes_unexpected, const Work* until = nullptr);
-  void look_around();
+  void check_failures();
   void sleep(std::unique_lock<std::mutex>& lock, Deadline limit);
   template <class Action>
   void guarded(Action&& action);
@@ -82,12 +82,12 @@ class PointToPoint : public Progress, public std::enable_shared_from_this<PointT
   bool somebody_sleeps_ = false;  // a thread sleeps, and wake() wakes it
   unsigned sent_at_once_ = 0;
   int callers_ = 0;  // number of threads that wait for a message, and move all messages
-  bool has_idle_thread_ = false;  // the thread waits until operations are left to it
+  bool has_idle_thread_ = false;  // the thread waits until operations are given to it
   // Tells the thread that this object has been destroyed on the thread itself: a function or an
   // object of the program may own the group.
   const std::shared_ptr<bool> is_gone_ = std::make_shared<bool>(false);
-  // Signals that operations are left to the thread, or that callers_ has dropped to 0.
-  std::unique_ptr<std::condition_variable> left_ = std::make_unique<std::condition_variable>();
+  // Signals that operations are given to the thread, or that callers_ has dropped to 0.
+  std::unique_ptr<std::condition_variable> changed_ = std::make_unique<std::condition_variable>();
   std::jthread thread_;
 };
 

@@ -50,11 +50,11 @@ SharedRoute choose_route(const SharedTerms& terms, const PlanRequest& request) {
       !has_counts(request.op) &&
       request.count <= staged_piece_count(request.op, request.dtype, terms.world_size);
   if (is_one_piece && bytes <= most_tiny(terms)) {
-    route.way = SharedRoute::Way::kTiny;
+    route.method = SharedRoute::Method::kTiny;
   } else if (is_one_piece && bytes <= kSmallBytes) {
-    route.way = SharedRoute::Way::kSmall;
+    route.method = SharedRoute::Method::kSmall;
   } else {
-    route.way = SharedRoute::Way::kLarge;
+    route.method = SharedRoute::Method::kLarge;
   }
   return route;
 }
@@ -63,7 +63,7 @@ std::string explain_route(const SharedTerms& terms, const PlanRequest& request) 
   const SharedRoute route = choose_route(terms, request);
   const char* const staged = route.is_one_shot ? "one_shot" : "direct";
   std::string how;
-  if (route.way == SharedRoute::Way::kTiny) {
+  if (route.method == SharedRoute::Method::kTiny) {
     how =
         fmt::format("{}; by way of the staging area, up to {} KiB", staged, most_tiny(terms) >> 10);
   } else {
@@ -79,7 +79,7 @@ std::string explain_route(const SharedTerms& terms, const PlanRequest& request) 
 SharedPlan SharedPlans::make(const Collective& call) const {
   SharedPlan plan;
   plan.route = choose_route(terms_, {call.op, call.dtype, call.count});
-  if (plan.route.way != SharedRoute::Way::kLarge) {
+  if (plan.route.method != SharedRoute::Method::kLarge) {
     const auto build = plan.route.is_one_shot ? build_staged_one_shot : build_staged;
     plan.staged =
         build({call.op, rank_, terms_.world_size, call.root, call.count, call.count, call.count});
@@ -110,7 +110,7 @@ namespace {
 
 // A range with several destinations is copied in parts of this size, which stay in a core's cache
 // from one destination to the next.
-constexpr std::size_t kHandedBytes = 64 << 10;
+constexpr std::size_t kFanOutBytes = 64 << 10;
 
 }  // namespace
 
@@ -134,9 +134,9 @@ void SharedRunner::find_bases(const SharedPiece& piece) {
     for (std::size_t rank = 0; rank < bases_->size(); ++rank) {
       const int owner = static_cast<int>(rank);
       auto& [input, output, scratch] = (*bases_)[rank];
-      const Announcement& said = share_.announced(owner);
-      input = begin_in(regions_.at(owner, said.input));
-      output = begin_in(regions_.at(owner, said.output));
+      const Announcement& announcement = share_.announced(owner);
+      input = begin_in(regions_.at(owner, announcement.input));
+      output = begin_in(regions_.at(owner, announcement.output));
     }
   }
   auto& [input, output, scratch] = (*bases_)[static_cast<std::size_t>(rank_)];
@@ -180,7 +180,7 @@ std::size_t SharedRunner::run_from(const SharedPiece& piece, std::size_t step) {
   return step;
 }
 
-void SharedRunner::aim(const SharedPiece& piece, const Step& step) {
+void SharedRunner::find_targets(const SharedPiece& piece, const Step& step) {
   if (step.num_targets == 0) {
     targets_.resize(1);
     targets_[0] = address(step.to, -1);
@@ -197,8 +197,8 @@ void SharedRunner::copy(const SharedPiece& piece, const Step& step) {
   const std::size_t bytes = step.count * piece.operation.element;
   const std::byte* const from = address(step.from, step.owner);
   if (step.num_targets == 0) return piece.copy(address(step.to, -1), from, bytes);
-  aim(piece, step);
-  const std::size_t most = targets_.size() > 1 ? kHandedBytes : bytes;
+  find_targets(piece, step);
+  const std::size_t most = targets_.size() > 1 ? kFanOutBytes : bytes;
   for (std::size_t begin = 0; begin < bytes; begin += most) {
     for (std::byte* const to : targets_) {
       piece.copy(to + begin, from + begin, std::min(most, bytes - begin));
@@ -213,7 +213,7 @@ void SharedRunner::reduce(const SharedPiece& piece, const Step& step) {
     const Operand& operand = piece.schedule.operands[step.first_operand + i];
     sources_[i] = {address(operand.place, operand.owner), operand.num_ranks};
   }
-  aim(piece, step);
+  find_targets(piece, step);
   reduce_partials(sources_, targets_, step.count, call.dtype, call.reduce_op, ReduceResult::kFinal,
                   divisor_of(call, static_cast<int>(bases_->size())));
 }
@@ -224,8 +224,8 @@ namespace {
 // buffer.
 constexpr std::size_t kMinPushedBytes = 64 << 10;
 
-bool is_shared(const Announcement& said) {
-  return said.input.region != -1 && said.output.region != -1;
+bool is_shared(const Announcement& announcement) {
+  return announcement.input.region != -1 && announcement.output.region != -1;
 }
 
 // Like copy_bytes(), for ranges that are too large for the caches.
@@ -258,12 +258,12 @@ void SharedExecutor::run(const Collective& call, const Fingerprint& fingerprint,
   const SharedPlan& plan = plans_.find(call);
   const SharedOperation operation{call, fingerprint, wait, size_of(call.dtype)};
   if (call.op == Op::kVisit) return enter_visit(operation);
-  switch (plan.route.way) {
-    case SharedRoute::Way::kTiny:
+  switch (plan.route.method) {
+    case SharedRoute::Method::kTiny:
       return run_tiny(operation, plan.staged);
-    case SharedRoute::Way::kSmall:
+    case SharedRoute::Method::kSmall:
       return run_small(operation, plan);
-    case SharedRoute::Way::kLarge:
+    case SharedRoute::Method::kLarge:
       return run_large(operation, plan.route);
   }
 }

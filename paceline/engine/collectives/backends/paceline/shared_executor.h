@@ -31,8 +31,8 @@ struct SharedRoute {
   // kTiny: always through the staging area. kSmall: in place if all buffers are symmetric, else
   // through the staging area in one piece, which ranks without symmetric buffers write before the
   // ranks meet. kLarge: in place if all buffers are symmetric, else staged in pieces.
-  enum class Way { kTiny, kSmall, kLarge };
-  Way way = Way::kTiny;
+  enum class Method { kTiny, kSmall, kLarge };
+  Method method = Method::kTiny;
   bool is_one_shot = false;  // in a staged call, every rank reduces everything itself
 };
 
@@ -171,7 +171,7 @@ class SharedRunner {
     const auto rank = static_cast<std::size_t>(owner < 0 ? rank_ : owner);
     return (*bases_)[rank][space] + place.offset * element_;
   }
-  void aim(const SharedPiece& piece, const Step& step);
+  void find_targets(const SharedPiece& piece, const Step& step);
   void copy(const SharedPiece& piece, const Step& step);
   void reduce(const SharedPiece& piece, const Step& step);
 

@@ -31,19 +31,19 @@ std::string list(const Mesh& mesh, std::span<const Rank> ranks) {
 
 std::vector<Suspect> find_suspects(const Mesh& mesh, std::span<const Awaited> awaited, bool asked) {
   std::vector<Suspect> suspects;
-  std::deque<Suspect> way;
+  std::deque<Suspect> to_visit;
   std::set<int> seen{mesh.rank()};
-  const auto go_on_to = [&](std::span<const Awaited> next, int waiter) {
+  const auto enqueue = [&](std::span<const Awaited> next, int waiter) {
     for (const Awaited& one : next) {
-      if (seen.insert(one.rank).second) way.push_back({one.rank, one.has_arrived, waiter});
+      if (seen.insert(one.rank).second) to_visit.push_back({one.rank, one.has_arrived, waiter});
     }
   };
-  for (go_on_to(awaited, mesh.rank()); !way.empty(); way.pop_front()) {
-    const Suspect here = way.front();
-    if (const auto answer = asked ? mesh.answer_of(here.rank) : std::nullopt) {
-      go_on_to(*answer, here.rank);
+  for (enqueue(awaited, mesh.rank()); !to_visit.empty(); to_visit.pop_front()) {
+    const Suspect current = to_visit.front();
+    if (const auto answer = asked ? mesh.answer_of(current.rank) : std::nullopt) {
+      enqueue(*answer, current.rank);
     } else {
-      suspects.push_back(here);
+      suspects.push_back(current);
     }
   }
   const auto has_arrived = [](const Suspect& suspect) { return suspect.has_arrived; };
@@ -86,7 +86,7 @@ Error slow_wait_error(const Mesh& mesh, const Fingerprint& operation, const Wait
   return Error(ErrorCode::kTimeout,
                fmt::format("{}: {} in group {} timed out after {:.1f} s: {}; {}{}", mesh.self(),
                            operation.describe(), mesh.name(), seconds_since(begin), missing.text,
-                           kAdviceForLate, told_by_records(wait.recorder, mesh.name())),
+                           kAdviceForLate, verdict_of_records(wait.recorder, mesh.name())),
                {.ranks = mesh.in_world(missing.ranks)});
 }
 

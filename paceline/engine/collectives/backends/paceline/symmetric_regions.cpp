@@ -14,8 +14,8 @@ namespace {
 
 // Whether a rank has announced memory in the region, and so has not freed it; true if there is no
 // region.
-bool holds(const Announcement& said, std::int64_t region) {
-  return region < 0 || said.input.region == region || said.output.region == region;
+bool holds(const Announcement& announcement, std::int64_t region) {
+  return region < 0 || announcement.input.region == region || announcement.output.region == region;
 }
 
 }  // namespace
@@ -86,14 +86,16 @@ bool SymmetricRegions::hold_all(const SharedOperation& operation,
     if (common == -2) common = region;
     return region >= 0 && region == common;
   };
-  for (const auto& said : announced) {
-    if (!agrees(input_region, said.input.region) || !agrees(output_region, said.output.region))
+  for (const auto& announcement : announced) {
+    if (!agrees(input_region, announcement.input.region) ||
+        !agrees(output_region, announcement.output.region))
       return false;
   }
   // In a gather only the root has an output, so the other ranks may have freed its region.
   const bool output_is_shared = operation.call.op != Op::kGather;
-  for (const auto& said : announced) {
-    if (!holds(said, input_region) || (output_is_shared && !holds(said, output_region)))
+  for (const auto& announcement : announced) {
+    if (!holds(announcement, input_region) ||
+        (output_is_shared && !holds(announcement, output_region)))
       return false;
   }
   require_inside(operation, announced);
@@ -104,7 +106,7 @@ void SymmetricRegions::require_inside(const SharedOperation& operation,
                                       std::span<const Announcement> announced) const {
   const auto& call = operation.call;
   for (int rank = 0; rank < mesh_.world_size(); ++rank) {
-    const auto& said = announced[static_cast<std::size_t>(rank)];
+    const auto& announcement = announced[static_cast<std::size_t>(rank)];
     const auto fits = [&](const BufferLocation& place, std::size_t count) {
       if (place.region < 0) return true;
       const Region* held = region(place.region);
@@ -113,8 +115,8 @@ void SymmetricRegions::require_inside(const SharedOperation& operation,
       if (held == nullptr) return call.op == Op::kGather && rank != mesh_.rank();
       return bytes <= held->bytes && place.offset <= held->bytes - bytes;
     };
-    if (!fits(said.input, input_count(call, rank, mesh_.world_size())) ||
-        !fits(said.output, output_count(call, rank, mesh_.world_size()))) {
+    if (!fits(announcement.input, input_count(call, rank, mesh_.world_size())) ||
+        !fits(announcement.output, output_count(call, rank, mesh_.world_size()))) {
       fail(ErrorCode::kCorrupt, "{}: {} announced buffers of {} that lie outside its memory",
            mesh_.self(), mesh_.describe(rank), operation.fingerprint.describe());
     }
