@@ -56,7 +56,7 @@ struct Ready {
   static constexpr const char* kKind = "ready";
   std::string version;
   bool has_symmetric_memory = false;
-  bool gives_results = true;
+  bool gives_results = true;  // false: a yardstick that only moves bytes; no results to check
 };
 
 struct TurnResult;

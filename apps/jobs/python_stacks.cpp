@@ -44,7 +44,8 @@ std::optional<std::string> find_reader() {
   }
 }
 
-// Returns the program's output up to its end or the deadline, and then kills the program.
+// Runs a program and collects its output until the output ends or exceeds kMaxBytes, or the
+// deadline passes; then kills the program and returns the output.
 std::string output_of(const std::vector<std::string>& command, Deadline deadline) {
   launcher::Pipe output = launcher::make_pipe();
   const Fd nothing(open("/dev/null", O_RDWR | O_CLOEXEC));
@@ -54,7 +55,7 @@ std::string output_of(const std::vector<std::string>& command, Deadline deadline
   spec.stdin_fd = nothing.get();
   spec.stdout_fd = output.write_end.get();
   spec.stderr_fd = output.write_end.get();
-  const launcher::Process reader = launcher::start_process(spec);
+  const launcher::Process program = launcher::start_process(spec);
   output.write_end.reset();
   std::string text;
   char bytes[65536];
@@ -64,7 +65,7 @@ std::string output_of(const std::vector<std::string>& command, Deadline deadline
     if (length <= 0) break;
     text.append(bytes, static_cast<std::size_t>(length));
   }
-  syscall(SYS_pidfd_send_signal, reader.pidfd.get(), SIGKILL, nullptr, 0);
+  syscall(SYS_pidfd_send_signal, program.pidfd.get(), SIGKILL, nullptr, 0);
   return text;
 }
 

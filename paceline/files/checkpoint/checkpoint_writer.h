@@ -58,8 +58,8 @@ class CheckpointWriter {
 
   bool is_busy() const;
   // Waits until the current save has ended; then the caller may change the memory that the save
-  // has read. Returns false at the deadline. `step`: the step of the next save, for the warning
-  // that saves delay the training; nullopt: no save is waiting, so there is no warning.
+  // has read. Returns false at the deadline. `step`: the step of the save that waits its turn; a
+  // warning names it if such waits delay the training. nullopt: no save waits, so no warning.
   bool take_turn(std::optional<std::int64_t> step, Deadline deadline);
   // Records that the save of `step` was not started because of `error`. Logs the error now;
   // take_error() or finish() returns it.

@@ -87,8 +87,8 @@ int busy_threads(const ThreadTimes& before, const ThreadTimes& after, double sec
   int count = 0;
   for (const auto& [thread, ticks] : after) {
     const auto earlier = before.find(thread);
-    const long since = earlier == before.end() ? 0 : earlier->second;
-    if (static_cast<double>(ticks - since) >= least && ticks > since) ++count;
+    const long earlier_ticks = earlier == before.end() ? 0 : earlier->second;
+    if (static_cast<double>(ticks - earlier_ticks) >= least && ticks > earlier_ticks) ++count;
   }
   return count;
 }

@@ -28,8 +28,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// The time limits for the answer of one seed, for all answers together, and for a killed seed's
-// end.
+// The time limits for sending an order and again for its answer, for all answers of a generation
+// together, and for the end of a killed seed.
 constexpr std::chrono::nanoseconds kSeedAnswer = 200ms, kAllAnswers = 1s, kEnd = 1s;
 constexpr std::array kPlace = {"RANK",
                                "WORLD_SIZE",
@@ -129,13 +129,16 @@ std::string order_text(const VariableChanges& changes) {
   return text;
 }
 
-bool send_order(const Fd& socket, const std::string& text, const ProcessSpec& spec, int next) {
+// Orders the seed on `socket` to become the rank of `spec`. `next_socket`: an end of a new socket,
+// for the next seed, which this seed forks first. Returns false if the order cannot be sent.
+bool send_order(const Fd& socket, const std::string& text, const ProcessSpec& spec,
+                int next_socket) {
   std::array<int, kNumSeedDescriptors> descriptors{};
   descriptors[kSeedStdin] = spec.stdin_fd;
   descriptors[kSeedStdout] = spec.stdout_fd;
   descriptors[kSeedStderr] = spec.stderr_fd;
   descriptors[kSeedSecret] = spec.inherited.front();
-  descriptors[kSeedSocket] = next;
+  descriptors[kSeedSocket] = next_socket;
   const Deadline deadline = Deadline::after(kSeedAnswer);
   ssize_t sent = 0;
   do {

@@ -173,7 +173,8 @@ Forecaster::Passes Forecaster::simulated_passes(const Way& way) {
 double Forecaster::seconds_of(const PipelineSchedule& plan, const pipeline::Costs& costs,
                               const Way& way, double simulated_s) const {
   if (slowdown() <= 1) return simulated_s;
-  // Each rank of the plan also represents the ranks of other replicas and parts on its host.
+  // A host also runs ranks of other replicas and parts, which are not in the plan. So the plan's
+  // ranks get only their share of its cores: on_first / slowdown() of them compute at full speed.
   const std::vector<int> hosts = hosts_of_stages(way, machine_);
   const auto on_first = std::count(hosts.begin(), hosts.end(), 0);
   return seconds_on_shared_cores(plan, costs, hosts, static_cast<double>(on_first) / slowdown());

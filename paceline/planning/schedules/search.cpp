@@ -123,7 +123,9 @@ class Search {
     found_.push_back({std::move(schedule), clock_.seconds(), peak_of_all(), busy_of_all()});
   }
 
+  // Adds the schedules that list_schedule() makes with many policies, if they fit into memory.
   void try_list_schedules() {
+    // Each entry is a value of ListPolicy::more_in_flight; nullopt: only memory limits the number.
     std::vector<std::optional<int>> allowances = {std::nullopt};
     for (const int more : {0, 1, 2, num_ranks_ / 2, num_ranks_ - 1, 2 * num_ranks_}) {
       if (std::find(allowances.begin(), allowances.end(), more) == allowances.end())

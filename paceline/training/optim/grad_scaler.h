@@ -49,8 +49,8 @@ class GradScaler {
   explicit GradScaler(const GradScalerOptions& options = {},
                       std::shared_ptr<ProcessGroup> group = nullptr);
 
-  // Multiplies the loss by the scale. DamagedState when the scale has changed since the last
-  // update(); the other functions that use the scale throw it too.
+  // Multiplies the loss by the scale. DamagedState when the two stored copies differ; the other
+  // functions that use the scale throw it too.
   at::Tensor scale(const at::Tensor& loss) const;
   // Divides the optimizer's gradients by the scale. Error(kInvalid) at a second call between
   // updates.
@@ -64,7 +64,7 @@ class GradScaler {
   double loss_scale() const { return kept().scale; }
   std::int64_t growth_tracker() const { return kept().growth_tracker; }
 
-  // The options except init_scale, the scale, and the number of good steps since it last changed.
+  // The scale, the number of good steps since it last changed, and all options but init_scale.
   Metadata state() const;
   // Throws Error(kInvalid), which lists the differences, when `state` is from a scaler with other
   // options; init_scale may differ.

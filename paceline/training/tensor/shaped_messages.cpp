@@ -31,7 +31,7 @@ void send_with_shape(GroupRef group, const at::Tensor& tensor, int peer, std::ui
 WorkPtr isend_with_shape(GroupRef group, const at::Tensor& tensor, int peer, std::uint32_t tag,
                          const CollectiveOptions& options) {
   check(tensor.is_contiguous(),
-        "{}: isend_with_shape: the tensor is not contiguous; give it tensor.contiguous()",
+        "{}: isend_with_shape: the tensor is not contiguous; pass tensor.contiguous() instead",
         group->self());
   return start(group, {.op = Op::kSend,
                        .input = tensor,
