@@ -4,7 +4,7 @@
 // PACELINE_LOG_LEVEL sets the lowest level that is printed (trace, debug, info, warning, error,
 // off; default warning).
 //
-// Thread safety: every function may be called from any thread.
+// Thread safety: every function except write_to() may be called from any thread.
 
 #include <string>
 
@@ -22,5 +22,10 @@ inline void debug(const std::string& message) { write(Level::kDebug, message); }
 inline void info(const std::string& message) { write(Level::kInfo, message); }
 inline void warning(const std::string& message) { write(Level::kWarning, message); }
 inline void error(const std::string& message) { write(Level::kError, message); }
+
+// Later lines are written to `fd`, which must stay open until the next call; STDERR_FILENO restores
+// the initial output, stderr. A line for which a non-blocking descriptor has no room is lost.
+// Requires: no other thread writes to the log during the call.
+void write_to(int fd);
 
 }  // namespace paceline::log

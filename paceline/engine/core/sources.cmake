@@ -7,11 +7,11 @@ set(SOURCES
   log.cpp
   logical_shards.cpp
   option_text.cpp
-  simd.cpp
   system/host.cpp
   system/io.cpp
   system/resource_limits.cpp
   system/safe_files.cpp
+  system/simd.cpp
   system/socket.cpp
   system/thread.cpp
   system/topology.cpp

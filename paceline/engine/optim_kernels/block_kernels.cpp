@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "paceline/engine/core/dtype_traits.h"
-#include "paceline/engine/core/simd.h"
+#include "paceline/engine/core/system/simd.h"
 #include "paceline/engine/optim_kernels/kernels.h"
 
 #define PACELINE_KERNEL optim_elements

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "paceline/engine/core/simd.h"
+#include "paceline/engine/core/system/simd.h"
 
 namespace paceline::optim {
 

@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "paceline/engine/core/simd.h"
+#include "paceline/engine/core/system/simd.h"
 
 namespace paceline {
 namespace {

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "paceline/engine/core/bytes.h"
-#include "paceline/engine/core/log_output.h"
+#include "paceline/engine/core/log.h"
 #include "paceline/engine/core/system/io.h"
 
 namespace paceline::launcher {

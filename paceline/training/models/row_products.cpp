@@ -3,7 +3,7 @@
 #include <array>
 #include <cstddef>
 
-#include "paceline/engine/core/simd.h"
+#include "paceline/engine/core/system/simd.h"
 
 namespace paceline::models {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "paceline/engine/core/simd.h"
+#include "paceline/engine/core/system/simd.h"
 
 namespace paceline {
 namespace {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "paceline/engine/core/simd.h"
+#include "paceline/engine/core/system/simd.h"
 
 namespace paceline {
 

@@ -12,7 +12,7 @@
 #include "paceline/engine/collectives/selection/planner.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/dtype_traits.h"
-#include "paceline/engine/core/simd.h"
+#include "paceline/engine/core/system/simd.h"
 
 namespace paceline {
 

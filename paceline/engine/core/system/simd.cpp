@@ -1,4 +1,4 @@
-#include "paceline/engine/core/simd.h"
+#include "paceline/engine/core/system/simd.h"
 
 #include <algorithm>
 #include <cstdint>
