@@ -15,11 +15,13 @@ function(add_suites labels)  # ARGN: the suites
   list(TRANSFORM ARGN APPEND ".*")
   list(JOIN ARGN ":" filter)
   set(timeout ${TIMEOUT})
+  set(cost "")
   if(ARGC GREATER 2)
     math(EXPR timeout "2 * ${timeout}")
+    set(cost "COST 20")  # so that none runs alone at the end
   endif()
   string(APPEND text "add_test([==[${PREFIX}.${name}]==] [==[${PROGRAM}]==] [==[--gtest_filter=${filter}]==])
-set_tests_properties([==[${PREFIX}.${name}]==] PROPERTIES TIMEOUT ${timeout} LABELS [==[${labels}]==]
+set_tests_properties([==[${PREFIX}.${name}]==] PROPERTIES TIMEOUT ${timeout} ${cost} LABELS [==[${labels}]==]
   FAIL_REGULAR_EXPRESSION [==[\\[  SKIPPED \\]]==] ${ENVIRONMENT})
 ")
   set(text "${text}" PARENT_SCOPE)

@@ -347,10 +347,12 @@ struct OddAdd {
 };
 TEST_F(BadInput, a_reply_that_cannot_be_read_says_that_the_call_was_executed) {
   for (Workers* const caller : {caller_.get(), callee_.get()}) {
-    expect_call_error(CallError::Executed::kYes,
-                      {"add of worker callee was executed", "field 1", "text here and int32"}, [&] {
-                        caller->call<OddAdd>("callee", {1, 2}).get();
-                      });
+    expect_call_error(
+        CallError::Executed::kYes,
+        {"add of worker callee was executed", "field 1", "expects text, but the message has int32"},
+        [&] {
+          caller->call<OddAdd>("callee", {1, 2}).get();
+        });
   }
   expect_usable();
 }

@@ -190,9 +190,9 @@ struct HolderOfNumbers {
 };
 
 TEST(Message, a_field_of_another_kind_is_an_error_that_names_it) {
-  expect_error(ErrorCode::kCorrupt, {"field 1", "text here", "int32 in the message"},
+  expect_error(ErrorCode::kCorrupt, {"field 1", "expects text", "the message has int32"},
                [] { send<Wrong>(First{}); });
-  expect_error(ErrorCode::kCorrupt, {"field 2.1.1", "text here", "int32 in the message"}, [] {
+  expect_error(ErrorCode::kCorrupt, {"field 2.1.1", "expects text", "the message has int32"}, [] {
     send<Holder>(HolderOfNumbers{.before = 1, .list = {{1}, {2}}});
   });
 }

@@ -119,7 +119,7 @@ TEST(Workers, an_error_says_whether_the_handler_ran) {
                     [&] { caller->call<Fail>("callee", {}).get(); });
   expect_call_error(CallError::Executed::kNo, {"count of worker callee", "no handler"},
                     [&] { caller->call<Count>("callee", {}).get(); });
-  expect_call_error(CallError::Executed::kNo, {"add of worker callee", "field 1", "int32 here"},
+  expect_call_error(CallError::Executed::kNo, {"add of worker callee", "field 1", "expects int32"},
                     [&] { caller->call<OtherAdd>("callee", {"two"}).get(); });
   expect_call_error(CallError::Executed::kNo,
                     {"no worker is named 'calle'", "did you mean 'callee'"},

@@ -154,7 +154,8 @@ TEST_F(RunPartsTest, a_schedule_with_other_parameters_is_an_error_that_lists_the
   save_after(3);
   expect_error(
       ErrorCode::kInvalid,
-      "T_max: 99 here, 12 in the saved state\n  To continue it, attach the same parts with the "
+      "T_max: 99 here, 12 in the saved state\n  To continue that run, attach the same parts with "
+      "the "
       "same "
       "options (a longer run keeps the length of its schedule: StepOptions::schedule_steps",
       [&](ProcessGroup& group) {
