@@ -10,6 +10,8 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -34,6 +36,7 @@ bool passes(const std::string& pattern) {
     return false;
   }
   if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);  // a killed test leaves no suite behind
     GTEST_FLAG_SET(filter, pattern);
     std::exit(RUN_ALL_TESTS());
   }
