@@ -174,7 +174,9 @@ void add_default(const CLI::App& app, const FlagFileEntry& entry, const std::str
   }
   const bool flag = option->get_items_expected_max() == 0;
   if (flag != entry.is_flag) {
-    refuse(where, fmt::format("{} {}", entry.key, flag ? "is true or false" : "takes a value"));
+    refuse(where,
+           fmt::format("{} must be {}", entry.key,
+                       flag ? "true or false, without quotes" : "a number or a string in quotes"));
   }
   for (const CommandLine::Default& other : line.defaults) {
     if (other.name == name) refuse(where, fmt::format("{} is given twice", entry.key));

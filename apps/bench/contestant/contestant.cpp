@@ -91,12 +91,13 @@ constexpr int kUntimedCalls = 2;
 // buffers are freed after the turn, so that only one contestant has them at a time.
 constexpr std::size_t kKeptBytes = 64 << 20;
 constexpr auto kLineUpLimit = 120s;
-// The value of every byte in an output buffer before a call whose result is checked.
+// Every byte of the output is set to this before the inputs are written, if the result is checked.
 constexpr int kStale = 0x5a;
 
 }  // namespace
 
-// Returns a buffer of at least `bytes` bytes, in `buffer`; null if `bytes` is 0. Collective.
+// Returns the memory of `buffer`, which is allocated again if it has fewer than `bytes` bytes. Null
+// if `bytes` is 0. Collective.
 std::byte* Measurement::require(Buffer& buffer, MemoryKind kind, std::size_t bytes) {
   if (bytes == 0) return nullptr;
   if (buffer.capacity < bytes) {
@@ -115,8 +116,8 @@ void Measurement::give_back_large_buffers() {
   }
 }
 
-// Prepares the buffers and the call of a turn. Every rank allocates the same buffers, even one that
-// only the root uses, because allocation is collective.
+// Prepares the buffers and the call of a turn. Every rank allocates the same buffers, including
+// those that only the root uses, because allocation is collective.
 Collective Measurement::prepare(const Turn& turn) {
   Collective call;
   const Op op = turn.op.op;

@@ -209,8 +209,9 @@ std::string absolute(const std::string& path) {
   fail(ErrorCode::kInvalid, "--log-dir: the folder {} {}", neutralise_in_line(folder), why);
 }
 
-// Creates a folder like paceline-20261231-235959-x7Fq2a in `base`, which only its owner can read,
-// and returns its path. If that fails, sets `problem` and returns "".
+// Creates a folder in `base` that only its owner can read, with a name like
+// paceline-20261231-235959-x7Fq2a, and returns its path. If that fails, sets `problem` and returns
+// "".
 std::string make_folder_in(const std::string& base, std::string& problem) {
   std::string name =
       fmt::format("{}/paceline-{:%Y%m%d-%H%M%S}-XXXXXX", base, fmt::localtime(std::time(nullptr)));
@@ -219,7 +220,7 @@ std::string make_folder_in(const std::string& base, std::string& problem) {
   return {};
 }
 
-// Returns how often SLURM has queued this job again.
+// Returns how many times SLURM has requeued this job.
 int num_requeues() {
   const char* text = std::getenv("SLURM_RESTART_COUNT");
   return text != nullptr ? std::atoi(text) : 0;

@@ -46,7 +46,8 @@ std::vector<Gpu> find_gpus(const fs::path& root) {
   return gpus;
 }
 
-// Ignores the first entry that names no GPU, and all entries after it, as CUDA does.
+// Like CUDA, ignores the first entry that is neither the index of a GPU nor a UUID, and all entries
+// after it. Does not check UUIDs.
 std::vector<Gpu> visible_gpus(const std::vector<Gpu>& all, const std::optional<std::string>& list) {
   if (!list) return all;
   std::vector<Gpu> visible;

@@ -183,10 +183,11 @@ std::vector<std::string> reasons_for(const Search& search) {
     reasons.push_back(fmt::format(format, std::forward<Args>(args)...));
   };
   because(
-      "a step takes {:.4g} ms: {:.0f}% passes, {:.0f}% bubble, {:.0f}% exchange within "
-      "layers, {:.0f}% exposed exchange of gradients, {:.0f}% optimizer",
+      "a step takes {:.4g} ms: {:.0f}% forward and backward passes, {:.0f}% bubble, {:.0f}% "
+      "all-reduces of divided layers, {:.0f}% exposed exchange of gradients, {:.0f}% optimizer, "
+      "{:.0f}% data and other",
       best.step_s() * 1e3, share(times.compute), share(times.bubble), share(times.exchange),
-      share(times.gradients), share(times.optimizer));
+      share(times.gradients), share(times.optimizer), share(times.other));
   const auto compare = [&](const char* what, const std::function<bool(const Way&)>& wanted) {
     if (wanted(best.way)) return;
     const auto other = std::find_if(search.ways.begin(), search.ways.end(),
@@ -196,7 +197,7 @@ std::vector<std::string> reasons_for(const Search& search) {
       because("{} ({}): does not fit into memory", what, mesh_text(other->way));
       return;
     }
-    because("{} ({}): {:.2f} times the step; {:.0f}% bubble, {:.0f}% exchanges", what,
+    because("{} ({}): {:.2f} times as long per sample; {:.0f}% bubble, {:.0f}% communication", what,
             mesh_text(other->way), best.samples_per_second() / other->samples_per_second(),
             100 * other->times.bubble / other->step_s(),
             100 * (other->times.exchange + other->times.gradients) / other->step_s());

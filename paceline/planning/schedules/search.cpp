@@ -187,7 +187,7 @@ class Search {
 
   // Makes a random change to the actions of a rank: moves an action, splits a backward pass into
   // halves, or joins two halves. Returns false if the change is not possible or would reorder the
-  // micro-batches of a stage; `actions` is then invalid, and the caller must restore it.
+  // micro-batches of a stage; the caller must then restore `actions`, which may be half changed.
   bool change(std::vector<Action>& actions, std::mt19937_64& random) const {
     const std::size_t at = below(random, actions.size());
     const std::size_t places = 1 + below(random, kMaxShift);
@@ -203,7 +203,8 @@ class Search {
   }
 
   // Splits the backward pass at `at` into its halves. The weight gradient is then `places` places
-  // later, or last in the list. Returns false as move() does.
+  // later, or last in the list. If that would reorder the micro-batches of the stage, returns
+  // false and leaves the weight gradient directly behind the input gradient.
   static bool split(std::vector<Action>& actions, std::size_t at, std::size_t places) {
     const auto [kind, stage, micro_batch] = actions[at];
     actions[at].kind = Action::Kind::kInputGradient;

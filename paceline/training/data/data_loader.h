@@ -82,8 +82,8 @@ struct DataLoaderOptions {
   // them. The loader's constructor throws Error(kUnsupported) if LibTorch was built without CUDA,
   // kInvalid for a device that does not exist.
   c10::Device device = c10::kCPU;
-  // With a sampler: the samples of a batch, or of a global batch, belong to one group. Null:
-  // samples may be of any group.
+  // The group of each sample: the samples of a batch, or of a global batch, then belong to one
+  // group. Requires a sampler. Null: a batch may have samples of several groups.
   Groups groups = nullptr;
 };
 
@@ -91,8 +91,8 @@ class DataLoader;
 
 // The batches of one epoch of a DataLoader, as a range for one loop. Each batch is taken when the
 // loop reaches it, and lives until the next iteration. The loader must outlive the epoch. The epoch
-// ends when the loader begins another one or gets another position; taking a batch then throws
-// Error(kInvalid). Thread safety: none.
+// becomes invalid when the loader begins another one or set_position() is called; taking a batch
+// then throws Error(kInvalid). Thread safety: none.
 class Epoch {
  public:
   class Iterator {

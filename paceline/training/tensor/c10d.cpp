@@ -96,7 +96,7 @@ class C10dLibrary : public Library {
         rank_(context.rank),
         world_size_(context.world_size()),
         mesh_(context.mesh) {
-    guarded("connecting", [&] {
+    guarded("the connection", [&] {
       process_group_ = factory(
           {.store = c10::make_intrusive<StoreOfC10d>(context.store, context.mesh, context.deadline),
            .rank = rank_,

@@ -340,7 +340,7 @@ inline constexpr Message kCommandMessages[] = {
     {"plan.memory_fits", "{}  fits\n"},
     {"plan.memory_of_host", "a host has {}\n"},
     {"plan.error_of_prediction", "{}: error {}% in the median, {}% at worst\n"},
-    {"plan.other_way", "{} ({}): {} times the step; {}% bubble, {}% exchanges"},
+    {"plan.other_way", "{} ({}): {} times as long per sample; {}% bubble, {}% communication"},
     {"plan.other_way_too_large", "{} ({}): does not fit into memory"},
     {"plan.batch_too_small",
      "{} ranks cannot divide a global batch of {} samples equally: with at most {} heads and {} "

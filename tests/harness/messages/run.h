@@ -436,8 +436,8 @@ inline constexpr Message kRunMessages[] = {
      "it"},
     {"flag_file.foreign", "{}: it belongs to another user, or every user may write to it"},
     {"flag_file.unknown_option", "{}, line {}: paceline run has no option {}; did you mean {}?"},
-    {"flag_file.flag_with_value", "{}, line {}: {} is true or false"},
-    {"flag_file.value_is_flag", "{}, line {}: {} takes a value"},
+    {"flag_file.flag_with_value", "{}, line {}: {} must be true or false, without quotes"},
+    {"flag_file.value_is_flag", "{}, line {}: {} must be a number or a string in quotes"},
     {"flag_file.given_twice", "{}, line {}: {} is given twice"},
     {"flag_file.command_line_only", "{}, line {}: {} can be given only on the command line"},
     // paceline submit
@@ -510,8 +510,8 @@ inline constexpr Message kRunMessages[] = {
     {"mesh.program", "{}: {} parameters, {} layers; {}"},
     {"mesh.global_batch", "global batch: {} samples; costs: {}"},
     {"mesh.step_spent",
-     "because: a step takes {} ms: {}% passes, {}% bubble, {}% exchange within layers, {}% exposed "
-     "exchange of gradients, {}% optimizer"},
+     "because: a step takes {} ms: {}% forward and backward passes, {}% bubble, {}% all-reduces of "
+     "divided layers, {}% exposed exchange of gradients, {}% optimizer, {}% data and other"},
     {"mesh.failures_take",
      "because: failures and checkpoints take {}% of the time, with a checkpoint every {} s"},
     {"mesh.stragglers_take", "because: waiting for the slowest of {} ranks takes {}%"},

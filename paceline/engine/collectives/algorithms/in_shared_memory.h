@@ -7,7 +7,7 @@
 // writes its results directly to the ranks that get them. In an all_gather or all_to_all, a rank
 // writes its blocks to its peers, so it reads only its own input, which its program has usually
 // just written. In a gather, scatter or broadcast, each rank reads its part; in a large broadcast
-// the root meanwhile writes the end of every rank's buffer (spec.chunk).
+// each peer reads the first spec.chunk elements, and the root writes the others to every peer.
 //
 // *Staged*: for buffers that other ranks cannot read. Every rank copies the elements that its peers
 // need into its own scratch; the ranks meet; then each rank reads its peers' scratch. A result that

@@ -71,8 +71,8 @@ auto RemoteRows::call_server(std::size_t part, Call call) const {
 }
 
 // Sends the calls to the servers of all `parts`, then waits for the replies. `call(server, part)`
-// returns a future, and `use(part, value)` gets its value. If a server is lost, the call to it is
-// repeated at its backup. The function waits for every server, even if one of them fails.
+// returns a future; its value is passed to `use(part, value)`. If a server is lost, the call to it
+// is repeated at its backup. The function waits for every server, even if one of them fails.
 template <class Call, class Use>
 void RemoteRows::on_servers(const std::vector<std::size_t>& parts, Call call, Use use) const {
   std::vector<Ref> servers;
@@ -83,7 +83,7 @@ void RemoteRows::on_servers(const std::vector<std::size_t>& parts, Call call, Us
     try {
       futures.back() = call(servers.back(), part);
     } catch (const rpc::CallError&) {
-      // The server is known to be lost; the call is made again below.
+      // The reference is no longer valid, often because the server is lost; called again below.
     }
   }
   std::exception_ptr first;

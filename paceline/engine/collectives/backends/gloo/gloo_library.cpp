@@ -43,7 +43,7 @@ class GlooLibrary : public Library {
         self_(context.self()),
         rank_(context.rank),
         world_size_(context.world_size()) {
-    guarded("connecting", [&] { connect(context); });
+    guarded("the connection", [&] { connect(context); });
     watch_ = std::make_unique<RunWatch>(context.mesh, [this] { abort(); });
   }
   ~GlooLibrary() override {
