@@ -29,10 +29,8 @@ std::vector<Ask> everything() {
   const auto out = std::span<float>(b);
   const ConstBuffer input(in);
   const Buffer output(out);
-  static std::vector<Buffer> outputs;
-  static std::vector<ConstBuffer> inputs;
-  outputs.assign(2, output);
-  inputs.assign(2, input);
+  const std::vector<Buffer> outputs(2, output);
+  const std::vector<ConstBuffer> inputs(2, input);
   return {
       {"all_reduce", [=](ProcessGroup& g) { g.all_reduce(output); }},
       {"all_reduce",
