@@ -4,7 +4,6 @@
 // methods and objects. Thread safety: these types are plain values.
 
 #include <cstdint>
-#include <optional>
 #include <string_view>
 
 namespace paceline::rpc {
@@ -34,9 +33,6 @@ struct CallTarget {
   Effect effect{};
   Scope scope = Scope::kAnySession;
   ObjectNumber object = 0;  // the object that the method belongs to; 0: none
-  // For a call through a reference, Caller::num_lost_sessions() when the reference was valid: if
-  // the session is lost before the call begins, the call must not begin in the next session.
-  std::optional<std::uint64_t> num_lost_sessions{};
   // Whether the call waits for credit (workers.h). False for calls that hold or release objects: a
   // handler may need a hold before it begins, and the calls ahead may be waiting for that handler.
   bool needs_credit = true;

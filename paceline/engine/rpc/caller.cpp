@@ -58,15 +58,14 @@ PendingPointer Caller::call(const CallTarget& target, OutgoingPointer request, D
   call->when_ended_ = std::move(when_ended);
   Lock lock(mutex_);
   check_size(target, *call->request_);
-  const bool may_begin = !is_closed_ && !has_lost_session_of(target);
-  if (may_begin && target.needs_credit && (!without_credit_.empty() || !has_credit(size))) {
+  if (!is_closed_ && target.needs_credit && (!without_credit_.empty() || !has_credit(size))) {
     wait_for_credit(lock, call);
     if (call->number_ != 0) return call;
     check_size(target, *call->request_);  // the limit may be known only now
     refuse_locked(*call);
     return call;
   }
-  if (!may_begin) {
+  if (is_closed_) {
     refuse_locked(*call);
     return call;
   }
@@ -96,25 +95,16 @@ void Caller::begin_locked(const PendingPointer& call) {
 
 // Ends a call that has not begun. Requires: the mutex is held.
 void Caller::refuse_locked(PendingCall& call) {
-  const std::string method(call.target_.method);
-  if (!is_closed_ && has_lost_session_of(call.target_)) {
-    call.reference_error_.emplace(
-        why_lost_, name_, method,
-        fmt::format("{}: {} of an object of worker {} was not executed: the session in which the "
-                    "reference was valid was lost before the call began",
-                    setup_->self.name, method, name_));
-  } else {
-    call.error_ =
-        CallError(is_closed_ ? ErrorCode::kInvalid : ErrorCode::kTimeout, CallError::Executed::kNo,
-                  name_, method,
-                  fmt::format("{}: {} of worker {} was not sent: {}; it was not executed",
-                              setup_->self.name, method, name_,
-                              is_closed_ ? "this worker has left"
-                                         : fmt::format("it waited until its deadline for {} to "
-                                                       "that worker to end",
-                                                       counted(calls_.size(), "call"))),
-                  is_closed_ ? std::nullopt : call.deadline_.timeout());
-  }
+  call.error_ =
+      CallError(is_closed_ ? ErrorCode::kInvalid : ErrorCode::kTimeout, CallError::Executed::kNo,
+                name_, std::string(call.target_.method),
+                fmt::format("{}: {} of worker {} was not sent: {}; it was not executed",
+                            setup_->self.name, call.target_.method, name_,
+                            is_closed_ ? "this worker has left"
+                                       : fmt::format("it waited until its deadline for {} to "
+                                                     "that worker to end",
+                                                     counted(calls_.size(), "call"))),
+                is_closed_ ? std::nullopt : call.deadline_.timeout());
   if (call.when_ended_) call.when_ended_(CallEnd::kNotExecuted);
   call.end();
 }
@@ -136,8 +126,7 @@ std::size_t Caller::begin_queued_calls_locked() {
   std::size_t size = 0;
   while (!without_credit_.empty()) {
     const PendingPointer call = without_credit_.front();
-    const bool cannot_begin = is_closed_ || call->deadline_.expired() ||
-                              call->size_ > max_message_ || has_lost_session_of(call->target_);
+    const bool cannot_begin = is_closed_ || call->deadline_.expired() || call->size_ > max_message_;
     if (!cannot_begin && !has_credit(call->size_)) break;
     without_credit_.pop_front();
     if (!cannot_begin) {
@@ -333,33 +322,7 @@ void Caller::send(Lock& lock) {
 
 bool Caller::lease_counts() const {
   const Lock lock(mutex_);
-  if (num_lost_sessions_ != num_reported_losses_) return false;
   return !had_session_ || lease_.counts(boot_time());
-}
-
-std::uint64_t Caller::num_lost_sessions() const {
-  const Lock lock(mutex_);
-  return num_lost_sessions_;
-}
-
-// Returns whether there was a session; report_loss() must follow without the mutex. Requires: the
-// mutex is held.
-bool Caller::lose_session_locked(ReferenceError::Reason why) {
-  if (!std::exchange(had_session_, false)) return false;
-  ++num_lost_sessions_;
-  why_lost_ = why;
-  return true;
-}
-
-void Caller::report_loss(const std::string& incarnation) {
-  session_lost_(incarnation);
-  const Lock lock(mutex_);
-  ++num_reported_losses_;
-}
-
-// Requires: the mutex is held.
-bool Caller::has_lost_session_of(const CallTarget& target) const {
-  return target.num_lost_sessions && *target.num_lost_sessions != num_lost_sessions_;
 }
 
 std::string Caller::incarnation() const {
@@ -454,7 +417,7 @@ void Caller::end_all(const std::string& why, ErrorCode code, const Begun& begun)
     num_told_ = to_tell_.size();
     bytes_told_ = num_handled_ = bytes_handled_ = 0;
     for (const auto& told : to_tell_) bytes_told_ += told.second->writer().size();
-    lost = lose_session_locked(ReferenceError::Reason::kOwnerLost);
+    lost = std::exchange(had_session_, false);
     incarnation = std::exchange(incarnation_, {});
     // A later process of this name needs a new session, which its connection opens.
     if (session_.session() != 0) {
@@ -466,7 +429,7 @@ void Caller::end_all(const std::string& why, ErrorCode code, const Begun& begun)
     begin_queued_calls_locked();
     if (!calls_.empty() || !to_tell_.empty()) want_connection_locked(0ms);
   }
-  if (lost) report_loss(incarnation);
+  if (lost) session_lost_(incarnation);
 }
 
 void Caller::close() {

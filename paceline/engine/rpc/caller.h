@@ -128,9 +128,8 @@ class Caller final : public Pool::Source,
   void give_up(const PendingPointer& call);
 
   // Whether the callee still keeps the state of this worker's session; also true while this worker
-  // has no session with the callee, except until the loss of the last one has been reported.
+  // has no session with the callee.
   bool lease_counts() const;
-  std::uint64_t num_lost_sessions() const;
   // The incarnation of the callee at the last connection; empty before the first connection, and
   // once the callee is gone.
   std::string incarnation() const;
@@ -198,9 +197,6 @@ class Caller final : public Pool::Source,
   void take_resumed(const Payload& payload);
   CallError error_of(const CallTarget& target, Deadline deadline, CallEnd end) const;
   void set_failed_reply(PendingCall& call, ReplyStatus status, const Payload& text) const;
-  bool lose_session_locked(ReferenceError::Reason why);
-  void report_loss(const std::string& incarnation);
-  bool has_lost_session_of(const CallTarget& target) const;
   void send(Lock& lock);
   void send_soon(Lock& lock, std::size_t size);
   void queue_acknowledgements_locked();
@@ -227,8 +223,6 @@ class Caller final : public Pool::Source,
   CallerLease lease_;
   LeaseTime opening_sent_{};
   bool had_session_ = false;
-  std::uint64_t num_lost_sessions_ = 0, num_reported_losses_ = 0;
-  ReferenceError::Reason why_lost_{};  // why the last of these sessions was lost
   std::map<CallNumber, PendingPointer> calls_;
   std::deque<PendingPointer> without_credit_;  // calls that wait for credit
   std::size_t bytes_under_way_ = 0, max_calls_, max_bytes_, max_message_;

@@ -133,7 +133,7 @@ void Caller::connect_to(const WorkerEntry& callee) {
   is_connecting_ = false;
   if (is_closed_) return;
   const bool is_another = !incarnation_.empty() && incarnation_ != callee.incarnation;
-  const bool lost = is_another && lose_session_locked(ReferenceError::Reason::kOwnerLost);
+  const bool lost = is_another && std::exchange(had_session_, false);
   const std::string before = std::exchange(incarnation_, callee.incarnation);
   is_callee_gone_ = false;
   connection_ = std::move(connection);
@@ -149,7 +149,7 @@ void Caller::connect_to(const WorkerEntry& callee) {
   carry_out(steps);
   pool_->add(shared_from_this(), EPOLLIN);
   send(lock);
-  if (lost) report_loss(before);
+  if (lost) session_lost_(before);
 }
 
 // Ends calls and messages that are too large for the callee; they began before its limit was known.

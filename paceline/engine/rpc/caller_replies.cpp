@@ -242,7 +242,7 @@ void Caller::take(const Frame& frame, Payload payload) {
       if (frame.session != session_.session()) break;
       why_ = "the worker no longer knows the session";
       why_code_ = ErrorCode::kPeerLost;
-      lost = lose_session_locked(ReferenceError::Reason::kExpired);
+      lost = std::exchange(had_session_, false);
       to_acknowledge_.clear();
       lease_.interrupt();
       session_.refused(frame.session, steps_);
@@ -262,7 +262,7 @@ void Caller::take(const Frame& frame, Payload payload) {
   if (frame.kind == FrameKind::kOpened || frame.kind == FrameKind::kResumed) why_.clear();
   const std::string incarnation = lost ? incarnation_ : "";
   send(lock);
-  if (lost) report_loss(incarnation);
+  if (lost) session_lost_(incarnation);
 }
 
 void Caller::take_credit(const Frame& frame) {

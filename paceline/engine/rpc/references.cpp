@@ -236,21 +236,19 @@ void ReferenceTable::await_creation(const std::vector<HandlePointer>& references
 }
 
 std::shared_ptr<Caller> ReferenceTable::caller_of(const ReferenceHandle& reference,
-                                                  CallTarget& target) {
+                                                  std::string_view method) {
   const auto& [owner_name, incarnation, number] = reference.id;
   auto caller = find_caller_(owner_name);
   using Reason = ReferenceError::Reason;
   const auto refuse = [&](Reason reason, std::string_view why) {
-    throw ReferenceError(reason, owner_name, std::string(target.method),
+    throw ReferenceError(reason, owner_name, std::string(method),
                          fmt::format("{}: {} of an object of worker {} was not executed: {}", self_,
-                                     target.method, owner_name, why));
+                                     method, owner_name, why));
   };
   const std::string connected = caller->incarnation();
   if (!connected.empty() && connected != incarnation) {
     refuse(Reason::kOwnerLost, "its worker has ended; another worker has the same name");
   }
-  target.object = number;
-  target.num_lost_sessions = caller->num_lost_sessions();  // before the checks of the session
   const bool counts = caller->lease_counts();
   const bool is_owner_gone = caller->is_callee_gone();
   const std::lock_guard lock(mutex_);

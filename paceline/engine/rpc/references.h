@@ -168,9 +168,9 @@ class ReferenceTable : public std::enable_shared_from_this<ReferenceTable> {
   HandlePointer receive(const ObjectId& id);
   // Waits for the owners' answers until the deadline. A refused reference fails when it is used.
   void confirm(const std::vector<HandlePointer>& references, Deadline deadline);
-  // The Caller for the object's owner. Completes `target`, so that the call begins only while the
-  // reference is valid. Throws ReferenceError for a reference that can no longer be used.
-  std::shared_ptr<Caller> caller_of(const ReferenceHandle& reference, CallTarget& target);
+  // The Caller for the object's owner. Throws ReferenceError for a reference that can no longer be
+  // used.
+  std::shared_ptr<Caller> caller_of(const ReferenceHandle& reference, std::string_view method);
 
   // Waits, at most until the deadline, for the owners to make the objects that this worker creates:
   // an owner refuses other workers' holds on an object that it has not made yet.

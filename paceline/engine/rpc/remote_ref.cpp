@@ -64,7 +64,8 @@ HandlePointer new_reference_beside(const HandlePointer& handle, std::string_view
 FutureReply begin_object_call(const HandlePointer& handle, CallTarget target, RequestMaker request,
                               std::chrono::milliseconds deadline) {
   auto table = table_of(handle, target.method);
-  auto caller = table->caller_of(*handle, target);
+  auto caller = table->caller_of(*handle, target.method);
+  target.object = handle->id.number;
   auto call = begin_call(*caller, *table, target, request, Deadline::after(deadline));
   return {std::move(caller), std::move(call), std::move(table)};
 }

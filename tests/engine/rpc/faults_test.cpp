@@ -227,61 +227,6 @@ TEST_F(Faults, a_holder_frozen_for_longer_than_its_lease_has_lost_its_references
   EXPECT_TRUE(holder.succeeds());
 }
 
-// The fields of its only instance are listed when a request is written: after the reference was
-// checked, and before the call begins.
-struct StopsWhenWritten {
-  static inline std::function<void()> stop;
-  static auto fields(auto& /*self*/) {
-    if (stop) std::exchange(stop, nullptr)();
-    return std::tie();
-  }
-};
-struct Listener {
-  static constexpr std::string_view kName = "listener";
-  Listener() { ++num_things; }
-  ~Listener() { --num_things; }
-  Nothing listen(const StopsWhenWritten& /*nothing*/) { return {}; }
-  static auto methods() { return std::tuple(method<&Listener::listen>("listen")); }
-};
-
-TEST_F(Faults, a_reference_that_expires_while_a_request_is_written_has_expired) {
-  Process holder([&] {
-    const auto workers = join("holder", 1s);
-    RemoteRef<Listener> listener;
-    const auto creates = [&](RemoteRef<Listener>& created) {
-      return soon([&] {
-        try {
-          created = workers->create<Listener>("owner");
-          created.call<&Listener::listen>().get();
-          return true;
-        } catch (const Error&) {
-          return false;
-        }
-      });
-    };
-    if (!creates(listener)) return false;
-    RemoteRef<Listener> in_next_session;
-    StopsWhenWritten::stop = [&] {
-      raise(SIGSTOP);
-      creates(in_next_session);
-    };
-    try {
-      listener.call<&Listener::listen>().get();
-      return false;
-    } catch (const ReferenceError& error) {
-      if (error.reason() != ReferenceError::Reason::kExpired) return false;
-    }
-    in_next_session.call<&Listener::listen>().get();
-    return true;
-  });
-  const auto owner = join("owner", 1s);
-  owner->serve<Listener>();
-  EXPECT_TRUE(soon([] { return num_things == 1; }));
-  EXPECT_TRUE(soon([] { return num_things == 0; }));
-  holder.thaw();
-  EXPECT_TRUE(holder.succeeds());
-}
-
 TEST_F(Faults, a_child_of_fork_cannot_use_its_parent_s_workers_and_does_not_harm_them) {
   auto workers = join("worker");
   serve_sums(*workers);
